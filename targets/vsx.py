@@ -337,9 +337,8 @@ def factors(element: str) -> tuple[Vector, ...]:
     """What holds factors: a whole register, and one with a group of 32 bits at its begin."""
     ctype, _, size = _TYPES[element]
     group = f"({ctype})vec_splats((int32_t)({{x}}))"
-    other = other_sign(element)
     tops = f"vec_splats((int32_t){'0x80808080' if size == 1 else '0x80008000'})"
-    flipped = f"({ctype})vec_xor(vec_splats((int32_t)({{x}})), {tops})"
+    flipped = f"({ctype})vec_xor((__vector signed int)({{v}}), {tops})"
     held = _vector(
         element,
         add="",
@@ -347,7 +346,7 @@ def factors(element: str) -> tuple[Vector, ...]:
         splat="",
         broadcast="",
         group=group,
-        shifts={other: flipped} if other else {},
+        flip=flipped if other_sign(element) else "",
         fields=_fields_of(element) if element in ("s8", "u8") else {},
         join="vec_or({x}, {y})",
     )

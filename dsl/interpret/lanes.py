@@ -39,6 +39,8 @@ def reader(vector: Vector, memory: str, group: int) -> Convert:
         return lambda found: found.view(bits).astype(np.int32)
     if memory in ("", element):
         return np.ndarray.copy
+    if memory == vector.flips:
+        return flipped(vector)
     if memory not in vector.loads:
         raise PlanError(f"{vector} does not load {memory}", expected=", ".join(vector.loads))
     dtype = DTYPES[element]
@@ -59,12 +61,17 @@ def spreader(vector: Vector, memory: str) -> Convert:
     dtype = DTYPES[vector.element]
     if memory in vector.spreads:
         return lambda found: exact(found, memory).astype(dtype, copy=False)
-    if memory in vector.shifts:
-        bits = _unsigned(ITEMSIZE[memory])
-        return lambda found: (found.view(bits) ^ bits.type(1 << 8 * bits.itemsize - 1)).view(dtype)
+    if memory == vector.flips:
+        return flipped(vector)
     if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
         raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
     return lambda found: found.view(dtype)
+
+
+def flipped(vector: Vector) -> Convert:
+    """Integers of the other sign as those of ``vector``, by half of their range."""
+    dtype, bits = DTYPES[vector.element], _unsigned(ITEMSIZE[vector.element])
+    return lambda found: (found.view(bits) ^ bits.type(1 << 8 * bits.itemsize - 1)).view(dtype)
 
 
 def writer(vector: Vector, memory: str, group: int) -> Convert:

@@ -47,13 +47,14 @@ def read(
 ) -> Iterator[Op]:
     """``dst`` from elements of type ``memory``, by the access itself or by what follows it.
 
+    Integers of the other sign are flipped where the vector does so, or else converted.
     ``loose`` is that of ``Load``.
     """
     vector = dst.vector
     loose = loose and active is not None
     if memory == vector.element:
         yield Load(dst, address, active, loose=loose)
-    elif memory in vector.loads:
+    elif memory in vector.loads or memory == vector.flips:
         yield Load(dst, address, active, memory, loose=loose)
     else:
         emitter = Emitter(target, vector.lanes, f"{dst.name}x", vector.element)

@@ -6,7 +6,7 @@ instruction, or no place in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import replace
 
 from sympy import Expr
@@ -127,7 +127,9 @@ def _zero(w: Walk, op: Zero) -> None:
 
 
 def _load(w: Walk, op: Load) -> None:
-    count = _moved_by(w, op, op.dst.vector, {**op.dst.vector.loads} if op.memory else {}, "load")
+    vector = op.dst.vector
+    others = {*vector.loads, vector.flips} - {""}
+    count = _moved_by(w, op, vector, others, "load")
     w.access(op, op.address, op.element, count)
 
 
@@ -141,21 +143,19 @@ def _load_several(w: Walk, op: LoadSeveral) -> None:
 
 
 def _store(w: Walk, op: Store) -> None:
-    count = _moved_by(w, op, op.src.vector, op.src.vector.stores, "store")
+    count = _moved_by(w, op, op.src.vector, {*op.src.vector.stores}, "store")
     if op.past is not None and not streams(op):
         w.refuse(op, f"of {op.src.vector!r} past the caches", "all lanes of a vector that streams")
     w.access(op, op.address, op.element, count, write=True)
 
 
-def _moved_by(
-    w: Walk, op: Load | Store, vector: Vector, others: Mapping[str, str], verb: str
-) -> int | None:
+def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> int | None:
     """How many elements a load or store moves, if the vector has one of that kind."""
     if op.group:
         _grouped(w, op, vector, others, verb)
     elif op.memory:
         if op.memory not in others:
-            own = ", ".join([vector.element, *others])
+            own = ", ".join([vector.element, *sorted(others)])
             w.refuse(op, f"of {vector!r} as {op.memory}", f"a type that it {verb}s: {own}")
     else:
         w.spelled(op, vector.load if verb == "load" else vector.store, vector)
@@ -174,9 +174,7 @@ def _ctype(vector: Vector) -> str:
     return vector.mask.ctype if vector.mask is not None else ""
 
 
-def _grouped(
-    w: Walk, op: Load | Store, vector: Vector, others: Mapping[str, str], verb: str
-) -> None:
+def _grouped(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> None:
     """Lanes of s32 hold groups of 4 bytes, or of fewer by a load or store of such integers."""
     size = op.group * ITEMSIZE.get(op.memory, 0)
     least = 2 if verb == "load" and vector.lanes > 1 else 1
@@ -197,9 +195,7 @@ def _broadcast(w: Walk, op: Broadcast) -> None:
     else:
         size = op.group * ITEMSIZE.get(op.memory, 0)
         whole = op.group > 1 and vector.lanes % op.group == 0 and size in GROUP_BYTES
-        legal = (
-            has(vector, vector.group) and whole and op.memory in (vector.element, *vector.shifts)
-        )
+        legal = has(vector, vector.group) and whole and memory in (vector.element, vector.flips)
     if not legal:
         w.refuse(
             op,

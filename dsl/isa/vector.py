@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tilewright.errors import TargetError
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, other_sign
 
 Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
@@ -218,9 +218,8 @@ class Vector:
     the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
     in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one bit, moved up by four;
     ``join`` is the bits of ``{x}`` and those of ``{y}``; ``numbers`` is how it looks up
-    elements by fields of bytes; ``shifts[type]`` is a register full of a
-    group of the other sign, half of its range added to each or subtracted, so that the values are
-    its own.
+    elements by fields of bytes; ``flip`` is ``{v}``, integers of the other sign, with half of
+    their range added to each or subtracted, so that the values are its own.
     ``few`` is a multiply-add whose sums its lanes hold of few products alone: a vector with twice
     their bits adds those sums up, by its own multiply-add with ones.
     ``several`` are loads of more than one vector, those of most first.
@@ -249,7 +248,7 @@ class Vector:
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     join: str = ""
     numbers: Numbers | None = None
-    shifts: Mapping[str, str] = field(default_factory=dict)
+    flip: str = ""
     load_group: str = ""
     store_group: str = ""
     loads: Mapping[str, str] = field(default_factory=dict)
@@ -289,6 +288,9 @@ class Vector:
         self, memory: str, group: int, lanes: int | Masked | None, *, loose: bool = False
     ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
+        if memory and memory == self.flips and not group:
+            found = self.loading("", 0, lanes, loose=loose)
+            return found and self.flip.replace("{v}", found)
         mask = self.mask and ((loose and self.mask.loose) or self.mask)
         masked, others = ("", {}) if mask is None else (mask.load, mask.loads)
         if mask is not None and isinstance(lanes, Masked):
@@ -336,12 +338,19 @@ class Vector:
             return repeat.spelling
         if memory in self.spreads:
             return self.spreads[memory].spelling
-        return self.broadcast if group == 1 else self.shifts.get(memory, self.group)
+        if group > 1 and memory and memory == self.flips:
+            return self.flip.replace("{v}", self.group)
+        return self.broadcast if group == 1 else self.group
 
     def repeating(self, memory: str, group: int) -> Repeat | None:
         """How ``group`` elements of type ``memory`` are repeated; None where they are not."""
         repeat = self.repeats.get(memory)
         return repeat if repeat is not None and repeat.count == group > 1 else None
+
+    @property
+    def flips(self) -> str:
+        """The integers of the other sign that it flips as it reads them; "" of none."""
+        return other_sign(self.element) if self.flip else ""
 
     @property
     def products(self) -> tuple[MulAdd, ...]:

@@ -155,9 +155,9 @@ def choose_product(
     The one that takes the fewest cycles on the target's core, then the deepest, then the one that
     shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
     rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
-    ``flat``: one whose lanes are elements of one line of C, not of a block. What is ``fixed``, "a"
-    or "b", is not shifted at all. ``deep``: the deepest one, however many cycles it takes;
-    ``shallow``: one that takes elements one by one, where there is one.
+    ``flat``: one whose lanes are elements of one line of C, not of a block or a matrix. What is
+    ``fixed``, "a" or "b", is not shifted at all. ``deep``: the deepest one, however many cycles it
+    takes; ``shallow``: one that takes elements one by one, where there is one.
     """
     both = types["a"], types["b"]
     sums = held or accumulator(*both)
@@ -194,7 +194,7 @@ def _chosen(
     shallow: bool,
 ) -> Product:
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
-    found = [product for product in found if not (flat and product.blocks)]
+    found = [product for product in found if not (flat and (product.blocks or product.unit))]
     found = [product for product in found if not product.shifts.get(fixed)]
     if shallow and (single := [product for product in found if product.depth == 1]):
         found = single

@@ -19,7 +19,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 
 from .contraction import Product
-from .staging import product_of
+from .staging import few_along_k, product_of
 from .vector_axis import asks_for_panels, layouts
 
 #: Rows that are copied at once where a near cache holds all of the other operand: these are read
@@ -68,8 +68,8 @@ def in_matrix_blocks(
 ) -> tuple[Schedule, dict[str, str]]:
     """``schedule`` in blocks for a matrix unit if it leaves loops ``open_``, or asks for panels.
 
-    With the reasons. It stays as it is where another unit multiplies, or where copied rows would
-    meet too few lines.
+    With the reasons. It stays as it is where another unit multiplies, where copied rows would meet
+    too few lines, or where vectors along K may read few rows, or columns, where they lie.
     """
     panels = asks_for_panels(spec, schedule, target)
     alone = spec.batch is None and not spec.outputs and spec.quantized is None
@@ -77,6 +77,8 @@ def in_matrix_blocks(
         return schedule, {}
     if isinstance(spec.b, Packed):
         return _of_packed(spec, schedule, target)
+    if not panels and min(_most(spec, "m"), _most(spec, "n")) <= few_along_k(spec, target):
+        return schedule, {}
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
     ends, lines = not panels and isinstance(spec.k, Dim), _most(spec, found.lines)

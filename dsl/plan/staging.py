@@ -13,7 +13,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import MANY_ROWS
+from tilewright.spec.schedule import FEW_ALONG_K, FEW_BESIDE_UNIT, MANY_ROWS
 from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
@@ -87,7 +87,7 @@ def takes_scalars(target: Target, type_: str, product: Product) -> bool:
 
 def shifts_as(target: Target, type_: str, element: str) -> bool:
     """Whether vectors of ``element`` shift a group of the other sign as they spread it."""
-    return any(type_ in v.shifts for v in target.of(element))
+    return any(type_ == v.flips for v in target.of(element))
 
 
 def fits_across(operand: Operand, product: Product, target: Target, line: str) -> bool:
@@ -244,6 +244,7 @@ def product_of(
 ) -> Product:
     """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
 
+    Where that is "k" both are, and lanes sum elements of one line of C.
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B. What
     meets one line alone is not put into groups for it, which would take longer than the product.
@@ -255,6 +256,7 @@ def product_of(
         assert isinstance(spec.n, int), "a packed B is of fixed size"
         return packed_product(target, spec.a.type, spec.b, spec.n, held)
     types = {"a": spec.a.type, "b": spec.b.type}
+    flat, along = along == "k", "b" if along == "k" else along
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
     operand, other = operand_of(spec, across), other_sign(types[across])
     most = lines if isinstance(lines, int) else lines.max
@@ -262,26 +264,42 @@ def product_of(
     keeps = along if most is None or most >= MANY_ROWS else across
     keeps = keeps if spreads else ""
     lone = lines == 1 and value(operand_of(spec, along).strides["k"]) != 1
-    return choose_product(target, types, along, packed=panels, keeps=keeps, held=held, shallow=lone)
+    return choose_product(
+        target, types, along, packed=panels, flat=flat, keeps=keeps, held=held, shallow=lone
+    )
 
 
 def reads_along_k(spec: Gemm, target: Target) -> bool:
     """Whether vectors of operands that are converted may lie along K, as A and B do.
 
-    B is read where it lies, in whole groups of the multiply-add, if it sums any; or widened.
+    B is read where it lies, or widened by the load, or its sign flipped. Both signs are not: where
+    K ends zeros of one operand meet what the other has there.
     """
-    product = product_of(spec, target, "b")
-    special = product.unit is not None or product.blocks or product.few or product.partial
-    if special or any(product.shifts.values()) or spec.batch is not None or spec.b2 is not None:
+    product = product_of(spec, target, "k")
+    special = product.few or product.partial or all(product.shifts.values())
+    if special or spec.batch is not None or spec.b2 is not None:
         return False
     a, b = (operand_of(spec, name) for name in "ab")
     return value(a.strides["k"]) == 1 and _along_k(b, product, target)
 
 
+def few_along_k(spec: Gemm, target: Target) -> int:
+    """Up to how many rows, or columns, vectors along K are ahead of blocks of what is converted.
+
+    0 where they may not lie so.
+    """
+    if not reads_along_k(spec, target):
+        return 0
+    unit = product_of(spec, target, "b").unit
+    return FEW_ALONG_K if unit is None else FEW_BESIDE_UNIT
+
+
 def _along_k(operand: Operand, product: Product, target: Target) -> bool:
     """Whether vectors along K are read from the operand where it is."""
-    widened = product.depth == 1 and loads_as(target, operand.type, product.along)
-    return value(operand.strides["k"]) == 1 and (operand.type == product.along or widened)
+    made = product.along
+    widened = loads_as(target, operand.type, made)
+    read = operand.type == made or widened or shifts_as(target, operand.type, made)
+    return value(operand.strides["k"]) == 1 and read
 
 
 def stage_operands(
@@ -307,7 +325,8 @@ def stage_operands(
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = product_of(spec, target, along, panels=panels, unpacks=unpacks)
+    vectors = "k" if vectorize == "k" else along
+    product = product_of(spec, target, vectors, panels=panels, unpacks=unpacks)
     product = product.in_steps(value(sizes["k"]))
     lanes = max(target.of(product.accumulator)[0].lanes, converting_lanes(target, spec.type))
     lines = {"a": "m", "b": "n"}

@@ -8,7 +8,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
-from tilewright.spec.schedule import FEW_ALONG_K, LARGE, Schedule
+from tilewright.spec.schedule import LARGE, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
@@ -17,7 +17,7 @@ from .formats.lookup import format_of
 from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
 from .operands import Operand, operand_of
-from .staging import fits_across, is_plain, product_of, reads_along_k
+from .staging import few_along_k, fits_across, is_plain, product_of, reads_along_k
 
 Dimension = Literal["m", "n", "k"]
 #: The dimension the vectors lie along, and the operands to pack, or to convert before all else
@@ -116,10 +116,10 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     if panels or blocks:
         return ((best, schedule.pack or ""),)
     found = tuple((best, first) for first in _converted_first(spec, target, best, packs))
-    return _or_along_k(spec, found) if reads and schedule.tile is None else found
+    return _or_along_k(spec, target, found) if reads and schedule.tile is None else found
 
 
-def _or_along_k(spec: Gemm, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
+def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
     """``found``, or vectors along K, for which nothing of B is converted.
 
     Both are compared where all sizes are known. Else it is along K where rows, or columns, are few
@@ -128,7 +128,7 @@ def _or_along_k(spec: Gemm, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
     if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
         return (*found, ("k", ""))
     most = (size if isinstance(size, int) else size.max for size in (spec.m, spec.n))
-    few = any(lines is not None and lines <= FEW_ALONG_K for lines in most)
+    few = any(lines is not None and lines <= few_along_k(spec, target) for lines in most)
     return (("k", ""),) if few else found
 
 
@@ -189,10 +189,12 @@ def _converted_first(
 ) -> tuple[str, ...]:
     """What to convert before all else: nothing more than must be, or the operand across, too.
 
-    Where vectors lie along K nothing is spread. ``packed``: blocks of B are unpacked in panels.
+    Where vectors lie along K nothing is spread, and a load that flips signs does so at no cost.
+    ``packed``: blocks of B are unpacked in panels.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
-    operand, product = operand_of(spec, across), product_of(spec, target, along)
+    vectors = "k" if dimension == "k" else along
+    operand, product = operand_of(spec, across), product_of(spec, target, vectors)
     if product.block and not spec.sums_blocks and operand.type == product.across:
         # For matrices rows that begin with a line are loaded twice as fast, once for each matrix of
         # columns; for vectors those in few sets of the first cache would drive out each other.
@@ -203,7 +205,9 @@ def _converted_first(
         return ("",)
     if not fits_across(operand, product, target, "n" if across == "b" else "m"):
         return ("",)
-    return (across,) if dimension == "k" else (across, "")
+    if dimension == "k":
+        return ("",) if product.shifts[across] else (across,)
+    return (across, "")
 
 
 def _crowded(operand: Operand, target: Target) -> bool:

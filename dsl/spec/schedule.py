@@ -58,6 +58,8 @@ _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
 #: Rows up to which vectors of halves along K are ahead of blocks: 16x2048x2048 by ``w.T`` takes
 #: 0.66 ms in bf16 (Zen 4), in blocks 1.16, 32 rows 1.7 either way.
 FEW_ALONG_K = 16
+#: And where a matrix unit takes the blocks: turning B for it takes about as long as 8 rows along K.
+FEW_BESIDE_UNIT = 8
 
 
 def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[int, int, int]:

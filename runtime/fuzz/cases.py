@@ -463,13 +463,26 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
 
 
+#: The types of A and B that every target multiplies by vectors along K, though it converts them.
+_ALONG_K = frozenset(
+    {("s8", "s8"), ("u8", "s8"), ("u8", "u8"), ("s16", "s16"), ("u8", "s16"), ("u16", "s16")}
+)
+
+
 def _along_k(given: Mapping[str, Any]) -> bool:
-    """Whether vectors may lie along K: one of A and B does, which are multiplied as they are."""
+    """Whether vectors may lie along K on any target.
+
+    One of A and B does, if they are multiplied as they are; both do, if they are converted.
+    """
     a, b = given["a"], given["b"]
     if not (isinstance(a, Matrix) and isinstance(b, Matrix) and given["sums"] is None):
         return False
-    plain = a.type == b.type == accumulator(a.type, b.type)
-    return plain and (a.order == "C" or b.order == "F")
+    rows, columns = a.order == "C", b.order == "F"
+    if a.type == b.type == accumulator(a.type, b.type):
+        return rows or columns
+    wide = getattr(given["c"], "type", "") == "s64"
+    alone = given["batch"] is None and "b2" not in given and not wide
+    return alone and rows and columns and (a.type, b.type) in _ALONG_K
 
 
 # --- schedules ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which types a target multiplies by vectors along K that are read where they lie."""
+"""How few rows of which types a target multiplies by vectors along K, where B lies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tilewright.runtime.store.folders import cache_directory
 _FILE = "along_k.txt"
 
 
-def reads_along_k(a: str, b: str, target: str) -> bool:
-    """Whether vectors of rows of A meet those of columns of B, of types that are converted.
+def few_along_k(a: str, b: str, target: str) -> int:
+    """Up to how many rows of A, or columns of B, vectors along K are taken of types it converts.
 
     The planner knows, and takes long to import: so the answer is kept as an entry of the cache.
     """
@@ -23,19 +23,19 @@ def reads_along_k(a: str, b: str, target: str) -> bool:
 
 
 @cache
-def _answer(root: Path, a: str, b: str, target: str) -> bool:
-    key = store.key("along k", target, a, b)
+def _answer(root: Path, a: str, b: str, target: str) -> int:
+    key = store.key("few along k", target, a, b)
 
     def write(folder: Path) -> Mapping[str, Any]:
-        (folder / _FILE).write_text(str(int(_planned(a, b, target))), encoding="utf-8")
+        (folder / _FILE).write_text(str(_planned(a, b, target)), encoding="utf-8")
         return {"library": _FILE, "source": _FILE}
 
     entry = store.lookup(key) or store.publish(key, write)
-    return entry.library.read_text(encoding="utf-8") == "1"
+    return int(entry.library.read_text(encoding="utf-8"))
 
 
-def _planned(a: str, b: str, target: str) -> bool:
-    from tilewright.plan.staging import reads_along_k as planned
+def _planned(a: str, b: str, target: str) -> int:
+    from tilewright.plan.staging import few_along_k as planned
     from tilewright.spec.gemm import Gemm
     from tilewright.spec.operands import Matrix
     from tilewright.spec.sizes import dim

@@ -29,7 +29,7 @@ from tilewright.spec.schedule import (
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
-from .along_k import reads_along_k
+from .along_k import few_along_k
 from .arrays import ORDERS
 
 if TYPE_CHECKING:
@@ -272,10 +272,11 @@ class _Bounds(NamedTuple):
         self, given: tuple[int, ...], shape: Shape, types: tuple[str, str, str], target: str
     ) -> Shape:
         """The shape of a product of rows along K by columns along K: few of either meet there."""
-        if not reads_along_k(*types[:2], target):
+        most = few_along_k(*types[:2], target)
+        if not most:
             return shape
         for few in range(2):
-            lines = not self.cut(few, given[few], FEW_ALONG_K + 1) and self.cut(few, given[few], 1)
+            lines = not self.cut(few, given[few], most + 1) and self.cut(few, given[few], 1)
             large = lines and self.cut(1 - few, given[1 - few], LARGE[1])
             if large and self.cut(2, given[2], LARGE[2]):
                 return _ALONG_K[shape]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
-from tilewright.spec.types import other_sign
 
 from ..scalar import whole
 from ..stored import fields, table
@@ -133,8 +132,6 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
     group = "_mm_cvtsi32_si128" if bits == 32 else f"{prefix(bits)}_set1_epi32"
     top = {8: "0x80808080", 16: "0x80008000"}.get(_BITS[element])
     tops = f"{prefix(whole_bits)}_set1_epi32((int32_t){top})"
-    flipped = f"{prefix(whole_bits)}_xor_si{whole_bits}({group}({{x}}), {tops})"
-    other = other_sign(element)
     return Vector(
         name=NAMES[bits],
         element=element,
@@ -147,7 +144,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         group=f"{seen}{group}({{x}})",
         fields=_fields(element, whole_bits) if ctype.endswith("i") else {},
         join=f"{prefix(whole_bits)}_or_si{whole_bits}({{x}}, {{y}})" if ctype.endswith("i") else "",
-        shifts={other: flipped} if other else {},
+        flip=f"{prefix(whole_bits)}_xor_si{whole_bits}({{v}}, {tops})" if top else "",
         few=multiply_bytes(bits) if element == "s16" else None,
         mask=_element_mask(element, bits, seen, back) if masked else None,
         partial_load={} if masked else _first_elements(element, bits),

@@ -11,7 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.runtime.machine.host import identify
 from tilewright.runtime.matmul import along_k
-from tilewright.runtime.matmul.along_k import reads_along_k
+from tilewright.runtime.matmul.along_k import few_along_k
+from tilewright.spec.schedule import FEW_ALONG_K, FEW_BESIDE_UNIT
 
 BF16 = ml_dtypes.bfloat16
 TYPES: tuple[tuple[Any, Any], ...] = (
@@ -43,13 +44,14 @@ def test_results_are_exact(types: tuple[Any, Any], order: Any) -> None:
 
 def test_what_the_planner_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     target = identify("avx2").name
-    assert reads_along_k("bf16", "bf16", target)
-    assert not reads_along_k("u8", "s8", target)
+    assert few_along_k("bf16", "bf16", identify("amx").name) == FEW_BESIDE_UNIT
+    assert few_along_k("bf16", "bf16", target) == FEW_ALONG_K
+    assert few_along_k("u16", "u16", target) == 0
     along_k._answer.cache_clear()  # as in another process, which need not ask again
 
     def asked(*given: str) -> bool:
         raise AssertionError(given)
 
     monkeypatch.setattr(along_k, "_planned", asked)
-    assert reads_along_k("bf16", "bf16", target)
-    assert not reads_along_k("u8", "s8", target)
+    assert few_along_k("bf16", "bf16", target) == FEW_ALONG_K
+    assert few_along_k("u16", "u16", target) == 0

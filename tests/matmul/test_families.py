@@ -123,10 +123,11 @@ def test_few_rows_of_halves_meet_columns_along_k(c: int) -> None:
         assert spec.n == (1 if n == 1 else tw.dim("n", max=FEW_ALONG_K))
     for sizes in ((17, 500, 64), (4, 31, 64), (4, 500, 63), (500, 17, 64), (500, 0, 64)):
         assert "along k" not in class_of(*sizes, BF16, options, axes).shape
-    bytes_ = ("u8", "s8", "s32")  # of which products of words are sums on AVX2
-    assert "along k" not in class_of(4, 500, 64, bytes_, options, axes).shape
-    fused = options._replace(target="avx512+vnni")
-    assert class_of(4, 500, 64, bytes_, fused, axes).shape == "along k"
+    for target in ("avx2", "avx512+vnni", "neon+dotprod+i8mm+bf16"):
+        given = options._replace(target=target)
+        assert class_of(4, 500, 64, ("s8", "s8", "s32"), given, axes).shape == "along k"
+    words = ("u16", "u16", "s32")  # of which AVX2 flips both
+    assert "along k" not in class_of(4, 500, 64, words, options, axes).shape
 
 
 def test_few_rows_stream_a_large_matrix() -> None:

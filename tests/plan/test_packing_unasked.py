@@ -143,11 +143,26 @@ def test_few_rows_of_halves_meet_columns_along_k(target: str, n: int) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "target"),
     [
-        ("s8", "s8", "avx512+vnni"),  # A would be shifted
-        ("u8", "s8", "avx2"),  # both would be widened
-        ("bf16", "bf16", "neon+i8mm+bf16"),  # blocks of C
-        ("f16", "f16", "rvv256"),  # nothing loads halves
+        ("s8", "s8", "avx512+vnni"),  # the sign of B is flipped
+        ("u8", "s8", "avx2"),  # both are widened
+        ("bf16", "bf16", "neon+i8mm+bf16"),  # which else multiplies blocks of C
         ("bf16", "bf16", "amx"),
+    ],
+)
+@pytest.mark.parametrize("n", [96, 2048])
+def test_few_rows_are_read_along_k_where_blocks_would_be_packed(
+    a: Any, b: Any, target: str, n: int
+) -> None:
+    plan = plan_of(Gemm(4, n, 768, a=a, b=Matrix(b, "F")), Schedule(), target)
+    assert (plan.vectorize, plan.packs, "b" in plan.sources) == ("k", "", False)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "target"),
+    [
+        ("u16", "u16", "avx512+vnni"),  # the signs of both would be flipped
+        ("s8", "u8", "neon"),  # nothing flips them, nor widens both
+        ("f16", "f16", "rvv256"),  # nothing loads halves
     ],
 )
 def test_what_is_converted_is_not_read_along_k_everywhere(a: Any, b: Any, target: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
@@ -78,15 +78,15 @@ class DotProduct(KStep):
         elif known is not None:
             yield from self._step(0, dict.fromkeys(vectors, known), "t")
         else:
-            (vector,) = vectors
-            yield from self._halving(vector, tail)
+            yield from self._halving(vectors, tail)
 
-    def _halving(self, vector: Vector, tail: Expr) -> Iterator[Op]:
+    def _halving(self, vectors: Iterable[Vector], tail: Expr) -> Iterator[Op]:
         """A tail known only at the call, by loads of 2^i elements: loops of one trip or none."""
-        powers = (size for size in vector.partial_load if not size & (size - 1))
-        for size in sorted(powers, reverse=True):
+        size = self.k_elements(self.tile)
+        while size := size // 2:
             trips, tail = div(tail, size), mod(tail, size)
-            step = *self._step(0, {vector: size}, "t"), *(p.advance_by(size) for p in self.moved)
+            existing = dict.fromkeys(vectors, size)
+            step = *self._step(0, existing, "t"), *(p.advance_by(size) for p in self.moved)
             yield Loop("kt", trips, step, f"{size} elements of K")
 
     def _step(self, k: int, existing: Existing, suffix: str = "") -> Iterator[Op]:

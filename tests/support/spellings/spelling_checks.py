@@ -208,16 +208,8 @@ def _spreads(v: Vector) -> Iterator[Check]:
         statements = [f"{v.ctype} x = {spread.spelling.format(p='in0')};", _store(v, "x")]
         expected = x.astype(DTYPES[v.element]).repeat(v.lanes, axis=1)
         yield Check(_name(v, f"spread of {element}"), statements, (x,), expected)
-    for element, shifted in v.shifts.items():
-        dtype = DTYPES[element]
-        x = _rows(_every(element), 4 // dtype.itemsize)
-        bits = ["int32_t bits;", "__builtin_memcpy(&bits, in0, sizeof bits);"]
-        held = f"{v.ctype} x = {shifted.format(x='bits', bits=32)};"
-        half = 1 << 8 * dtype.itemsize - 1
-        moved = x.astype(np.int64) + (half if dtype.kind == "i" else -half)
-        moved = moved.astype(DTYPES[v.element])
-        expected = np.tile(moved, (1, v.lanes // x.shape[1]))
-        yield Check(_name(v, f"shift of {element}"), [*bits, held, _store(v, "x")], (x,), expected)
+    if v.flips:
+        yield from _flips(v, DTYPES[v.flips])
     for element, few in v.repeats.items():
         every = _values(element)[0] if element == v.element else _every(element)
         x = _rows(every, few.count)
@@ -230,6 +222,26 @@ def _spreads(v: Vector) -> Iterator[Check]:
             expected = real[:, [lane]].repeat(v.lanes, axis=1)
             name = _name(v, f"pick of {element} {lane}")
             yield Check(name, [held, picked, _store(v, "y")], (x,), expected)
+
+
+def _flips(v: Vector, dtype: np.dtype[Any]) -> Iterator[Check]:
+    """Integers of the other sign, flipped as they are loaded, and a group of them in all lanes."""
+    half = 1 << 8 * dtype.itemsize - 1
+
+    def flipped(x: Array) -> Array:
+        moved = x.astype(np.int64) + (half if dtype.kind == "i" else -half)
+        return moved.astype(DTYPES[v.element])
+
+    x = _rows(_every(v.flips), v.lanes)
+    pointer = f"({_pointer(v)})in0"
+    held = f"{v.ctype} x = {v.loading(v.flips, 0, None).format(p=pointer)};"
+    yield Check(_name(v, f"load of {v.flips}, flipped"), [held, _store(v, "x")], (x,), flipped(x))
+    x = _rows(_every(v.flips), 4 // dtype.itemsize)
+    bits = ["int32_t bits;", "__builtin_memcpy(&bits, in0, sizeof bits);"]
+    held = f"{v.ctype} x = {v.broadcasting(v.flips, x.shape[1]).format(x='bits', bits=32)};"
+    expected = np.tile(flipped(x), (1, v.lanes // x.shape[1]))
+    name = _name(v, f"group of {v.flips}, flipped")
+    yield Check(name, [*bits, held, _store(v, "x")], (x,), expected)
 
 
 def _every(element: str) -> Array:
