@@ -96,7 +96,7 @@ def run(options: Options) -> Section:
     """Time every product that ``--only`` leaves."""
     from threadpoolctl import threadpool_limits
 
-    torch = _torch()
+    torch = torch_of()
     torch.set_num_threads(1)
     cases = [case for case in _cases() if options.wants("x".join(map(str, case[2])))]
     rows = []
@@ -111,7 +111,7 @@ def run(options: Options) -> Section:
     return Section("products", tuple(_figures(rows)), tuple(row.record() for row in rows))
 
 
-def _torch() -> Any:
+def torch_of() -> Any:
     try:
         return import_module("torch")
     except ImportError:
@@ -154,7 +154,7 @@ def _row(
     out = tw.matmul(a, b, threads=1)
     if count * m * n * k <= CHECKED and (out != a.astype("f8") @ b.astype("f8")).any():
         raise WrongResultError(f"tw.matmul of {types} {shape} is wrong")
-    calls = {OURS: _ours(a, b, out), **_peers(torch, a, b, out, a_type)}
+    calls = {OURS: _ours(a, b, out), **peers_of(torch, a, b, out, a_type)}
     if group == _LAYERS and a_type == "f32":
         calls[SAME_BITS] = lambda: tw.matmul(a, b, out, deterministic=True)
     if stack:
@@ -173,7 +173,7 @@ def _ours(a: Array, b: Array, out: Array) -> Callable[[], object]:
     return lambda: matmul(a, b, out)
 
 
-def _peers(
+def peers_of(
     torch: Any, a: Array, b: Array, out: Array, type_: str
 ) -> dict[str, Callable[[], object]]:
     """Calls of numpy where its products of the type are BLAS's, of PyTorch where it has such."""

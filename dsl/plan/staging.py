@@ -291,13 +291,14 @@ def few_along_k(spec: Gemm, target: Target) -> int:
     if not reads_along_k(spec, target):
         return 0
     unit = product_of(spec, target, "b").unit
-    return FEW_ALONG_K if unit is None else FEW_BESIDE_UNIT
+    return min(FEW_ALONG_K, target.registers) if unit is None else FEW_BESIDE_UNIT
 
 
 def _along_k(operand: Operand, product: Product, target: Target) -> bool:
     """Whether vectors along K are read from the operand where it is."""
     made = product.along
-    widened = loads_as(target, operand.type, made)
+    alone = all(vector.lanes == 1 for vector in target.of(made))
+    widened = alone or loads_as(target, operand.type, made)
     read = operand.type == made or widened or shifts_as(target, operand.type, made)
     return value(operand.strides["k"]) == 1 and read
 

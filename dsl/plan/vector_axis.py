@@ -8,7 +8,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
-from tilewright.spec.schedule import LARGE, Schedule
+from tilewright.spec.schedule import FEW_ALONG_K, LARGE, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
@@ -125,11 +125,12 @@ def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[
     Both are compared where all sizes are known. Else it is along K where rows, or columns, are few
     at most.
     """
+    along: tuple[Layout, ...] = tuple(("k", x) for x in _converted_first(spec, target, "k", False))
     if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
-        return (*found, ("k", ""))
+        return (*found, *along)
     most = (size if isinstance(size, int) else size.max for size in (spec.m, spec.n))
     few = any(lines is not None and lines <= few_along_k(spec, target) for lines in most)
-    return (("k", ""),) if few else found
+    return along if few else found
 
 
 #: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
@@ -189,8 +190,8 @@ def _converted_first(
 ) -> tuple[str, ...]:
     """What to convert before all else: nothing more than must be, or the operand across, too.
 
-    Where vectors lie along K nothing is spread, and a load that flips signs does so at no cost.
-    ``packed``: blocks of B are unpacked in panels.
+    Where vectors lie along K nothing is spread: A is converted first for more than a few columns,
+    unless a load flips its signs, at no cost. ``packed``: blocks of B are unpacked in panels.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     vectors = "k" if dimension == "k" else along
@@ -206,7 +207,9 @@ def _converted_first(
     if not fits_across(operand, product, target, "n" if across == "b" else "m"):
         return ("",)
     if dimension == "k":
-        return ("",) if product.shifts[across] else (across,)
+        columns = spec.n if isinstance(spec.n, int) else spec.n.max
+        few = columns is not None and columns <= FEW_ALONG_K
+        return ("",) if few or product.shifts[across] else (across,)
     return (across, "")
 
 

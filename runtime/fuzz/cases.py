@@ -465,7 +465,10 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
 
 #: The types of A and B that every target multiplies by vectors along K, though it converts them.
 _ALONG_K = frozenset(
-    {("s8", "s8"), ("u8", "s8"), ("u8", "u8"), ("s16", "s16"), ("u8", "s16"), ("u16", "s16")}
+    {
+        *(("s8", "s8"), ("u8", "s8"), ("u8", "u8"), ("s16", "s16"), ("u8", "s16"), ("u16", "s16")),
+        *(("bf16", "bf16"), ("f32", "bf16"), ("f16", "bf16")),
+    }
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
@@ -17,7 +18,6 @@ from tilewright.runtime.machine.host import identify
 from tilewright.spec.schedule import FEW_ALONG_K
 
 ALONG_K = tw.Schedule(vectorize="k")
-COLUMNS = "F"
 TARGETS = (
     "avx2", "avx2+vnni", "avx512", "avx512+vnni", "avx10.2", "amx", "power10", "rvv256",
     "neon+dotprod", "neon+dotprod+i8mm+bf16", "sve256", "sve256+sve2+i8mm+bf16",
@@ -40,8 +40,8 @@ def drawn(rng: np.random.Generator, type_: str, shape: tuple[int, int]) -> np.nd
     return found
 
 
-def spec_of(a: str, b: str, m: Any, n: Any, k: Any, **given: Any) -> tw.Gemm:
-    return tw.Gemm(m, n, k, a=a, b=tw.Matrix(b, COLUMNS), **given)
+def spec_of(a: Any, b: Any, m: Any, n: Any, k: Any, **given: Any) -> tw.Gemm:
+    return tw.Gemm(m, n, k, a=a, b=tw.Matrix(b, "F"), **given)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -104,3 +104,22 @@ def test_along_k_lanes_are_of_a_line_of_c(target: str, mnemonic: str) -> None:
     assert mnemonic in plan_for(spec, ALONG_K, found).product.mnemonic
     usual = plan_for(spec, tw.Schedule(vectorize="n"), found).product
     assert usual.blocks or usual.unit
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512", "neon+dotprod+i8mm+bf16", "rvv256"])
+@pytest.mark.parametrize("k", [64, 77])
+def test_a_row_ends_where_the_next_begins(target: str, k: int, cases: Cases) -> None:
+    """What is no number in one row of a converted A stays out of the others, wherever K ends."""
+    rng = np.random.default_rng(23)
+    rows = tw.dim("m", max=FEW_ALONG_K)
+    for a in ("f32", "f16"):
+        spec = spec_of(a, "bf16", rows, tw.dim("n"), tw.dim("k"))
+        kernel = tw.compile(spec, ALONG_K, target=target)
+        x = rng.integers(-3, 4, (4, k)).astype(np.float32 if a == "f32" else np.float16)
+        x[(1, 3),] = np.nan
+        y = rng.integers(-3, 4, (20, k)).astype(ml_dtypes.bfloat16).T
+        out = kernel(x, y, np.zeros((4, 20), np.float32))
+        exact = x[::2].astype(np.float64) @ y.astype(np.float64)
+        assert (out[::2] == exact).all()
+        assert np.isnan(out[1::2]).all()
+        cases.count(target, kernel.emulated or "native")

@@ -64,9 +64,7 @@ class DotProduct(KStep):
 
     def tail(self, index: int) -> Iterator[Op]:
         """The elements of K that do not fill a vector: by masks, or as parts of ever fewer."""
-        tile, group = self.tile, self.tile.product.depth
-        tail = mod(tile.steps, tile.vector.lanes) * group + tile.k_tail
-        known = value(tail)
+        tail, known = self._left, value(self._left)
         if known == 0:
             return
         sides: list[Side] = ["along", "across"]
@@ -106,15 +104,22 @@ class DotProduct(KStep):
         """What holds the factors of that side: products take B's for those along the vectors."""
         return self.held("across" if self._operand(side).name == "a" else "along")
 
+    @property
+    def _left(self) -> Expr:
+        """The elements of K behind the last whole vector."""
+        tile = self.tile
+        return mod(tile.steps, tile.vector.lanes) * tile.product.depth + tile.k_tail
+
     def _padded(self, side: Side) -> bool:
         """Whether lines are the kernel's own, which end in whole vectors of finite elements.
 
         They are then loaded whole: elements behind the end of K are multiplied by the zeros of
-        the other operand, of which only what exists is loaded.
+        the other operand, of which only what exists is loaded. A K of the call may end with a
+        vector, and what stands behind that is no element of the line.
         """
         plan, operand = self.tile.plan, self._operand(side)
-        turned = operand.name in plan.packs
-        return "k" not in plan.outer.lower() and operand.packed and not turned
+        turned, ends = operand.name in plan.packs, value(self._left) is not None
+        return ends and "k" not in plan.outer.lower() and operand.packed and not turned
 
     def _register(self, side: Side, index: int, k: int, suffix: str) -> Register:
         return factor(self._operand(side), index, k, self._vector(side), suffix)

@@ -78,8 +78,8 @@ def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
     is ``beyond`` the first cache as a whole has each step of a tile wait once, however wide it is.
     """
     step, late = step_cycles(shape, core), core.line / core.second.rate
-    if request.streams and request.dot:
-        more = max(0, shape.rows * shape.vectors - LINES)
+    if request.long:
+        more = max(0, shape.rows - LINES) + max(0, shape.vectors - LINES)
         return step + more * UNASKED * late
     if request.streams:
         lines = shape.vectors * shape.vector.nbytes / core.line
@@ -299,7 +299,7 @@ def _whole_cuts(
         most = next((r for r in rows if _fits(target, vector, r, widest, masks, request)), 0)
         if not most:
             continue
-        streams = LINES // widest if request.streams else inf
+        streams = LINES // widest if request.streams else LINES if request.long else inf
         lower = target.core.hidden // widest, request.kept[1], streams
         for parts in _heights(across, most, lower):
             cut = equal_parts(across, parts)

@@ -58,6 +58,7 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
         passing=_passing(plan),
         shifted=not plan.dot and _shifted(plan, plan.input_of(plan.across)),
         streams=_streams(plan, known),
+        long=_long(plan, known),
         beyond=_beyond(plan),
     )
 
@@ -74,13 +75,20 @@ def _beyond(plan: Plan) -> bool:
 def _streams(plan: Plan, steps: int | None) -> bool:
     """Whether the lines of a matrix are read once, by few rows or columns of the other one.
 
-    Where vectors lie along K these are one, and lines long: short ones follow each other, and
-    are one to a core that asks for them ahead. Else few lines of K at a time say so.
+    Where vectors lie along K these are one, and lines long. Else few lines of K at a time say so.
     """
     if not plan.dot:
         lines = dict(plan.schedule.block).get("k", LINES + 1)
         return lines <= LINES and not (plan.packs or plan.spec.quantized)
-    if 1 not in (plan.spec.m, plan.spec.n):
+    return 1 in (plan.spec.m, plan.spec.n) and _long(plan, steps)
+
+
+def _long(plan: Plan, steps: int | None) -> bool:
+    """Whether vectors lie along lines of K so long that they do not follow each other.
+
+    Short ones are one to a core that asks for them ahead.
+    """
+    if not plan.dot:
         return False
     along = plan.operands["b" if plan.spec.m == 1 else "a"]
     return steps is None or steps * ITEMSIZE[along.type] >= SHORT_LINE

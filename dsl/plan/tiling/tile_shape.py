@@ -239,9 +239,9 @@ class TileRequest:
     once. ``far``: what a matrix unit reads comes from the second cache. ``kept``: so many
     rows along the vectors, and across them, lie in the first cache at once, where they are read in
     place. ``passing``: the bytes of a line of C, if it passes to memory. ``shifted``: groups of the
-    operand across are shifted as they are spread. ``streams``: few
-    lines across meet a matrix whose lines are read once, from afar; ``beyond``: what is read in
-    place along the vectors is more than the first cache holds.
+    operand across are shifted as they are spread. ``streams``: few lines across meet a matrix whose
+    lines are read once, from afar; ``long``: vectors lie along lines that do not follow each other;
+    ``beyond``: what is read in place along the vectors is more than the first cache holds.
     """
 
     product: Product
@@ -270,6 +270,7 @@ class TileRequest:
     passing: int = 0
     shifted: bool = False
     streams: bool = False
+    long: bool = False
     beyond: bool = False
 
     def free(self, target: Target) -> int:
