@@ -55,10 +55,11 @@ CONVERTED_WORK = 1 << 26
 #: Bytes of a converted matrix, or elements of one that is transposed on the way, from which on
 #: blocks pay for few rows too, since pages of the whole would be new in each call.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
-#: Rows up to which vectors of halves and of bytes along K are ahead of blocks: 24x2048x2048 by
-#: ``w.T`` takes 0.99 ms in bf16 on Zen 4, in blocks 1.32, 40 rows 2.3 and 2.1. Of 16 registers they
-#: have fewer lines for each load: as many rows on AVX2 2.5 and 2.7, in s8 by 300x300 52 and 36 us.
-FEW_ALONG_K = 24
+#: Rows up to which vectors of halves and of bytes along K are ahead of blocks: 31x2048x2048 by
+#: ``w.T`` takes 1.7 ms in bf16 on Zen 4, in blocks 1.8, and 40 rows 2.3 and 2.1; in s8 0.71 and
+#: 0.94. A target has no more of them than registers: with 16 fewer lines share a load, and 24 rows
+#: by 300x300 in s8 take 52 us on AVX2, in blocks 36.
+FEW_ALONG_K = 32
 #: And where a matrix unit takes the blocks: turning B for it takes about as long as 8 rows along K.
 FEW_BESIDE_UNIT = 8
 
