@@ -123,3 +123,10 @@ def test_a_row_ends_where_the_next_begins(target: str, k: int, cases: Cases) -> 
         assert (out[::2] == exact).all()
         assert np.isnan(out[1::2]).all()
         cases.count(target, kernel.emulated or "native")
+
+
+def test_a_tile_that_does_not_fit_is_not_one_of_fewer_lanes() -> None:
+    """Lanes of scalars would hold it, and take 25 times as long."""
+    schedule = tw.Schedule(vectorize="k", tile=(4, 3))
+    with pytest.raises(tw.ScheduleError, match="needs 17 vector registers"):
+        plan_for(spec_of("s8", "s8", 16, 64, tw.dim("k")), schedule, known("avx2"))

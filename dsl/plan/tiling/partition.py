@@ -262,11 +262,15 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 
 
 def _dot_vector(plan: Plan) -> Vector:
-    """The widest vector along K of which the asked tile fits; the widest of all if none does."""
+    """The widest vector along K of which the asked tile fits; the widest of all if none does.
+
+    Narrower ones are taken where they are of fewer registers, and not for being slower.
+    """
     assert plan.asked_tile is not None
     request, vectors = tile_request(plan, plan.sizes["k"], False), plan.vectors
+    widest = {v.registers: v for v in reversed(vectors)}
     fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
-    return next(fits, vectors[0])
+    return next((v for v in fits if v is widest[v.registers]), vectors[0])
 
 
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
