@@ -264,13 +264,13 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 def _dot_vector(plan: Plan) -> Vector:
     """The widest vector along K of which the asked tile fits; the widest of all if none does.
 
-    Narrower ones are taken where they are of fewer registers, and not for being slower.
+    One of fewer lanes is taken for having fewer registers, and for nothing else.
     """
     assert plan.asked_tile is not None
     request, vectors = tile_request(plan, plan.sizes["k"], False), plan.vectors
-    widest = {v.registers: v for v in reversed(vectors)}
+    widest = {v.registers: v for v in reversed(vectors)}.values()
     fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
-    return next((v for v in fits if v is widest[v.registers]), vectors[0])
+    return next((v for v in fits if v in widest), vectors[0])
 
 
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
@@ -310,7 +310,7 @@ def _tiled(
         for vector, part in _whole_parts(plan, start, columns_of_one, count):
             _check_fits(plan, vector, height, part.units, request, tile)
             for first, rows_of_one, times in _cuts(rows, height, overlap):
-                across = Part(_int(first), _int(rows_of_one), rows_of_one, _int(times))
+                across = Part(Integer(first), Integer(rows_of_one), rows_of_one, Integer(times))
                 yield _region(plan, vector, part, across, request)
     if overlap:
         return
@@ -362,11 +362,11 @@ def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tup
         head = width // whole.lanes * whole.lanes
         for index in range(count):
             at = start + index * width
-            yield whole, Part(_int(at), _int(head), head // whole.lanes, ONE)
+            yield whole, Part(Integer(at), Integer(head), head // whole.lanes, ONE)
             if head < width:
                 yield from _whole_parts(plan, at + head, width - head, 1)
         return
-    yield vector, Part(_int(start), _int(width), -(-width // lanes), _int(count))
+    yield vector, Part(Integer(start), Integer(width), -(-width // lanes), Integer(count))
 
 
 def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector, Part]]:
@@ -376,10 +376,6 @@ def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector,
         yield from _whole_parts(plan, 0, width, whole)
     if tail:
         yield from _whole_parts(plan, columns - tail, tail, 1)
-
-
-def _int(number: int) -> Expr:
-    return Integer(number)
 
 
 def _free(
@@ -395,7 +391,7 @@ def _free(
         covered = end
         first = rows[0]
         for size, count in choice.across:
-            across = Part(_int(first), _int(size), size, _int(count))
+            across = Part(Integer(first), Integer(size), size, Integer(count))
             first += size * count
             yield _region(plan, choice.vector, part, across, request, search)
     if covered < columns[1]:
@@ -443,10 +439,10 @@ def _along_parts(
         fit = min(count, (columns[1] - start) // size)
         if fit:
             end = start + fit * size
-            yield Part(_int(start), _int(size), vectors, _int(fit)), end
+            yield Part(Integer(start), Integer(size), vectors, Integer(fit)), end
             start = end
         if fit < count and start < columns[1]:
-            yield Part(_int(start), _int(columns[1] - start), vectors, ONE), columns[1]
+            yield Part(Integer(start), Integer(columns[1] - start), vectors, ONE), columns[1]
             return
 
 
@@ -476,11 +472,11 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     for size, narrow in _narrow_sizes(plan, vector):
         count = div(tail, size)
         if count != 0:
-            yield Axis(narrow, (Part(start, _int(size), 1, count),))
+            yield Axis(narrow, (Part(start, Integer(size), 1, count),))
         start, tail = start + count * size, mod(tail, size)
         least, last = size, narrow
     for size in range(1, least):
-        yield Axis(last, (perhaps(start, _int(size), 1, equals_part(tail, size, least)),))
+        yield Axis(last, (perhaps(start, Integer(size), 1, equals_part(tail, size, least)),))
 
 
 def _masks(plan: Plan, vector: Vector) -> bool:
@@ -561,10 +557,10 @@ def _in_one_tile(
     whole, left = div(total, width), mod(total, width)
     start = total - left
     if whole != 0:
-        yield Axis(vector, (Part(ZERO, _int(width), vectors, whole),))
+        yield Axis(vector, (Part(ZERO, Integer(width), vectors, whole),))
     for tail in reversed(tails):
         exists = at_least_part(left, tail.least, width) - at_least_part(left, tail.most + 1, width)
-        size = _int(tail.most) if tail.least == tail.most else left
+        size = Integer(tail.most) if tail.least == tail.most else left
         yield Axis(tail.vector, (perhaps(start, size, tail.units, exists),))
 
 
