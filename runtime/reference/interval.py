@@ -142,10 +142,22 @@ def sub(x: Interval, y: Interval) -> Interval:
 
 
 def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
-    """``x * y``."""
+    """``x * y``; unsure where one may be infinite, and the other 0."""
     candidates = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+    lost = (_infinite(x) & _zero(y)) | (_infinite(y) & _zero(x))
+    candidates.append(np.where(lost, np.nan, candidates[0]))
     product = hull(x.value * y.value, candidates, x, y)
     return product.rounded() if rounds else product
+
+
+def _infinite(x: Interval) -> Array:
+    infinite: Array = np.isinf(x.low) | np.isinf(x.high)
+    return infinite
+
+
+def _zero(x: Interval) -> Array:
+    zero: Array = (x.low <= 0) & (x.high >= 0)
+    return zero
 
 
 def div(x: Interval, y: Interval) -> Interval:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tilewright.runtime.reference.epilogue import evaluate
 from tilewright.runtime.reference.gemm import expected, results
-from tilewright.runtime.reference.interval import Interval, div
+from tilewright.runtime.reference.interval import Interval, div, mul
 from tilewright.spec.expression import Expression, Operand, acc, acc2, call, dst
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.postops import (
@@ -398,3 +398,15 @@ def test_what_may_be_zero_over_zero_is_unsure() -> None:
         found = div(tiny, Interval.exactly(np.zeros(3), "f32"))
     assert found.unsure.tolist() == [True, False, False]
     assert found.value[1] == np.inf and np.isnan(found.value[2]), "surely so"
+
+
+def test_what_may_be_zero_times_infinity_is_unsure() -> None:
+    """What underflows to 0 in f32 is not infinite times infinity; what surely is no 0 is."""
+    many = Interval.exactly(np.array([np.inf, np.inf, -np.inf, 3.0]), "f32")
+    tiny = Interval.around(np.array([1e-45, 1e-30, 0.0, 1e-45]), np.array([2e-45] * 4), "f32")
+    with np.errstate(invalid="ignore"):
+        found, turned = mul(many, tiny), mul(tiny, many)
+        nothing = mul(many, Interval.exactly(np.zeros(4), "f32"))
+    assert found.unsure.tolist() == turned.unsure.tolist() == [True, False, True, False]
+    assert found.value[1] == found.low[1] == np.inf
+    assert np.isnan(nothing.value[:3]).all() and not nothing.unsure.any()  # surely no number
