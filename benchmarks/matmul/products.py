@@ -112,6 +112,7 @@ def run(options: Options) -> Section:
 
 
 def torch_of() -> Any:
+    """PyTorch; MissingError where it is not installed."""
     try:
         return import_module("torch")
     except ImportError:

@@ -143,7 +143,7 @@ def _load_several(w: Walk, op: LoadSeveral) -> None:
 
 
 def _store(w: Walk, op: Store) -> None:
-    count = _moved_by(w, op, op.src.vector, {*op.src.vector.stores}, "store")
+    count = _moved_by(w, op, op.src.vector, op.src.vector.stores.keys(), "store")
     if op.past is not None and not streams(op):
         w.refuse(op, f"of {op.src.vector!r} past the caches", "all lanes of a vector that streams")
     w.access(op, op.address, op.element, count, write=True)

@@ -28,7 +28,7 @@ from .estimate.caches import PAGE, PAGES
 from .formats.quantized_b import COLUMNS, quantized_format
 from .loops import outer_length
 from .matrix_blocks import in_matrix_blocks
-from .staging import few_along_k, is_plain, product_of
+from .staging import has_few_along_k, is_plain, product_of
 
 #: Bytes of a quantized B that are asked for before they are read. One row of four bits out of
 #: memory takes 2 to 4 KiB best: on Zen 4 29 GB/s so, 28 with 6 KiB, and on Granite Rapids 13.8
@@ -140,7 +140,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         return schedule
     if converted and product_of(spec, target, "b").unit is not None:
         return schedule
-    if converted and min(sizes[:2]) <= few_along_k(spec, target):
+    if converted and has_few_along_k(spec, target):
         return schedule
     along, read = _read_along(spec)
     m, n, k = sizes

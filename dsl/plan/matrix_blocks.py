@@ -15,11 +15,11 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import LARGE_CONVERTED, NEAR_LINES, Schedule
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import Dim, most_of
 from tilewright.spec.types import ITEMSIZE
 
 from .contraction import Product
-from .staging import few_along_k, product_of
+from .staging import has_few_along_k, product_of
 from .vector_axis import asks_for_panels, layouts
 
 #: Rows that are copied at once where a near cache holds all of the other operand: these are read
@@ -77,7 +77,7 @@ def in_matrix_blocks(
         return schedule, {}
     if isinstance(spec.b, Packed):
         return _of_packed(spec, schedule, target)
-    if not panels and min(_most(spec, "m"), _most(spec, "n")) <= few_along_k(spec, target):
+    if not panels and has_few_along_k(spec, target):
         return schedule, {}
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
@@ -135,9 +135,7 @@ def _parallel(schedule: Schedule) -> bool:
 
 def _most(spec: Gemm, dimension: str) -> float:
     """How many elements a dimension has at most."""
-    size = getattr(spec, dimension)
-    most = size if isinstance(size, int) else size.max
-    return inf if most is None else most
+    return most_of(getattr(spec, dimension))
 
 
 def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:

@@ -14,6 +14,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import FEW_ALONG_K, FEW_BESIDE_UNIT, MANY_ROWS
+from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
@@ -86,7 +87,7 @@ def takes_scalars(target: Target, type_: str, product: Product) -> bool:
 
 
 def shifts_as(target: Target, type_: str, element: str) -> bool:
-    """Whether vectors of ``element`` shift a group of the other sign as they spread it."""
+    """Whether vectors of ``element`` flip the other sign as they load and spread elements."""
     return any(type_ == v.flips for v in target.of(element))
 
 
@@ -259,9 +260,8 @@ def product_of(
     flat, along = along == "k", "b" if along == "k" else along
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
     operand, other = operand_of(spec, across), other_sign(types[across])
-    most = lines if isinstance(lines, int) else lines.max
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
-    keeps = along if most is None or most >= MANY_ROWS else across
+    keeps = along if most_of(lines) >= MANY_ROWS else across
     keeps = keeps if spreads else ""
     lone = lines == 1 and value(operand_of(spec, along).strides["k"]) != 1
     return choose_product(
@@ -292,6 +292,11 @@ def few_along_k(spec: Gemm, target: Target) -> int:
         return 0
     unit = product_of(spec, target, "b").unit
     return min(FEW_ALONG_K, target.registers) if unit is None else FEW_BESIDE_UNIT
+
+
+def has_few_along_k(spec: Gemm, target: Target) -> bool:
+    """Whether rows, or columns, are so few at most that vectors along K are ahead of blocks."""
+    return min(most_of(spec.m), most_of(spec.n)) <= few_along_k(spec, target)
 
 
 def _along_k(operand: Operand, product: Product, target: Target) -> bool:

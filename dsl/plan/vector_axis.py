@@ -9,6 +9,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
 from tilewright.spec.schedule import FEW_ALONG_K, LARGE, Schedule
+from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
@@ -17,7 +18,7 @@ from .formats.lookup import format_of
 from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
 from .operands import Operand, operand_of
-from .staging import few_along_k, fits_across, is_plain, product_of, reads_along_k
+from .staging import fits_across, has_few_along_k, is_plain, product_of, reads_along_k
 
 Dimension = Literal["m", "n", "k"]
 #: The dimension the vectors lie along, and the operands to pack, or to convert before all else
@@ -128,9 +129,7 @@ def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[
     along: tuple[Layout, ...] = tuple(("k", x) for x in _converted_first(spec, target, "k", False))
     if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
         return (*found, *along)
-    most = (size if isinstance(size, int) else size.max for size in (spec.m, spec.n))
-    few = any(lines is not None and lines <= few_along_k(spec, target) for lines in most)
-    return along if few else found
+    return along if has_few_along_k(spec, target) else found
 
 
 #: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
@@ -207,8 +206,7 @@ def _converted_first(
     if not fits_across(operand, product, target, "n" if across == "b" else "m"):
         return ("",)
     if dimension == "k":
-        columns = spec.n if isinstance(spec.n, int) else spec.n.max
-        few = columns is not None and columns <= FEW_ALONG_K
+        few = most_of(spec.n) <= FEW_ALONG_K
         return ("",) if few or product.shifts[across] else (across,)
     return (across, "")
 

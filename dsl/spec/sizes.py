@@ -151,6 +151,13 @@ def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
             )
 
 
+def most_of(size: int | Dim) -> float:
+    """How many elements a size has at most; infinite where nothing bounds it."""
+    if isinstance(size, int):
+        return size
+    return math.inf if size.max is None else size.max
+
+
 def canonical(value: Any) -> str:
     """A text that is equal exactly when specs, schedules or their parts are equal.
 

@@ -151,11 +151,13 @@ def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
 
 
 def _infinite(x: Interval) -> Array:
+    """Where it may be infinite."""
     infinite: Array = np.isinf(x.low) | np.isinf(x.high)
     return infinite
 
 
 def _zero(x: Interval) -> Array:
+    """Where it may be 0."""
     zero: Array = (x.low <= 0) & (x.high >= 0)
     return zero
 
@@ -164,7 +166,7 @@ def div(x: Interval, y: Interval) -> Interval:
     """``x / y``, rounded; unsure where y may be 0 and is not exactly that, or where both may be."""
     candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
     found = hull(x.value / y.value, candidates, x, y)
-    crosses = (y.low <= 0) & (y.high >= 0) & ~(y.exact & (x.exact | (x.low > 0) | (x.high < 0)))
+    crosses = _zero(y) & ~(y.exact & (x.exact | (x.low > 0) | (x.high < 0)))
     low, high = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
     return Interval(np.where(crosses, 0.0, found.value), low, high, x.element).rounded()
 

@@ -401,7 +401,7 @@ def test_what_may_be_zero_over_zero_is_unsure() -> None:
 
 
 def test_what_may_be_zero_times_infinity_is_unsure() -> None:
-    """What underflows to 0 in f32 is not infinite times infinity; what surely is no 0 is."""
+    """Infinity times what may underflow may be no number; times what is no 0 it is infinite."""
     many = Interval.exactly(np.array([np.inf, np.inf, -np.inf, 3.0]), "f32")
     tiny = Interval.around(np.array([1e-45, 1e-30, 0.0, 1e-45]), np.array([2e-45] * 4), "f32")
     with np.errstate(invalid="ignore"):
