@@ -44,9 +44,11 @@ PACKED_BYTES = 256 * 1024
 #: Rows of a panel that the first cache holds, beside lines of the other operand and of C.
 PANEL_ROWS = 16
 #: Registers that a tile of two vectors needs beside its sums, and how many times the rate that
-#: tiles need a cache must give: on Granite Rapids one that was measured at 0.97 of it, with nothing
-#: beside, leaves 128x4096x1024 in f32 at 0.75 of the speed of blocks in the second cache.
-SPARE, MORE = 4, 1.05
+#: tiles need a cache must give, as other cores read from it too. On Emerald Rapids one of 1.3 times
+#: leaves 2048x2048x2048 in f32 at 110 GFLOPS, 135 in blocks of the second cache.
+SPARE, MORE = 4, 2
+#: Bytes of a block that half of a second cache holds: there a quarter is not worth it.
+LEAST_NEAR = 256 * 1024
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -307,15 +309,15 @@ def _passing(target: Target) -> int:
     """Bytes of the block that passes by: the share of a cache that is read as fast as tiles need.
 
     The tallest tiles of two vectors read these in as many cycles as their multiply-adds take. Of a
-    nearer cache than the last one A's panels and C take half.
+    nearer cache than the last one A's panels and C take half, and its places are not used evenly.
     """
     core, vector = target.core, target.of("f32")[0]
     rows = (target.registers - SPARE) // 2
     needed = vector.nbytes * core.at(vector.nbytes).fma_units / rows
-    *nearer, last = core.caches
+    last, near = core.caches[-1], core.second.size
     if last.rate >= needed * MORE:
         return last.size
-    return max((cache.size // 2 for cache in nearer[1:]), default=last.size)
+    return max(near // 4, min(near // 2, LEAST_NEAR))
 
 
 def _prefetch_decision(spec: Gemm, schedule: Schedule, why: str) -> tuple[Decision, ...]:
