@@ -15,11 +15,14 @@ from tilewright.spec.schedule import (
     LARGE,
     LARGE_CONVERTED,
     LINES,
+    MANY_ROWS,
     STEPS_AHEAD,
     THIN,
     Schedule,
     converted_work,
     large_work,
+    of_short_sums,
+    of_thin,
     streams,
 )
 from tilewright.spec.types import ITEMSIZE
@@ -64,7 +67,7 @@ def default_schedule(
         return paged, {"loops": _PAGES, "vectorize": "C is contiguous along it"}
     lines = _in_lines(spec, schedule, target)
     if lines is not schedule:
-        return lines, {"loops": _PASSING}
+        return lines, {"loops": _PASSING, "pack": _PASSING}
     open_ = _leaves_open(schedule) and schedule.tile is None and schedule.prefetch is None
     return in_matrix_blocks(spec, schedule, target, open_=open_)
 
@@ -142,15 +145,23 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         return schedule
     if converted and has_few_along_k(spec, target):
         return schedule
-    along, read = _read_along(spec)
-    m, n, k = sizes
-    length = n if along == "n" else m
-    thin = length <= THIN and k * length * ITEMSIZE[spec.type] <= target.core.second.size // 2
+    along, _ = _read_along(spec)
+    thin = not converted and getattr(spec, along) <= THIN
     loops = "nkMmnk" if along == "n" else "mkNnmk"
-    if thin:
-        loops = "NMk" if along == "n" else "MNk"
-    loops = loops if (schedule.threads or 1) > 1 else loops.lower()
-    return replace(schedule, loops=loops, pack=read if thin else "ab", vectorize=along)
+    nest = of_thin(along) if thin else Schedule(loops=loops, pack="ab", vectorize=along)
+    return _with_nest(schedule, nest)
+
+
+def _with_nest(schedule: Schedule, nest: Schedule) -> Schedule:
+    """``schedule`` with the loops of ``nest``, their blocks, and what is packed in them."""
+    loops = nest.loops or ""
+    return replace(
+        schedule,
+        loops=loops if (schedule.threads or 1) > 1 else loops.lower(),
+        block=nest.block,
+        pack=nest.pack,
+        vectorize=nest.vectorize,
+    )
 
 
 def _converted_work(spec: Gemm, target: Target) -> int:
@@ -220,10 +231,15 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     product = product_of(spec, target, name)
     if product.unit is None and not (is_plain(spec, target) and read.order == written.order):
         return schedule
+    if sizes[0] * sizes[1] * ITEMSIZE[written.type] <= core.second.size:
+        return schedule
+    across = sizes[0] if along == "n" else sizes[1]
+    if product.unit is None and sizes[2] < LARGE[2] and across >= MANY_ROWS:
+        return _with_nest(schedule, of_short_sums(along))
     # Matrices are read again from the second cache as fast as they are multiplied.
     near = core.second.size if product.unit is not None else core.caches[0].size
     again = sizes[2] * getattr(spec, along) * ITEMSIZE[product.along]
-    if again > near // 2 or sizes[0] * sizes[1] * ITEMSIZE[written.type] <= core.second.size:
+    if again > near // 2:
         return schedule
     vectorize = None if product.unit is not None else along
     return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sympy import Expr, Integer
@@ -24,7 +24,7 @@ from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, same_types
 from .tiling.cost_model import FewLines
-from .tiling.tiles import RegisterTile, Stage, Step
+from .tiling.tiles import Grid, RegisterTile, Stage, Step
 
 #: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
 #: A block of K has a multiple of half as many.
@@ -266,6 +266,28 @@ class Plan(Decided):
         in_rows = "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
         whole = alone and self.columns is None and self.product.unit is None
         return whole and in_rows and self.outer == "mn" and self.across == "m"
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether the loop over tiles across the vectors stands outside of the one along them."""
+        letters = self.outer.lower()
+        return letters.rfind(self.across) < letters.rfind(self.along)
+
+    def side_by_side(self, grids: Sequence[Grid]) -> list[tuple[Grid, ...]]:
+        """``grids`` in groups, of which each has one loop across: around those of its grids along.
+
+        Where that loop is the outer one the tiles of all grids that lie side by side follow each
+        other: what they read across is near, and lines of C are written from end to end. Each grid
+        is a group of its own else, and of a matrix unit, which is told of other tiles too often.
+        """
+        shared = self.outer[self.outer.lower().rfind(self.along)].isupper()
+        if not self.in_rows or shared or self.product.unit is not None:
+            return [(grid,) for grid in grids]
+        found: dict[object, tuple[Grid, ...]] = {}
+        for index, grid in enumerate(grids):
+            key: object = index if grid.across.given else grid.across
+            found[key] = (*found.get(key, ()), grid)
+        return list(found.values())
 
     @property
     def lanes(self) -> int:

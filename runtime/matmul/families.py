@@ -24,6 +24,8 @@ from tilewright.spec.schedule import (
     Schedule,
     converted_work,
     large_work,
+    of_short_sums,
+    of_thin,
     streams,
 )
 from tilewright.spec.sizes import Dim, dim
@@ -61,12 +63,8 @@ SHORT = 32
 #: those numbers of them, from and up to, of which vectors along them are filled as they lie.
 TALL, FILLED = 6, (8, 9, 16, 17)
 #: Steps of K in a block of an operand that is read where it lies: so many rows, and their pages,
-#: are near when the next tile comes. For few rows of C and for many, which read it more often; and
-#: in a block of one that is packed.
-IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
-#: Elements of a part of C's lines that is written before the next lines, where K is short: C passes
-#: to memory then, and the other operand stays in the first cache.
-LINE = 192
+#: are near when the next tile comes. For few rows of C and for many, which read it more often.
+IN_PLACE, IN_PLACE_MANY = 64, 256
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
     "across", "along k", "row along k", "column along k",
@@ -438,12 +436,10 @@ def _nest(family: Family) -> Schedule:
     sizes, by_rows = family.sizes, family.axes[2] == 1
     along: Literal["m", "n"] = "n" if by_rows else "m"
     across: Literal["m", "n"] = "m" if by_rows else "n"
-    both = f"{along}{across}".upper()
     if sizes.shape == "blocks":
         return Schedule(loops=f"{along}k{across.upper()}{across}{along}k", pack="ab")
     if sizes.shape == "thin":
-        pack: Literal["a", "b"] = "b" if by_rows else "a"
-        return Schedule(loops=f"k{both}k", pack=pack, block={"k": IN_PANELS})
+        return of_thin(along)
     if sizes.shape.endswith("along k"):
         return Schedule(loops="NMk", vectorize="k")
     if sizes.shape == "turned":
@@ -473,7 +469,7 @@ def _turned(family: Family) -> Schedule:
     return Schedule(loops=loops, pack=small, vectorize="k" if a == b else lines)
 
 
-def _in_place(family: Family, along: str, across: str) -> Schedule:
+def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule:
     """The same of a product that reads its operands where they lie, in order of C's lines."""
     sizes, (a, _, sums) = family.sizes, family.types
     short, many = sizes.most[2] < LARGE[2], sizes.least["mn".index(across)] >= MANY_ROWS
@@ -490,7 +486,7 @@ def _in_place(family: Family, along: str, across: str) -> Schedule:
     if sizes.parallel:
         return Schedule(loops=in_lines, prefetch=ahead)
     if short and many and sizes.least["mn".index(along)] >= LARGE[1]:
-        return Schedule(loops=f"{along}{across}{along}k", block={along: LINE})
+        return of_short_sums(along)
     if short or family.options.deterministic or sums != a:
         return Schedule(loops=in_panels, prefetch=ahead)
     block = IN_PLACE_MANY if many else IN_PLACE

@@ -66,15 +66,35 @@ def test_a_b_of_the_other_order_is_not_cut_for_its_pages() -> None:
 
 
 def test_a_large_c_is_written_line_by_line() -> None:
+    for m, loops, pack in ((12544, "nmnk", "b"), (300, "nmk", "")):
+        assert nest(planned(tw.Gemm(m, 96, 16)))[::2] == (loops, pack)
     for m, loops in ((12544, "mnk"), (300, "nmk")):
-        assert nest(planned(tw.Gemm(m, 96, 16)))[0] == loops
         halves = tw.Gemm(m, 96, 16, a="bf16", b="bf16")
         assert nest(planned(halves, "amx"))[0] == loops
 
 
+def test_tiles_that_lie_side_by_side_follow_each_other() -> None:
+    """All tiles of a row, of what is left over too, where the loop over rows is the outer one."""
+    sizes: Any = {each: tw.dim(each) for each in ("m", "n", "k", "ldb")}
+    for loops, most in (("mnk", 1), ("nmk", 0)):
+        request = Request("k", tw.Gemm(**sizes), tw.Schedule(loops=loops), resolve("avx512"))
+        text = generate([request]).text
+        rows = re.findall(r"^    for \(int64_t mt.*?^    \}", text, re.DOTALL | re.MULTILINE)
+        calls = [set(re.findall(r"(tile\d+)_\d+x", row)) for row in rows]
+        assert (max(map(len, calls), default=0) > 1) is bool(most)
+
+
 def test_of_a_large_product_with_few_columns_b_alone_is_packed() -> None:
-    assert nest(planned(tw.Gemm(3136, 64, 576)))[::2] == ("nmk", "b")
+    assert nest(planned(tw.Gemm(3136, 64, 576)))[::2] == ("kmnk", "b")
     assert nest(planned(tw.Gemm(1024, 512, 576)))[::2] == ("nkmmnk", "ab")
+
+
+@pytest.mark.parametrize("type_", ["f16", "bf16", "s8", "f8_e4m3"])
+@pytest.mark.parametrize("core", ["emeraldrapids", "graniterapids", "zen4"])
+def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_: str) -> None:
+    """Where the second cache is large B was once to be packed, which is refused."""
+    plan = planned(tw.Gemm(784, 128, 1152, a=type_, b=type_), f"avx512+{core}")
+    assert plan.tiles
 
 
 def test_each_line_of_a_row_is_asked_for_eight_rows_ahead() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from sympy import Expr, Integer
 
@@ -343,9 +344,15 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
     if plan.by_panels:
         yield panels(tiles, block, grids)
         return
-    for grid in grids:
-        parts = {along: grid.along, across: grid.across}
-        node: NestNode = called(tiles, block, grid.tile, grid.along, grid.across)
+    for group in plan.side_by_side(grids):
+        grid, *others = group
+        calls = [called(tiles, block, each.tile, each.along, each.across) for each in group]
+        if others:
+            rows = zip(group, calls, strict=True)
+            body = [*chain(*(looped(along, each.along, (call,), parallel) for each, call in rows))]
+            yield from looped(across, grid.across, tuple(body), parallel)
+            continue
+        parts, node = {along: grid.along, across: grid.across}, calls[0]
         order = sorted("mn", key=lambda dim: (not parts[dim].once, letters.lower().rfind(dim)))
         for dim in reversed(order):
             node = looped(dim, parts[dim], (node,), parallel)[0]

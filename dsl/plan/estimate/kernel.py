@@ -12,7 +12,6 @@ from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
-from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
 from tilewright.plan.tiling.tiles import (
     FirstOrLater,
@@ -428,17 +427,29 @@ class _Walk:
     def _each(self, grids: Sequence[Grid]) -> Iterator[Nest]:
         plan, loaded = self.plan, None
         several = self._count_of_configurations > 1
-        for grid in grids:
-            parts: dict[str, Part] = {plan.along: grid.along, plan.across: grid.across}
-            counts = {d: self.number(part.count) for d, part in parts.items()}
-            sizes = {d: self.number(part.size) for d, part in parts.items()}
-            if 0 not in (*counts.values(), *sizes.values()):
-                extents = {**self.extents, **sizes}
+        for group in plan.side_by_side(grids):
+            across = group[0].across
+            rows, size = self.number(across.count), self.number(across.size)
+            beside: list[Nest] = []
+            for grid in group if rows and size else ():
+                columns = {plan.along: self.number(grid.along.count)}
+                extents = {plan.along: self.number(grid.along.size), plan.across: size}
+                if 0 in (*columns.values(), *extents.values()):
+                    continue
                 needed = self.configured.get(grid.tile.number)
                 if several and needed not in (None, loaded):
                     yield self._configuring()
                     loaded = needed
-                yield self._looped(self._tile(grid.tile, extents), counts, extents)
+                extents = {**self.extents, **extents}
+                columns |= {} if len(group) > 1 else {plan.across: rows}
+                beside.append(self._looped(self._tile(grid.tile, extents), columns, extents))
+            if len(group) == 1:
+                yield from beside
+            elif beside:
+                row = self.series(beside, self.moves(plan.along))
+                yield self.repeat(
+                    plan.across, rows, row, {**self.extents, plan.across: rows * size}
+                )
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
         """One register tile over the block's K."""

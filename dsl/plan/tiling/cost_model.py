@@ -73,7 +73,8 @@ def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of a step, those in which multiply-adds wait for the second cache counted.
 
     Vectors come from there where the first one keeps no panel of K as wide as the tile until the
-    next tile comes; and so do elements of more rows across them than have places in it. Where only
+    next tile comes; and so do elements of more rows across them than have places in it. Those of a
+    packed block arrive beside the multiply-adds: wide tiles ask for more of them. Where only
     the call knows how far lines of a panel are apart the elements across come from there, too. What
     is ``beyond`` the first cache as a whole has each step of a tile wait once, however wide it is.
     """
@@ -89,6 +90,8 @@ def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
     along, across = request.kept
     size = shape.vectors * shape.vector.nbytes
     waits, arrives = max(0.0, shape.rows - across) / shape.group, 0.0
+    if along == inf and request.beyond:
+        step += core.overlap * size / core.line * late
     if along < inf:
         lines = size / core.line + (1 if request.stride % core.line else 0)
         near = request.steps <= along and request.steps * size < NEAR * core.caches[0].size

@@ -33,7 +33,7 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
     known = value(steps)
     return TileRequest(
         vectors=plan.vectors,
-        steps=(known if known is not None else 64) * count,
+        steps=(known if known is not None else max(64, plan.blocks.get("k", 0) // 2)) * count,
         reads_c=accumulate or plan.spec.beta != 0,
         lane_forms=_lane_forms(plan),
         splits=(schedule.k_split,) if schedule.k_split else _splits(plan, known, count),
@@ -64,9 +64,16 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
 
 
 def _beyond(plan: Plan) -> bool:
-    """Whether the operand along the vectors is read in place, and more than the first cache."""
+    """Whether the operand along the vectors is read in place, and more than the first cache.
+
+    Or it is packed, and a block of K of it passes for each row of tiles; one of a length that only
+    the call knows is as much.
+    """
     operand, core = plan.input_of(plan.along), plan.target.core
     length, k = value(plan.sizes[plan.along]), value(plan.sizes["k"])
+    if operand.name in plan.packs and "k" in plan.blocks and plan.in_rows:
+        size = ITEMSIZE[plan.product.along] * plan.blocks["k"] * (length or NOMINAL)
+        return length is None or size > core.caches[0].size
     if operand.packed or operand.name in plan.packs or length is None or k is None:
         return False
     return length * k * ITEMSIZE[operand.type] > core.caches[0].size
@@ -107,7 +114,8 @@ def _kept(plan: Plan) -> tuple[float, float]:
         step = 0 if operand.packed else value(operand.strides[letter])
         size = ITEMSIZE[operand.type] if step is None else abs(step) * ITEMSIZE[operand.type]
         held = places(size, line) if size else inf
-        found.append(KEPT if step is None and letter in plan.blocks else held)
+        unknown = step is None and bool({letter, "k"} & plan.blocks.keys())
+        found.append(KEPT if unknown else held)
     return found[0], found[1]
 
 

@@ -241,7 +241,8 @@ class TileRequest:
     place. ``passing``: the bytes of a line of C, if it passes to memory. ``shifted``: groups of the
     operand across are shifted as they are spread. ``streams``: few lines across meet a matrix whose
     lines are read once, from afar; ``long``: vectors lie along lines that do not follow each other;
-    ``beyond``: what is read in place along the vectors is more than the first cache holds.
+    ``beyond``: what tiles read along the vectors is more than the first cache holds, in place, or
+    packed and all of it for each row of tiles.
     """
 
     product: Product
