@@ -441,7 +441,8 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    request, tile = tile_request(plan, plan.sizes["k"], False), plan.asked_tile
+    steps = plan.counted(*plan.steps(plan.sizes["k"], finish=False))
+    request, tile = tile_request(plan, steps, False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile

@@ -8,7 +8,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
-from tilewright.spec.schedule import FEW_ALONG_K, LARGE, Schedule
+from tilewright.spec.schedule import FEW_ALONG_K, FEW_IN_MATRICES, LARGE, Schedule
 from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
@@ -105,13 +105,17 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     turned = {"n": operand_of(spec, "a"), "m": None if packed else operand_of(spec, "b")}
     matrices = product_of(spec, target, "b").unit is not None
 
-    def last(dimension: str) -> tuple[bool, bool]:
-        """Matrices are read in rows along K: those that must be turned come last."""
+    def last(dimension: str) -> tuple[bool, bool, bool]:
+        """Matrices are read in rows along K: those that must be turned come last.
+
+        Of two that are not the one of few lines is converted, and the other one read where it lies.
+        """
         if dimension == "k":
-            return False, False
+            return False, False, False
         rows = turned[dimension]
         turns = matrices and rows is not None and value(rows.strides["k"]) != 1
-        return turns, value(strides[dimension]) != 1
+        many = matrices and most_of(getattr(spec, dimension)) > FEW_IN_MATRICES
+        return turns, many, value(strides[dimension]) != 1
 
     best = min(legal, key=last)
     if panels or blocks:
@@ -123,10 +127,12 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
     """``found``, or vectors along K, for which nothing of B is converted.
 
-    Both are compared where all sizes are known. Else it is along K where rows, or columns, are few
-    at most.
+    Both are compared where all sizes are known, but beside matrices, which wait for memory as
+    vectors do. Else it is along K where rows, or columns, are few at most.
     """
     along: tuple[Layout, ...] = tuple(("k", x) for x in _converted_first(spec, target, "k", False))
+    if product_of(spec, target, "b").unit is not None:
+        return along if has_few_along_k(spec, target) else found
     if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
         return (*found, *along)
     return along if has_few_along_k(spec, target) else found

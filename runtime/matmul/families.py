@@ -13,6 +13,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import (
     FEW_ALONG_K,
+    FEW_IN_MATRICES,
     FEW_ROWS,
     LARGE,
     LARGE_CONVERTED,
@@ -67,7 +68,7 @@ TALL, FILLED = 6, (8, 9, 16, 17)
 IN_PLACE, IN_PLACE_MANY = 64, 256
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
-    "across", "along k", "row along k", "column along k",
+    "across", "along k", "row along k", "column along k", "in matrices",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
 #: What a product of a line and a large matrix is.
@@ -98,7 +99,8 @@ class Class(NamedTuple):
     operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``:
     few lines of an operand lie across those of the large one, and are turned first; ``across``: few
     lines of C do, and are turned as they are stored; ``along k``: rows of what is converted meet
-    columns by vectors along K, few of either, or one; ``matrix``: operands read where they lie;
+    columns by vectors along K, few of either, or one; ``in matrices``: more of them, of which a
+    unit's matrices are made, which meet the others where they lie; ``matrix``: all where they lie;
     ``blocks``: packed in blocks that the caches hold; ``thin``: large, but lines of C are so short
     that only the operand along them is packed.
 
@@ -192,8 +194,12 @@ def class_of(
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
     shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
+    unit = converted and identify(options.target).unit
     if converted and not fixed and axes[:2] == (1, 0):
         shape = bounds.along_k(given, shape, types, options.target)
+        by_matrices = unit and shape == "matrix"
+        if by_matrices and not bounds.cut(across, given[across], FEW_IN_MATRICES + 1):
+            shape = "in matrices"
     if shape == "matrix" and not (fixed or converted):
         shape = bounds.across(given, axes, ITEMSIZE[types[0]])
     if shape == "matrix" and not fixed:
@@ -208,7 +214,7 @@ def class_of(
         shape = _STREAMED[shape]
     if shape == "matrix" and not (converted or fixed):
         shape = bounds.few(given, across, ITEMSIZE[types[0]])
-    if converted and not fixed and shape in ("matrix", "blocks") and identify(options.target).unit:
+    if unit and not fixed and shape in ("matrix", "blocks"):
         bounds.cut(along, given[along], NEAR_LINES + 1)
     if shape == "blocks" and not converted and (by_rows or not fixed):
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
@@ -354,6 +360,8 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         most[few] = short if sizes.most[few] <= short else LARGE[0] - 1
     elif sizes.shape == "along k":
         most[0 if sizes.most[0] <= FEW_ALONG_K else 1] = FEW_ALONG_K
+    elif sizes.shape == "in matrices":
+        most[across] = FEW_IN_MATRICES
     elif _streamed(family):
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:
@@ -442,6 +450,8 @@ def _nest(family: Family) -> Schedule:
         return of_thin(along)
     if sizes.shape.endswith("along k"):
         return Schedule(loops="NMk", vectorize="k")
+    if sizes.shape == "in matrices":
+        return Schedule(loops=f"{across}{along}".upper() + "k")
     if sizes.shape == "turned":
         return _turned(family)
     if sizes.shape == "across":

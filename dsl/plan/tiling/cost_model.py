@@ -85,9 +85,9 @@ def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
     if request.streams:
         lines = shape.vectors * shape.vector.nbytes / core.line
         return max(step, lines / FEEDS * late) + EXPOSED * late
-    if request.far:
-        return max(step, shape.loads * late)
     along, across = request.kept
+    if request.far:
+        return max(step, shape.loads * late) + max(0.0, shape.rows - across) * late
     size = shape.vectors * shape.vector.nbytes
     waits, arrives = max(0.0, shape.rows - across) / shape.group, 0.0
     if along == inf and request.beyond:

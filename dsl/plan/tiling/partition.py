@@ -510,7 +510,7 @@ def _wide_tails(
     what is left is cut. For what fills at most half of its last vector narrower ones serve, where
     they save the share ``WORTH``.
     """
-    if not _masks(plan, vector) or plan.product.unit is not None or plan.panel_tile is not None:
+    if not _masks(plan, vector) or plan.panel_tile is not None:
         return ()
     if value(total) is not None:
         return ()

@@ -22,6 +22,9 @@ LANES = 4
 #: Rows of an operand in blocks of K that lie in the first cache at once, where only the call knows
 #: how far apart they are: those that are 10 KiB apart, as many multiples of a large power of two.
 KEPT = 16
+#: Rows that a core asks for ahead by itself, where a matrix unit reads them side by side: on
+#: Emerald Rapids 2048x2048 by 8 columns in bf16 takes 0.59 ms in tiles of 32 rows, 1.1 of 79.
+FOLLOWED = 32
 #: Bytes of a line up to which the next one is near enough for a core to ask for both ahead.
 SHORT_LINE = 2048
 
@@ -106,7 +109,10 @@ def _kept(plan: Plan) -> tuple[float, float]:
 
     Of those that are read in place: where they lie a power of two apart they share few sets.
     """
-    if plan.product.unit is not None or plan.product.block or plan.dot:
+    if plan.product.unit is not None:
+        across = plan.input_of(plan.across)
+        return inf, inf if across.packed or across.name in plan.packs else FOLLOWED
+    if plan.product.block or plan.dot:
         return inf, inf
     sides = (plan.input_of(plan.along), "k"), (plan.input_of(plan.across), plan.across)
     line, found = plan.target.core.line, list[float]()
@@ -132,12 +138,13 @@ def _passing(plan: Plan) -> int:
 def _far(plan: Plan, steps: int | None) -> bool:
     """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps.
 
-    Of a K of the call nobody knows; where C is cut into blocks it is large.
+    Of a K of the call nobody knows; what is read in few matrices for each product is right for all:
+    on Emerald Rapids 196x96x576 in bf16 takes 62 us in tiles of 32x32, 91 of 80x16.
     """
     if plan.product.op.form != "matrix" or plan.product.block:
         return False
     if steps is None:
-        return bool(plan.blocks)
+        return True
     near, size = plan.target.core.caches[0].size, ITEMSIZE[plan.product.across]
     extents = {d: NOMINAL if (n := value(plan.sizes[d])) is None else n for d in "mn"}
     lines = [min(extent, plan.blocks.get(d, extent)) for d, extent in extents.items()]
