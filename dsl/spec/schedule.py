@@ -326,5 +326,5 @@ def of_short_sums(along: Literal["m", "n"]) -> Schedule:
     """
     across: Literal["m", "n"] = "m" if along == "n" else "n"
     pack: Literal["a", "b"] = "b" if along == "n" else "a"
-    block = {along: _LINE}
+    block: dict[str, int] = {along: _LINE}
     return Schedule(loops=f"{along}{across}{along}k", pack=pack, block=block, vectorize=along)

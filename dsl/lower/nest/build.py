@@ -346,7 +346,9 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
         return
     for group in plan.side_by_side(grids):
         grid, *others = group
-        calls = [called(tiles, block, each.tile, each.along, each.across) for each in group]
+        calls: list[NestNode] = [
+            called(tiles, block, each.tile, each.along, each.across) for each in group
+        ]
         if others:
             rows = zip(group, calls, strict=True)
             body = [*chain(*(looped(along, each.along, (call,), parallel) for each, call in rows))]

@@ -110,8 +110,7 @@ def _kept(plan: Plan) -> tuple[float, float]:
     Of those that are read in place: where they lie a power of two apart they share few sets.
     """
     if plan.product.unit is not None:
-        across = plan.input_of(plan.across)
-        return inf, inf if across.packed or across.name in plan.packs else FOLLOWED
+        return inf, FOLLOWED if _from_afar(plan) else inf
     if plan.product.block or plan.dot:
         return inf, inf
     sides = (plan.input_of(plan.along), "k"), (plan.input_of(plan.across), plan.across)
@@ -123,6 +122,17 @@ def _kept(plan: Plan) -> tuple[float, float]:
         unknown = step is None and bool({letter, "k"} & plan.blocks.keys())
         found.append(KEPT if unknown else held)
     return found[0], found[1]
+
+
+def _from_afar(plan: Plan) -> bool:
+    """Whether the operand across is read in place and the second cache may not hold it."""
+    across = plan.input_of(plan.across)
+    if across.packed or across.name in plan.packs:
+        return False
+    rows, k = value(plan.sizes[plan.across]), value(plan.sizes["k"])
+    if rows is None or k is None:
+        return True
+    return rows * k * ITEMSIZE[across.type] > plan.target.core.second.size
 
 
 def _passing(plan: Plan) -> int:
