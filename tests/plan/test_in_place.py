@@ -91,7 +91,7 @@ def test_of_a_large_product_with_few_columns_b_alone_is_packed() -> None:
 
 @pytest.mark.parametrize("type_", ["f16", "bf16", "s8", "f8_e4m3"])
 @pytest.mark.parametrize("core", ["emeraldrapids", "graniterapids", "zen4"])
-def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_: str) -> None:
+def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_: Any) -> None:
     """Where the second cache is large B was once to be packed, which is refused."""
     plan = planned(tw.Gemm(784, 128, 1152, a=type_, b=type_), f"avx512+{core}")
     assert plan.tiles
