@@ -12,6 +12,7 @@ from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
+from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
 from tilewright.plan.tiling.tiles import (
     FirstOrLater,
@@ -425,31 +426,36 @@ class _Walk:
         return self._side_by_side(parts) if parts else None
 
     def _each(self, grids: Sequence[Grid]) -> Iterator[Nest]:
-        plan, loaded = self.plan, None
-        several = self._count_of_configurations > 1
-        for group in plan.side_by_side(grids):
-            across = group[0].across
-            rows, size = self.number(across.count), self.number(across.size)
+        loaded, several = None, self._count_of_configurations > 1
+        for group in self.plan.side_by_side(grids):
             beside: list[Nest] = []
-            for grid in group if rows and size else ():
-                columns = {plan.along: self.number(grid.along.count)}
-                extents = {plan.along: self.number(grid.along.size), plan.across: size}
-                if 0 in (*columns.values(), *extents.values()):
-                    continue
+            for grid in group:
+                nest = self._grid(grid, alone=len(group) == 1)
                 needed = self.configured.get(grid.tile.number)
-                if several and needed not in (None, loaded):
+                if nest is not None and several and needed not in (None, loaded):
                     yield self._configuring()
                     loaded = needed
-                extents = {**self.extents, **extents}
-                columns |= {} if len(group) > 1 else {plan.across: rows}
-                beside.append(self._looped(self._tile(grid.tile, extents), columns, extents))
-            if len(group) == 1:
-                yield from beside
-            elif beside:
-                row = self.series(beside, self.moves(plan.along))
-                yield self.repeat(
-                    plan.across, rows, row, {**self.extents, plan.across: rows * size}
-                )
+                beside += [] if nest is None else [nest]
+            yield from beside if len(group) == 1 else self._rows(group[0].across, beside)
+
+    def _grid(self, grid: Grid, *, alone: bool) -> Nest | None:
+        """A grid of tiles, or, not ``alone``, one row of it; None where there is no tile."""
+        parts: dict[str, Part] = {self.plan.along: grid.along, self.plan.across: grid.across}
+        counts = {d: self.number(part.count) for d, part in parts.items()}
+        sizes = {d: self.number(part.size) for d, part in parts.items()}
+        if 0 in (*counts.values(), *sizes.values()):
+            return None
+        if not alone:
+            del counts[self.plan.across]
+        extents = {**self.extents, **sizes}
+        return self._looped(self._tile(grid.tile, extents), counts, extents)
+
+    def _rows(self, across: Part, beside: Sequence[Nest]) -> Iterator[Nest]:
+        """Rows of tiles, of which ``beside`` covers one."""
+        d, rows = self.plan.across, self.number(across.count)
+        if beside:
+            row = self.series(beside, self.moves(self.plan.along))
+            yield self.repeat(d, rows, row, {**self.extents, d: rows * self.number(across.size)})
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
         """One register tile over the block's K."""
