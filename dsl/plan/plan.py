@@ -271,7 +271,7 @@ class Plan(Decided):
     def in_rows(self) -> bool:
         """Whether the loop over tiles across the vectors stands outside of the one along them."""
         letters = self.outer.lower()
-        return letters.rfind(self.across) < letters.rfind(self.along)
+        return 0 <= letters.rfind(self.across) < letters.rfind(self.along)
 
     def side_by_side(self, grids: Sequence[Grid]) -> list[tuple[Grid, ...]]:
         """``grids`` in groups, of which each has one loop across: around those of its grids along.
@@ -280,7 +280,7 @@ class Plan(Decided):
         other: what they read across is near, and lines of C are written from end to end. Each grid
         is a group of its own else, and of a matrix unit, which is told of other tiles too often.
         """
-        shared = self.outer[self.outer.lower().rfind(self.along)].isupper()
+        shared = self.in_rows and self.outer[self.outer.lower().rfind(self.along)].isupper()
         if not self.in_rows or shared or self.product.unit is not None:
             return [(grid,) for grid in grids]
         found: dict[object, tuple[Grid, ...]] = {}
