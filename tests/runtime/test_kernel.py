@@ -174,7 +174,7 @@ def test_sizes_of_the_call_are_given_to_what_times_and_estimates(of_any_rows: tw
     assert "Estimate of one call with m = 8, k = 4" in said
     assert re.search(r"measured +\d+ cycles in cache", said)
     assert "with m = 64, k = 64" in of_any_rows.explain()
-    assert "measured" not in of_any_rows.explain()
+    assert not re.search(r"measured +\d+ cycles", of_any_rows.explain())
 
 
 @pytest.mark.parametrize(
