@@ -67,7 +67,7 @@ def default_schedule(
         return paged, {"loops": _PAGES, "vectorize": "C is contiguous along it"}
     lines = _in_lines(spec, schedule, target)
     if lines is not schedule:
-        return lines, {"loops": _PASSING, "pack": _PASSING}
+        return lines, dict.fromkeys(("loops", "pack") if lines.pack else ("loops",), _PASSING)
     open_ = _leaves_open(schedule) and schedule.tile is None and schedule.prefetch is None
     return in_matrix_blocks(spec, schedule, target, open_=open_)
 

@@ -280,8 +280,8 @@ class Plan(Decided):
         other: what they read across is near, and lines of C are written from end to end. Each grid
         is a group of its own else, and of a matrix unit, which is told of other tiles too often.
         """
-        shared = self.in_rows and self.outer[self.outer.lower().rfind(self.along)].isupper()
-        if not self.in_rows or shared or self.product.unit is not None:
+        apart = not self.in_rows or self.product.unit is not None
+        if apart or self.along.upper() == self.outer[self.outer.lower().rfind(self.along)]:
             return [(grid,) for grid in grids]
         found: dict[object, tuple[Grid, ...]] = {}
         for index, grid in enumerate(grids):

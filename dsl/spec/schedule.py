@@ -313,10 +313,10 @@ def of_thin(along: Literal["m", "n"]) -> Schedule:
     On Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS so, 138 with columns of tiles outside of
     rows, and 784x128x1152 in f64 77 and 70.
     """
-    across: Literal["m", "n"] = "m" if along == "n" else "n"
-    pack: Literal["a", "b"] = "b" if along == "n" else "a"
     block = {"k": _THIN_STEPS}
-    return Schedule(loops=f"k{across.upper()}{along}k", pack=pack, block=block, vectorize=along)
+    if along == "n":
+        return Schedule(loops="kMnk", pack="b", block=block, vectorize="n")
+    return Schedule(loops="kNmk", pack="a", block=block, vectorize="m")
 
 
 def of_short_sums(along: Literal["m", "n"]) -> Schedule:
@@ -324,7 +324,6 @@ def of_short_sums(along: Literal["m", "n"]) -> Schedule:
 
     On Emerald Rapids 12544x96x16 in f32 has 128 GFLOPS so, and 102 where B is read in place.
     """
-    across: Literal["m", "n"] = "m" if along == "n" else "n"
-    pack: Literal["a", "b"] = "b" if along == "n" else "a"
-    block: dict[str, int] = {along: _LINE}
-    return Schedule(loops=f"{along}{across}{along}k", pack=pack, block=block, vectorize=along)
+    if along == "n":
+        return Schedule(loops="nmnk", pack="b", block={"n": _LINE}, vectorize="n")
+    return Schedule(loops="mnmk", pack="a", block={"m": _LINE}, vectorize="m")

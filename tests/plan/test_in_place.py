@@ -76,12 +76,12 @@ def test_a_large_c_is_written_line_by_line() -> None:
 def test_tiles_that_lie_side_by_side_follow_each_other() -> None:
     """All tiles of a row, of what is left over too, where the loop over rows is the outer one."""
     sizes: Any = {each: tw.dim(each) for each in ("m", "n", "k", "ldb")}
-    for loops, most in (("mnk", 1), ("nmk", 0)):
+    for loops, follow in (("mnk", True), ("nmk", False)):
         request = Request("k", tw.Gemm(**sizes), tw.Schedule(loops=loops), resolve("avx512"))
         text = generate([request]).text
         rows = re.findall(r"^    for \(int64_t mt.*?^    \}", text, re.DOTALL | re.MULTILINE)
         calls = [set(re.findall(r"(tile\d+)_\d+x", row)) for row in rows]
-        assert (max(map(len, calls), default=0) > 1) is bool(most)
+        assert (max(map(len, calls), default=0) > 1) is follow
 
 
 def test_of_a_large_product_with_few_columns_b_alone_is_packed() -> None:

@@ -345,16 +345,15 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
         yield panels(tiles, block, grids)
         return
     for group in plan.side_by_side(grids):
-        grid, *others = group
-        calls: list[NestNode] = [
-            called(tiles, block, each.tile, each.along, each.across) for each in group
-        ]
-        if others:
-            rows = zip(group, calls, strict=True)
-            body = [*chain(*(looped(along, each.along, (call,), parallel) for each, call in rows))]
-            yield from looped(across, grid.across, tuple(body), parallel)
+        calls = [called(tiles, block, each.tile, each.along, each.across) for each in group]
+        grid = group[0]
+        if len(group) > 1:
+            pairs = zip(group, calls, strict=True)
+            row = (looped(along, each.along, (call,), parallel) for each, call in pairs)
+            yield from looped(across, grid.across, tuple(chain(*row)), parallel)
             continue
-        parts, node = {along: grid.along, across: grid.across}, calls[0]
+        parts = {along: grid.along, across: grid.across}
+        node: NestNode = calls[0]
         order = sorted("mn", key=lambda dim: (not parts[dim].once, letters.lower().rfind(dim)))
         for dim in reversed(order):
             node = looped(dim, parts[dim], (node,), parallel)[0]
