@@ -215,7 +215,6 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
     columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
     assert tile is not None
     unpacking = unpack_cycles(other) * columns * (value(plan.sizes["k"]) or NOMINAL)
-    unpacking *= other.product.step  # cycles of products are so many times those of its steps
     most, _ = unpacked_block(other.product)
 
     def pays(rows: int) -> bool:
