@@ -25,6 +25,7 @@ from tilewright.spec.schedule import (
     of_thin,
     streams,
 )
+from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 
 from .estimate.caches import PAGE, PAGES
@@ -96,8 +97,7 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     most, k = spec.sum_steps, spec.k
     if most is None or product_of(spec, target, "b").accumulator == spec.type:
         return schedule
-    longest = k if isinstance(k, int) else k.max
-    if longest is not None and longest <= most and spec.batch is None:
+    if most_of(k) <= most and spec.batch is None:
         return schedule
     batch, loops = "b" if spec.batch else "", schedule.loops
     if loops is None:
@@ -111,7 +111,7 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         )
     outer = loops.lower()[: outer_length(loops)]
     block = dict(schedule.block)
-    short = longest is not None and longest <= most
+    short = most_of(k) <= most
     if batch in outer and (short or ("k" in outer and block.get("k", most + 1) <= most)):
         return schedule
     raise ScheduleError(

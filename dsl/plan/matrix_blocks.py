@@ -81,7 +81,7 @@ def in_matrix_blocks(
         return schedule, {}
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
-    ends, lines = not panels and isinstance(spec.k, Dim), _most(spec, found.lines)
+    ends, lines = not panels and isinstance(spec.k, Dim), most_of(getattr(spec, found.lines))
     pays = lines > NEAR_LINES or (ends and lines >= LARGE_CONVERTED[1])
     if parallel or spec.b2 is not None or not pays:
         if not panels:
@@ -97,7 +97,7 @@ def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands)
     loops = f"{lines}{rows}k" if near else f"{lines}{rows}{lines}k"
     most = NEAR_ROWS if near else FAR_ROWS
     block = {} if near else {lines: _lines_of(spec, found, target)}
-    if _most(spec, rows) > most:
+    if most_of(getattr(spec, rows)) > most:
         loops, block = rows + loops, {rows: most, **block}
     pack = found.across if near else "ab"
     return replace(schedule, loops=loops, block=tuple(block.items()), pack=pack)
@@ -112,11 +112,11 @@ def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule
     product, k = product_of(spec, target, "b"), spec.k
     if not isinstance(k, int) or k == 0 or _parallel(schedule):
         return schedule, {}
-    wide = _most(spec, "n") > NEAR_LINES and spec.b2 is None
+    wide = most_of(spec.n) > NEAR_LINES and spec.b2 is None
     copied: Literal["a"] | None = "a" if wide else None
     second, row = target.core.second.size, k * ITEMSIZE[product.across]
     rows = max(FEW_ROWS, second // 2 // row // FEW_ROWS * FEW_ROWS)
-    if _most(spec, "m") <= rows:
+    if most_of(spec.m) <= rows:
         return (schedule, {}) if copied is None else (replace(schedule, pack=copied), {})
     sums = spec.output == "c" and spec.c.type == spec.type and spec.b2 is None
     loops, block = "mnmk", {"m": rows}
@@ -133,14 +133,9 @@ def _parallel(schedule: Schedule) -> bool:
     return (schedule.threads or 1) > 1 or (schedule.loops or "") != (schedule.loops or "").lower()
 
 
-def _most(spec: Gemm, dimension: str) -> float:
-    """How many elements a dimension has at most."""
-    return most_of(getattr(spec, dimension))
-
-
 def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:
     """Whether a near cache holds all of what lies along C's lines."""
-    lines, k = _most(spec, found.lines), _most(spec, "k")
+    lines, k = most_of(getattr(spec, found.lines)), most_of(spec.k)
     if lines <= NEAR_LINES:
         return True
     return lines * k * ITEMSIZE[found.product.along] <= target.core.second.size // 2
@@ -148,7 +143,7 @@ def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:
 
 def _lines_of(spec: Gemm, found: _Operands, target: Target) -> int:
     """The lines of a block of what is converted."""
-    item, k = ITEMSIZE[found.product.along], _most(spec, "k")
+    item, k = ITEMSIZE[found.product.along], most_of(spec.k)
     if k == inf:
         return ROW_BYTES // item
     most = int(target.core.second.size * 5 // 8 // (max(k, 1) * item))

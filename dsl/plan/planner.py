@@ -12,6 +12,7 @@ from tilewright.isa.target import Target, uncut, vectors_alone, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import MANY_ROWS, Schedule
+from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
@@ -123,8 +124,8 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
     """
     fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
     why_unpacked = {} if many is None else _why_unpacked(spec, many, target)
-    most = spec.m if isinstance(spec.m, int) else spec.m.max
-    if many is not None and fixed and asked is not None and asked <= (most or 0):
+    most = most_of(spec.m)
+    if many is not None and fixed and asked is not None and asked <= most:
         return _cheapest(spec, many, target, why_unpacked)
     vectors = vectors_alone(target)
     given, why = default_schedule(spec, schedule, vectors)
@@ -137,7 +138,7 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
         return plan
     found = _cheapest(spec, many, target, why_unpacked)
     rows = asked or _fewest_rows(plan, found)
-    if rows is None or (most is not None and most < rows):
+    if rows is None or most < rows:
         return plan
     return found if fixed else _from(plan, rows, found)
 
@@ -168,8 +169,7 @@ def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
 
     Rows of A that the second cache holds stay there while all of B passes by.
     """
-    most = spec.m if isinstance(spec.m, int) else spec.m.max
-    few = most is not None and most <= MANY_ROWS
+    few = most_of(spec.m) <= MANY_ROWS
     asked = given.loops, given.threads, given.pack
     if asked != (None, None, None) or given.block or few or not is_alone(spec):
         return given

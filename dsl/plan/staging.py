@@ -328,51 +328,55 @@ def stage_operands(
     """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
-    names = [name for name in SHAPES if getattr(spec, name) is not None]
-    operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    vectors = "k" if vectorize == "k" else along
+    vectors, lines = "k" if vectorize == "k" else along, {"a": "m", "b": "n"}
     product = product_of(spec, target, vectors, panels=panels, unpacks=unpacks)
     product = product.in_steps(value(sizes["k"]))
     lanes = max(target.of(product.accumulator)[0].lanes, converting_lanes(target, spec.type))
-    lines = {"a": "m", "b": "n"}
-    held = product.accumulator if spec.sum_steps is None else spec.type
-    operands |= _buffers(held, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
-    if product.unit is not None:
-        operands |= _buffers(held, vectorize, sizes, lanes)
+    operands = _given(spec, product, vectorize, sizes, lanes)
     if same_types(spec) and not product.blocks:
         return Staging(product, operands, {}, padded=False, reason="of the operands' type")
     if panels:
         return Staging(product, operands, {}, padded=True, reason=_reason(product, {}, "packed"))
-    sources: dict[str, Operand] = {}
-    seen = dict(operands)
-    empty = is_empty(spec)
+    seen, sources, padded = dict(operands), dict[str, Operand](), True
     if spec.quantized is not None:
-        seen |= quantized_operands(
-            quantized_format(spec, target), spec, product, sizes["m"], unpacked=unpacks
-        )
-        if spec.sums_blocks:
-            sources = {} if empty else {"a": operands["a"]}
-            return Staging(product, seen, sources, True, _reason(product, sources))
-    padded = True
-    if spec.quantized is None and isinstance(spec.b, Packed):
+        format_ = quantized_format(spec, target)
+        seen |= quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
+    elif isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
-    elif spec.quantized is None and along not in blocks:
+    elif along not in blocks:
         line = "k" if vectorize == "k" else lines[along]
         padded = not fits_along(operands[along], product, target, line, sizes)
         if padded:
             seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
             sources[along] = operands[along]
-    read = across not in first and fits_across(operands[across], product, target, lines[across])
-    if across not in blocks and not read:
-        seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
-        sources[across] = operands[across]
-    elif across not in blocks and (
-        tail := tail_across(operands[across], product, lines[across], sizes)
-    ):
-        seen |= {} if empty else {tail.name: tail}
-    sources = {} if empty else sources
+    tail = None
+    if spec.sums_blocks:
+        sources["a"] = operands["a"]
+    elif across not in blocks:
+        source, line = operands[across], lines[across]
+        if across in first or not fits_across(source, product, target, line):
+            seen[across] = packed_across(source, product, target, line, sizes, lanes)
+            sources[across] = source
+        else:
+            tail = tail_across(source, product, line, sizes)
+    if is_empty(spec):
+        sources, tail = {}, None
+    seen |= {} if tail is None else {tail.name: tail}
     return Staging(product, seen, sources, padded, _reason(product, sources))
+
+
+def _given(
+    spec: Gemm, product: Product, vectorize: str, sizes: Mapping[str, Expr], lanes: int
+) -> dict[str, Operand]:
+    """The operands as the caller gives them, and what a kernel may keep beside them."""
+    names = [name for name in SHAPES if getattr(spec, name) is not None]
+    found = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
+    held = product.accumulator if spec.sum_steps is None else spec.type
+    found |= _buffers(held, _lines_of_sums(found[spec.output], vectorize), sizes, lanes)
+    if product.unit is not None:
+        found |= _buffers(held, vectorize, sizes, lanes)
+    return found
 
 
 def _lines_of_sums(output: Operand, vectorize: str) -> str:

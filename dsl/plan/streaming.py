@@ -11,7 +11,7 @@ from dataclasses import replace
 from sympy import Expr
 
 from tilewright.errors import ScheduleError
-from tilewright.spec.gemm import Gemm
+from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, div, mod, value
 
@@ -38,8 +38,8 @@ def with_streams(plan: Plan) -> Plan:
         return plan
     most = plan.target.core.caches[-1].size
     held = most // ITEMSIZE[plan.output.type]
-    elements, bound = plan.sizes["m"] * plan.sizes["n"], _bound(plan.spec)
-    if bound is not None and bound <= held:
+    elements = plan.sizes["m"] * plan.sizes["n"]
+    if most_of(plan.spec.m) * most_of(plan.spec.n) <= held:
         return plan
     if value(elements) is not None:
         size = elements * ITEMSIZE[plan.output.type]
@@ -78,12 +78,6 @@ def _hindrances(plan: Plan) -> Iterator[str]:
     ):
         step = written.strides[plan.across] * ITEMSIZE[written.type]
         yield f"lines of C begin {step} bytes apart, which is no multiple of {target.core.line}"
-
-
-def _bound(spec: Gemm) -> int | None:
-    """The elements that C has at most; None where that is not known."""
-    m, n = (size if isinstance(size, int) else size.max for size in (spec.m, spec.n))
-    return None if m is None or n is None else m * n
 
 
 def _matters(plan: Plan) -> bool:
