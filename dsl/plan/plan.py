@@ -169,11 +169,14 @@ class Plan(Decided):
     def block_sizes(self) -> dict[str, str]:
         """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc.
 
-        Where a quantized B is unpacked these are of dimensions that only the call knows.
+        Without panels, and where a quantized B is unpacked, these are of dimensions that only the
+        call knows. Without panels it is K: one tile then serves whole blocks and the last one. What
+        a matrix unit or a quantized B reads has steps of its own in what whole blocks leave over.
         """
+        equal, called = [d for d in "mnk" if d in self.blocks], value(self.sizes["k"]) is None
         if self.panel_tile is None:
-            return {}
-        equal = (d for d in "mnk" if d in self.blocks)
+            vectors = self.product.unit is None and self.spec.quantized is None
+            return {"k": "kc"} if "k" in equal and called and vectors else {}
         return {d: f"{d}c" for d in equal if not self.unpacks or value(self.sizes[d]) is None}
 
     @property

@@ -132,6 +132,145 @@ static inline void tile4_2x4(const float *a, const float *b, float *restrict c, 
 {
     BARRIER;
 
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
+    __m128 c0_0 = _mm_setzero_ps();
+    __m128 c1_0 = _mm_setzero_ps();
+    __m128 c0_0_s1 = _mm_setzero_ps();
+    __m128 c1_0_s1 = _mm_setzero_ps();
+    __m128 c0_0_s2 = _mm_setzero_ps();
+    __m128 c1_0_s2 = _mm_setzero_ps();
+    __m128 c0_0_s3 = _mm_setzero_ps();
+    __m128 c1_0_s3 = _mm_setzero_ps();
+    const float *pa = a;
+    const float *pb = b;
+    for (int64_t kt = 0; kt < kc / 4; kt++) {
+        /* Load, multiply-add: step 1 of 4. */
+        __m128 b0 = _mm_loadu_ps(pb);
+        const __m128 a0 = _mm_set1_ps(*pa);
+        MULADD_F32X4(c0_0, b0, a0);
+        const __m128 a1 = _mm_set1_ps(pa[1]);
+        MULADD_F32X4(c1_0, b0, a1);
+        pb += ldb;
+
+        /* Load, multiply-add: step 2 of 4. */
+        __m128 b0_k1 = _mm_loadu_ps(pb);
+        const __m128 a0_k1 = _mm_set1_ps(pa[2]);
+        MULADD_F32X4(c0_0_s1, b0_k1, a0_k1);
+        const __m128 a1_k1 = _mm_set1_ps(pa[3]);
+        MULADD_F32X4(c1_0_s1, b0_k1, a1_k1);
+        pb += ldb;
+
+        /* Load, multiply-add: step 3 of 4. */
+        __m128 b0_k2 = _mm_loadu_ps(pb);
+        const __m128 a0_k2 = _mm_set1_ps(pa[4]);
+        MULADD_F32X4(c0_0_s2, b0_k2, a0_k2);
+        const __m128 a1_k2 = _mm_set1_ps(pa[5]);
+        MULADD_F32X4(c1_0_s2, b0_k2, a1_k2);
+        pb += ldb;
+
+        /* Load, multiply-add: step 4 of 4. */
+        __m128 b0_k3 = _mm_loadu_ps(pb);
+        const __m128 a0_k3 = _mm_set1_ps(pa[6]);
+        MULADD_F32X4(c0_0_s3, b0_k3, a0_k3);
+        const __m128 a1_k3 = _mm_set1_ps(pa[7]);
+        MULADD_F32X4(c1_0_s3, b0_k3, a1_k3);
+        pb += ldb;
+        pa += 8;
+    }
+    for (int64_t kt = 0; kt < kc % 4; kt++) { /* K tail */
+        /* Load, multiply-add. */
+        __m128 b0 = _mm_loadu_ps(pb);
+        const __m128 a0 = _mm_set1_ps(*pa);
+        MULADD_F32X4(c0_0, b0, a0);
+        const __m128 a1 = _mm_set1_ps(pa[1]);
+        MULADD_F32X4(c1_0, b0, a1);
+        pb += ldb;
+        pa += 2;
+    }
+    BARRIER;
+
+    /* Add the sets of accumulators that K was split over. */
+    c0_0 = _mm_add_ps(c0_0, c0_0_s2);
+    c0_0_s1 = _mm_add_ps(c0_0_s1, c0_0_s3);
+    c1_0 = _mm_add_ps(c1_0, c1_0_s2);
+    c1_0_s1 = _mm_add_ps(c1_0_s1, c1_0_s3);
+    c0_0 = _mm_add_ps(c0_0, c0_0_s1);
+    c1_0 = _mm_add_ps(c1_0, c1_0_s1);
+
+    /* Store the sums. */
+    _mm_storeu_ps(c, c0_0);
+    _mm_storeu_ps(c + ldc, c1_0);
+}
+
+/* 1 x 4 of C: 4 accumulators + 1 A + 1 B = 6 of 16 xmm, K over 4 sets
+ *
+ *     c0_0
+ */
+static inline void tile5_1x4(const float *a, const float *b, float *restrict c, int64_t ldb, int64_t kc)
+{
+    BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
+    __m128 c0_0 = _mm_setzero_ps();
+    __m128 c0_0_s1 = _mm_setzero_ps();
+    __m128 c0_0_s2 = _mm_setzero_ps();
+    __m128 c0_0_s3 = _mm_setzero_ps();
+    const float *pa = a;
+    const float *pb = b;
+    for (int64_t kt = 0; kt < kc / 4; kt++) {
+        /* Load, multiply-add: step 1 of 4. */
+        __m128 b0 = _mm_loadu_ps(pb);
+        const __m128 a0 = _mm_set1_ps(*pa);
+        c0_0 = _mm_fmadd_ps(b0, a0, c0_0);
+        pb += ldb;
+
+        /* Load, multiply-add: step 2 of 4. */
+        __m128 b0_k1 = _mm_loadu_ps(pb);
+        const __m128 a0_k1 = _mm_set1_ps(pa[2]);
+        c0_0_s1 = _mm_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
+        pb += ldb;
+
+        /* Load, multiply-add: step 3 of 4. */
+        __m128 b0_k2 = _mm_loadu_ps(pb);
+        const __m128 a0_k2 = _mm_set1_ps(pa[4]);
+        c0_0_s2 = _mm_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
+        pb += ldb;
+
+        /* Load, multiply-add: step 4 of 4. */
+        __m128 b0_k3 = _mm_loadu_ps(pb);
+        const __m128 a0_k3 = _mm_set1_ps(pa[6]);
+        c0_0_s3 = _mm_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
+        pb += ldb;
+        pa += 8;
+    }
+    for (int64_t kt = 0; kt < kc % 4; kt++) { /* K tail */
+        /* Load, multiply-add. */
+        __m128 b0 = _mm_loadu_ps(pb);
+        const __m128 a0 = _mm_set1_ps(*pa);
+        c0_0 = _mm_fmadd_ps(b0, a0, c0_0);
+        pb += ldb;
+        pa += 2;
+    }
+    BARRIER;
+
+    /* Add the sets of accumulators that K was split over. */
+    c0_0 = _mm_add_ps(c0_0, c0_0_s2);
+    c0_0_s1 = _mm_add_ps(c0_0_s1, c0_0_s3);
+    c0_0 = _mm_add_ps(c0_0, c0_0_s1);
+
+    /* Store the sums. */
+    _mm_storeu_ps(c, c0_0);
+}
+
+/* 2 x 4 of C: 8 accumulators + 1 A + 1 B = 10 of 16 xmm, K over 4 sets
+ *
+ *     c0_0
+ *     c1_0
+ */
+static inline void tile6_2x4(const float *a, const float *b, float *restrict c, int64_t ldb, int64_t ldc, int64_t kc)
+{
+    BARRIER;
+
     /* What this tile adds to is asked for now. */
     __builtin_prefetch(c);
     __builtin_prefetch(c + ldc);
@@ -214,7 +353,7 @@ static inline void tile4_2x4(const float *a, const float *b, float *restrict c, 
  *
  *     c0_0
  */
-static inline void tile5_1x4(const float *a, const float *b, float *restrict c, int64_t ldb, int64_t kc)
+static inline void tile7_1x4(const float *a, const float *b, float *restrict c, int64_t ldb, int64_t kc)
 {
     BARRIER;
 
@@ -275,145 +414,6 @@ static inline void tile5_1x4(const float *a, const float *b, float *restrict c, 
     _mm_storeu_ps(c, c0_0);
 }
 
-/* 2 x 4 of C: 8 accumulators + 1 A + 1 B = 10 of 16 xmm, K over 4 sets
- *
- *     c0_0
- *     c1_0
- */
-static inline void tile6_2x4(const float *a, const float *b, float *restrict c, int64_t ldb, int64_t ldc, int64_t kc)
-{
-    BARRIER;
-
-    /* Accumulators, named by their row and column of vectors in this tile of C. */
-    __m128 c0_0 = _mm_setzero_ps();
-    __m128 c1_0 = _mm_setzero_ps();
-    __m128 c0_0_s1 = _mm_setzero_ps();
-    __m128 c1_0_s1 = _mm_setzero_ps();
-    __m128 c0_0_s2 = _mm_setzero_ps();
-    __m128 c1_0_s2 = _mm_setzero_ps();
-    __m128 c0_0_s3 = _mm_setzero_ps();
-    __m128 c1_0_s3 = _mm_setzero_ps();
-    const float *pa = a;
-    const float *pb = b;
-    for (int64_t kt = 0; kt < kc / 4; kt++) {
-        /* Load, multiply-add: step 1 of 4. */
-        __m128 b0 = _mm_loadu_ps(pb);
-        const __m128 a0 = _mm_set1_ps(*pa);
-        MULADD_F32X4(c0_0, b0, a0);
-        const __m128 a1 = _mm_set1_ps(pa[1]);
-        MULADD_F32X4(c1_0, b0, a1);
-        pb += ldb;
-
-        /* Load, multiply-add: step 2 of 4. */
-        __m128 b0_k1 = _mm_loadu_ps(pb);
-        const __m128 a0_k1 = _mm_set1_ps(pa[2]);
-        MULADD_F32X4(c0_0_s1, b0_k1, a0_k1);
-        const __m128 a1_k1 = _mm_set1_ps(pa[3]);
-        MULADD_F32X4(c1_0_s1, b0_k1, a1_k1);
-        pb += ldb;
-
-        /* Load, multiply-add: step 3 of 4. */
-        __m128 b0_k2 = _mm_loadu_ps(pb);
-        const __m128 a0_k2 = _mm_set1_ps(pa[4]);
-        MULADD_F32X4(c0_0_s2, b0_k2, a0_k2);
-        const __m128 a1_k2 = _mm_set1_ps(pa[5]);
-        MULADD_F32X4(c1_0_s2, b0_k2, a1_k2);
-        pb += ldb;
-
-        /* Load, multiply-add: step 4 of 4. */
-        __m128 b0_k3 = _mm_loadu_ps(pb);
-        const __m128 a0_k3 = _mm_set1_ps(pa[6]);
-        MULADD_F32X4(c0_0_s3, b0_k3, a0_k3);
-        const __m128 a1_k3 = _mm_set1_ps(pa[7]);
-        MULADD_F32X4(c1_0_s3, b0_k3, a1_k3);
-        pb += ldb;
-        pa += 8;
-    }
-    for (int64_t kt = 0; kt < kc % 4; kt++) { /* K tail */
-        /* Load, multiply-add. */
-        __m128 b0 = _mm_loadu_ps(pb);
-        const __m128 a0 = _mm_set1_ps(*pa);
-        MULADD_F32X4(c0_0, b0, a0);
-        const __m128 a1 = _mm_set1_ps(pa[1]);
-        MULADD_F32X4(c1_0, b0, a1);
-        pb += ldb;
-        pa += 2;
-    }
-    BARRIER;
-
-    /* Add the sets of accumulators that K was split over. */
-    c0_0 = _mm_add_ps(c0_0, c0_0_s2);
-    c0_0_s1 = _mm_add_ps(c0_0_s1, c0_0_s3);
-    c1_0 = _mm_add_ps(c1_0, c1_0_s2);
-    c1_0_s1 = _mm_add_ps(c1_0_s1, c1_0_s3);
-    c0_0 = _mm_add_ps(c0_0, c0_0_s1);
-    c1_0 = _mm_add_ps(c1_0, c1_0_s1);
-
-    /* Store the sums. */
-    _mm_storeu_ps(c, c0_0);
-    _mm_storeu_ps(c + ldc, c1_0);
-}
-
-/* 1 x 4 of C: 4 accumulators + 1 A + 1 B = 6 of 16 xmm, K over 4 sets
- *
- *     c0_0
- */
-static inline void tile7_1x4(const float *a, const float *b, float *restrict c, int64_t ldb, int64_t kc)
-{
-    BARRIER;
-
-    /* Accumulators, named by their row and column of vectors in this tile of C. */
-    __m128 c0_0 = _mm_setzero_ps();
-    __m128 c0_0_s1 = _mm_setzero_ps();
-    __m128 c0_0_s2 = _mm_setzero_ps();
-    __m128 c0_0_s3 = _mm_setzero_ps();
-    const float *pa = a;
-    const float *pb = b;
-    for (int64_t kt = 0; kt < kc / 4; kt++) {
-        /* Load, multiply-add: step 1 of 4. */
-        __m128 b0 = _mm_loadu_ps(pb);
-        const __m128 a0 = _mm_set1_ps(*pa);
-        c0_0 = _mm_fmadd_ps(b0, a0, c0_0);
-        pb += ldb;
-
-        /* Load, multiply-add: step 2 of 4. */
-        __m128 b0_k1 = _mm_loadu_ps(pb);
-        const __m128 a0_k1 = _mm_set1_ps(pa[2]);
-        c0_0_s1 = _mm_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
-        pb += ldb;
-
-        /* Load, multiply-add: step 3 of 4. */
-        __m128 b0_k2 = _mm_loadu_ps(pb);
-        const __m128 a0_k2 = _mm_set1_ps(pa[4]);
-        c0_0_s2 = _mm_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
-        pb += ldb;
-
-        /* Load, multiply-add: step 4 of 4. */
-        __m128 b0_k3 = _mm_loadu_ps(pb);
-        const __m128 a0_k3 = _mm_set1_ps(pa[6]);
-        c0_0_s3 = _mm_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
-        pb += ldb;
-        pa += 8;
-    }
-    for (int64_t kt = 0; kt < kc % 4; kt++) { /* K tail */
-        /* Load, multiply-add. */
-        __m128 b0 = _mm_loadu_ps(pb);
-        const __m128 a0 = _mm_set1_ps(*pa);
-        c0_0 = _mm_fmadd_ps(b0, a0, c0_0);
-        pb += ldb;
-        pa += 2;
-    }
-    BARRIER;
-
-    /* Add the sets of accumulators that K was split over. */
-    c0_0 = _mm_add_ps(c0_0, c0_0_s2);
-    c0_0_s1 = _mm_add_ps(c0_0_s1, c0_0_s3);
-    c0_0 = _mm_add_ps(c0_0, c0_0_s1);
-
-    /* Store the sums. */
-    _mm_storeu_ps(c, c0_0);
-}
-
 void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, int64_t m, int64_t k, int64_t lda,
     int64_t ldb, int64_t ldc)
 {
@@ -462,20 +462,20 @@ void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, in
                                 }
                                 if (k0 > 0) {
                                     for (int64_t pm = 0; pm < mc / 2; pm++) { /* panels of 2 */
-                                        tile4_2x4(a_packed + 2 * kc * pm, b + k0 * k_step * ldb,
-                                            c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
-                                    }
-                                    if (mc % 2 > 0) {
-                                        tile5_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
-                                            c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
-                                    }
-                                } else {
-                                    for (int64_t pm = 0; pm < mc / 2; pm++) { /* panels of 2 */
                                         tile6_2x4(a_packed + 2 * kc * pm, b + k0 * k_step * ldb,
                                             c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
                                     }
                                     if (mc % 2 > 0) {
                                         tile7_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
+                                            c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
+                                    }
+                                } else {
+                                    for (int64_t pm = 0; pm < mc / 2; pm++) { /* panels of 2 */
+                                        tile4_2x4(a_packed + 2 * kc * pm, b + k0 * k_step * ldb,
+                                            c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
+                                    }
+                                    if (mc % 2 > 0) {
+                                        tile5_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
                                             c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
                                     }
                                 }

@@ -179,7 +179,7 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
         case OverEqual():
             yield _over_equal(tiles, step, block)
         case FirstOrLater():
-            later, first = (tuple(_nest(tiles, s, block)) for s in (step.later, step.first))
+            first, later = (tuple(_nest(tiles, s, block)) for s in (step.first, step.later))
             yield When(symbol(step.counter), later, first)
         case Grids():
             yield from _cells(tiles, step, block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import gcd
 
 from sympy import Expr, Integer
 
@@ -36,6 +37,9 @@ from .tiles import (
     k_loop,
     why_split,
 )
+
+#: Steps of K of which equal blocks have a multiple: a loop that is unrolled leaves none over.
+UNROLLED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,8 @@ class _Cutting:
             steps = plan.product.step * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
             if letter in plan.block_sizes:
-                return self._over_equal(letter, plan.product.step, rest, block)
+                multiple = plan.product.step if plan.panel_tile else gcd(size, steps * UNROLLED)
+                return self._over_equal(letter, multiple, rest, block)
             return self._over_k(size, rest, block, names)
         if letter.lower() in rest.lower():
             if letter.lower() in plan.block_sizes:
