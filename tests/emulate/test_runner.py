@@ -37,15 +37,12 @@ NAMES = ["axpy", "total", "fault"]
 ONLY_LAST = (False, False, True)
 NAMES_OF_TARGETS = ("avx512", "avx2", "neon")
 #: Zig builds what it links with at its first use: one process of a test run waits for that.
-WAYS = [
-    *("scalar native", "avx2 qemu", "avx512 header", "neon qemu"),
-    pytest.param("neon qemu zig", marks=pytest.mark.xdist_group("zig")),
-]
+WAYS = ("scalar native", "avx2 qemu", "avx512 header", "neon qemu")
 
 Make = Callable[[str], Runner]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # tests of other modules run in between
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """A runner for one of WAYS, its program built once; skips what this machine cannot do."""
     built: dict[str, Path] = {}
@@ -139,6 +136,13 @@ def test_addresses(runner: Runner) -> None:
     assert np.frombuffer(out, np.float32).tolist() == [6, 9, 12, 15]
     (out,) = runner.call("total", [[], c], [4, 0], (), [False, True])
     assert np.frombuffer(out, np.float32).tolist() == [1, 1, 1, 1]
+
+
+def test_a_program_that_zig_compiled(programs: Make) -> None:
+    """All in one test, as it takes zig most of a minute to have a C library."""
+    runner = programs("neon qemu zig")
+    assert (axpy(runner, 1025) == 7 * floats(1025)).all()
+    assert "SIGSEGV" in fault(runner, 0)
 
 
 def test_one_array_inside_another(runner: Runner) -> None:

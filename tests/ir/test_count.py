@@ -34,7 +34,7 @@ def agree(found: Formulas, counts: Counts, sizes: dict[str, int]) -> None:
 
 
 @every_target
-@pytest.mark.parametrize("index", range(25))
+@pytest.mark.parametrize("index", range(0, 25, 2))
 def test_random_specs_schedules_and_sizes(name: str, index: int) -> None:
     one = case(targets.load(name), seed=11, index=index)
     plan = plan_for(one.spec, one.schedule, one.target)

@@ -28,9 +28,9 @@ def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("orders", list(product("CF", repeat=3)), ids="".join)
-@pytest.mark.parametrize("beta", [0, 2])
-def test_results_are_those_of_numpy(orders: tuple[str, str, str], beta: int) -> None:
-    for m, n, k in SIZES:
+def test_results_are_those_of_numpy(orders: tuple[str, str, str]) -> None:
+    for index, (m, n, k) in enumerate(SIZES):
+        beta = 2 * ((index + orders.count("F")) % 2)
         a, b, out = (
             matrix(*shape, order)
             for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=True)

@@ -74,7 +74,7 @@ def test_sums_of_whole_numbers_are_exact(target: str, tmp_path: Path, cases: Cas
         epilogue = tw.acc - 2 * tw.acc2 if more else None
         spec = tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d="f32", epilogue=epilogue, **more)
         trials.append((Trial(spec, tw.Schedule(threads=1 + index % 2), {"m": m}), form))
-    trials = sampled(target, trials, 2)
+    trials = sampled(target, trials, 3)
     kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
     for i, (trial, form) in enumerate(trials):
         _agree(kernels, i, trial, form)
@@ -181,6 +181,7 @@ def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Ca
         many = plan_of(spec, schedule, target).many
         assert many is not None and many.plan.read_format.stored == "bf16"
         trials.append((Trial(spec, schedule, {"m": m}), form))
+    trials = sampled(target, trials, 2)
     kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
     for i, (trial, form) in enumerate(trials):
         _agree(kernels, i, trial, form)

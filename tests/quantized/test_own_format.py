@@ -10,6 +10,7 @@ from support.cases import Cases
 from support.compilers import TARGETS
 
 import tilewright as tw
+from tilewright.runtime.driver import build_many
 from tilewright.spec.quantized import STORED, Plane, integers
 
 M = tw.dim("m")
@@ -39,8 +40,9 @@ def test_its_bits_lie_in_three_planes(seven: tw.Quantized) -> None:
 def test_kernels_have_it(target: str, seven: tw.Quantized, cases: Cases) -> None:
     """In integers and in floating point, K and columns that fill no block."""
     b = tw.Packed(seven, nb=32)
-    for a in (tw.Quantize("bf16", per=("row", 40)), "f32"):
-        kernel = tw.compile(tw.Gemm(M, 41, 130, a=a, b=b), target=target)
+    types: tuple[Any, ...] = (tw.Quantize("bf16", per=("row", 40)), "f32")
+    requests = [(tw.Gemm(M, 41, 130, a=a, b=b), None, target) for a in types]
+    for kernel in build_many(requests, ("-O0",)):
         kernel.verify(cases=2)
         cases.count(target, kernel.emulated or "native", 2)
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: The targets of which a run must try enough cases, those with more features among them.
 REQUIRED = (
     *("avx2", "neon", "neon+dotprod+i8mm+bf16", "amx", "power10"),
-    *("sve256", "sve512", "rvv256", "sme"),
+    *("sve256", "rvv256", "sme"),
 )
 
 

@@ -30,8 +30,8 @@ from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
 
-#: A number of f4_e2m1 whose bits stand in f32's fields is so many times too small.
-_BIASES = 2.0**127
+#: What makes the exponent of f4_e2m1, doubled, one of f32.
+_BIAS = 127 << 23
 
 
 class Part(NamedTuple):
@@ -149,7 +149,9 @@ class Dequantizer:
         if STORED[form.type].values:
             yield Register(f"b_sign{self.suffix}", whole), 8
             yield Register(f"b_magnitude{self.suffix}", whole), 7
-            yield Register(f"b_biases{self.suffix}", self.vector), _BIASES
+            yield Register(f"b_bias{self.suffix}", whole), _BIAS
+            yield Register(f"b_two{self.suffix}", self.vector), 2
+            yield Register(f"b_below{self.suffix}", self.vector), -2
         elif form.bias:
             yield Register(f"b_bias{self.suffix}", whole), form.bias
 
@@ -235,7 +237,10 @@ def _field(part: Part, mask: Register) -> Iterator[Op]:
 
 
 def _small_float(dst: Register, code: Register, constants: Mapping[str, Register]) -> Iterator[Op]:
-    """f4_e2m1 as f32, in halves: its bits moved into f32's fields, and the bias made f32's."""
+    """f4_e2m1 as f32, in halves: its bits moved into f32's fields, and the bias made f32's.
+
+    As in ``elementwise.conversions`` no factor is subnormal, for which some cores take long.
+    """
     whole, vector = code.vector, dst.vector
 
     def integer(what: str) -> Register:
@@ -246,9 +251,13 @@ def _small_float(dst: Register, code: Register, constants: Mapping[str, Register
 
     yield Apply(integer("digits"), "and", (code, constants["b_magnitude"]), whole)
     yield Apply(integer("moved"), "shl", (integer("digits"), 22), whole)
-    yield Apply(real("small"), "float", (integer("moved"),), whole)
-    yield Multiply(real("large"), real("small"), constants["b_biases"])
-    yield Apply(integer("bits"), "bits", (real("large"),), vector)
+    yield Apply(integer("biased"), "add", (integer("moved"), constants["b_bias"]), whole)
+    yield Apply(real("normal"), "float", (integer("biased"),), whole)
+    yield Apply(
+        real("small"), "fma", (real("normal"), constants["b_two"], constants["b_below"]), vector
+    )
+    yield Apply(real("least"), "min", (real("normal"), real("small")), vector)
+    yield Apply(integer("bits"), "bits", (real("least"),), vector)
     yield Apply(integer("sign"), "and", (code, constants["b_sign"]), whole)
     yield Apply(integer("top"), "shl", (integer("sign"), 28), whole)
     yield Apply(integer("signed"), "or", (integer("bits"), integer("top")), whole)
