@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tilewright.isa.machine import CompilerHints, Core
 from tilewright.isa.target import Target
-from tilewright.isa.vector import Mask, Vector
+from tilewright.isa.vector import Mask, Numbers, Vector
 
 from .detection import X86
 from .processors import processors
@@ -110,7 +110,26 @@ def _wide(element: str, bits: int) -> Vector:
         mask=_mask(element, bits),
         partial_store=short_stores(element, bits),
         ops=_ops(element, bits),
+        numbers=_numbers(bits) if element == "f32" else None,
         **transpose,
+    )
+
+
+def _numbers(bits: int) -> Numbers:
+    """A table of as many f32 as a whole register has, which lanes count by their low four bits."""
+    mm = prefix(bits)
+
+    def found(low: int) -> str:
+        at = f"{mm}_srli_epi32({{v}}, {low})" if low else "{v}"
+        at = at if bits == 512 else f"_mm512_castsi{bits}_si512({at})"
+        number = f"_mm512_permutexvar_ps({at}, {{table}})"
+        return number if bits == 512 else f"_mm512_castps512_ps{bits}({number})"
+
+    return Numbers(
+        spelling="_mm512_castsi512_ps(_mm512_setr_epi32({numbers}))",
+        codes="s32",
+        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        ctype="__m512",
     )
 
 

@@ -43,14 +43,15 @@ def is_upper_half(type_: str) -> bool:
 def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
     """The bits moved into f32's fields, and the exponent's bias made f32's by a sum.
 
-    Where the number x is subnormal that gives ``least / 2 + x / 2``, and twice that less ``least``
-    is x; of a normal x it is no less than x. A product in place of the sum would be shorter, but a
-    factor would be subnormal, for which cores of Intel take some 150 cycles.
+    Where the number x is subnormal that gives ``least / 2 + x / 2``: less ``least / 2``, and twice,
+    it is x. The same of a normal x is no less than x. A product in place of the first sum would be
+    shorter, but a factor would be subnormal, for which cores of Intel take some 150 cycles.
     """
     magnitude = b("and", lanes, form.sign - 1)
     moved = b("shl", magnitude, 23 - form.mantissa)
     normal = b("float", b("add", moved, (127 - form.bias) << 23))
-    value = b("bits", b("min", normal, b("fma", normal, 2.0, -(2.0 ** (1 - form.bias)))))
+    half = b("sub", normal, 2.0**-form.bias)
+    value = b("bits", b("min", normal, b("add", half, half)))
     if not form.infinity:
         special = b("and", b("eq", magnitude, form.sign - 1), _QUIET)
     else:

@@ -105,99 +105,67 @@ int64_t gemm_f32_4x16x32_ccc_times_u4_unpacked_scratch_bytes(const int64_t *size
 /* 16 elements of K of 16 columns */
 static inline void unpack_b_16x16(const uint8_t *x, const uint16_t *b_scales, float *restrict out)
 {
-    /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
-    const __m512i b_mask = _mm512_set1_epi32(15);
-    const __m512i b_bias = _mm512_set1_epi32(8);
     BARRIER;
 
     /* What belongs to the block, then its elements one after the other. */
     __m512 b_scales0 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)b_scales));
+    const __m512 b_numbers = _mm512_castsi512_ps(_mm512_setr_epi32(-1056964608, -1059061760, -1061158912,
+        -1063256064, -1065353216, -1069547520, -1073741824, -1082130432, 0, 1065353216, 1073741824, 1077936128,
+        1082130432, 1084227584, 1086324736, 1088421888)); /* -8 -7 -6 -5 -4 -3 -2 -1 0 1 2 3 4 5 6 7 */
     __m512i b0_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)x));
-    const __m512i b0_field = _mm512_and_si512(b0_bytes, b_mask);
-    const __m512i b0_less = _mm512_sub_epi32(b0_field, b_bias);
-    const __m512 b0_f32 = _mm512_cvtepi32_ps(b0_less);
+    const __m512 b0_f32 = _mm512_permutexvar_ps(b0_bytes, b_numbers);
     __m512 b0 = _mm512_mul_ps(b0_f32, b_scales0);
     _mm512_storeu_ps(out, b0);
-    const __m512i b1_field = _mm512_srli_epi32(b0_bytes, 4);
-    const __m512i b1_less = _mm512_sub_epi32(b1_field, b_bias);
-    const __m512 b1_f32 = _mm512_cvtepi32_ps(b1_less);
+    const __m512 b1_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b0_bytes, 4), b_numbers);
     __m512 b1 = _mm512_mul_ps(b1_f32, b_scales0);
     _mm512_storeu_ps(out + 16, b1);
     __m512i b2_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 16)));
-    const __m512i b2_field = _mm512_and_si512(b2_bytes, b_mask);
-    const __m512i b2_less = _mm512_sub_epi32(b2_field, b_bias);
-    const __m512 b2_f32 = _mm512_cvtepi32_ps(b2_less);
+    const __m512 b2_f32 = _mm512_permutexvar_ps(b2_bytes, b_numbers);
     __m512 b2 = _mm512_mul_ps(b2_f32, b_scales0);
     _mm512_storeu_ps(out + 32, b2);
-    const __m512i b3_field = _mm512_srli_epi32(b2_bytes, 4);
-    const __m512i b3_less = _mm512_sub_epi32(b3_field, b_bias);
-    const __m512 b3_f32 = _mm512_cvtepi32_ps(b3_less);
+    const __m512 b3_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b2_bytes, 4), b_numbers);
     __m512 b3 = _mm512_mul_ps(b3_f32, b_scales0);
     _mm512_storeu_ps(out + 48, b3);
     __m512i b4_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 32)));
-    const __m512i b4_field = _mm512_and_si512(b4_bytes, b_mask);
-    const __m512i b4_less = _mm512_sub_epi32(b4_field, b_bias);
-    const __m512 b4_f32 = _mm512_cvtepi32_ps(b4_less);
+    const __m512 b4_f32 = _mm512_permutexvar_ps(b4_bytes, b_numbers);
     __m512 b4 = _mm512_mul_ps(b4_f32, b_scales0);
     _mm512_storeu_ps(out + 64, b4);
-    const __m512i b5_field = _mm512_srli_epi32(b4_bytes, 4);
-    const __m512i b5_less = _mm512_sub_epi32(b5_field, b_bias);
-    const __m512 b5_f32 = _mm512_cvtepi32_ps(b5_less);
+    const __m512 b5_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b4_bytes, 4), b_numbers);
     __m512 b5 = _mm512_mul_ps(b5_f32, b_scales0);
     _mm512_storeu_ps(out + 80, b5);
     __m512i b6_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 48)));
-    const __m512i b6_field = _mm512_and_si512(b6_bytes, b_mask);
-    const __m512i b6_less = _mm512_sub_epi32(b6_field, b_bias);
-    const __m512 b6_f32 = _mm512_cvtepi32_ps(b6_less);
+    const __m512 b6_f32 = _mm512_permutexvar_ps(b6_bytes, b_numbers);
     __m512 b6 = _mm512_mul_ps(b6_f32, b_scales0);
     _mm512_storeu_ps(out + 96, b6);
-    const __m512i b7_field = _mm512_srli_epi32(b6_bytes, 4);
-    const __m512i b7_less = _mm512_sub_epi32(b7_field, b_bias);
-    const __m512 b7_f32 = _mm512_cvtepi32_ps(b7_less);
+    const __m512 b7_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b6_bytes, 4), b_numbers);
     __m512 b7 = _mm512_mul_ps(b7_f32, b_scales0);
     _mm512_storeu_ps(out + 112, b7);
     __m512i b8_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 64)));
-    const __m512i b8_field = _mm512_and_si512(b8_bytes, b_mask);
-    const __m512i b8_less = _mm512_sub_epi32(b8_field, b_bias);
-    const __m512 b8_f32 = _mm512_cvtepi32_ps(b8_less);
+    const __m512 b8_f32 = _mm512_permutexvar_ps(b8_bytes, b_numbers);
     __m512 b8 = _mm512_mul_ps(b8_f32, b_scales0);
     _mm512_storeu_ps(out + 128, b8);
-    const __m512i b9_field = _mm512_srli_epi32(b8_bytes, 4);
-    const __m512i b9_less = _mm512_sub_epi32(b9_field, b_bias);
-    const __m512 b9_f32 = _mm512_cvtepi32_ps(b9_less);
+    const __m512 b9_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b8_bytes, 4), b_numbers);
     __m512 b9 = _mm512_mul_ps(b9_f32, b_scales0);
     _mm512_storeu_ps(out + 144, b9);
     __m512i b10_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 80)));
-    const __m512i b10_field = _mm512_and_si512(b10_bytes, b_mask);
-    const __m512i b10_less = _mm512_sub_epi32(b10_field, b_bias);
-    const __m512 b10_f32 = _mm512_cvtepi32_ps(b10_less);
+    const __m512 b10_f32 = _mm512_permutexvar_ps(b10_bytes, b_numbers);
     __m512 b10 = _mm512_mul_ps(b10_f32, b_scales0);
     _mm512_storeu_ps(out + 160, b10);
-    const __m512i b11_field = _mm512_srli_epi32(b10_bytes, 4);
-    const __m512i b11_less = _mm512_sub_epi32(b11_field, b_bias);
-    const __m512 b11_f32 = _mm512_cvtepi32_ps(b11_less);
+    const __m512 b11_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b10_bytes, 4), b_numbers);
     __m512 b11 = _mm512_mul_ps(b11_f32, b_scales0);
     _mm512_storeu_ps(out + 176, b11);
     __m512i b12_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 96)));
-    const __m512i b12_field = _mm512_and_si512(b12_bytes, b_mask);
-    const __m512i b12_less = _mm512_sub_epi32(b12_field, b_bias);
-    const __m512 b12_f32 = _mm512_cvtepi32_ps(b12_less);
+    const __m512 b12_f32 = _mm512_permutexvar_ps(b12_bytes, b_numbers);
     __m512 b12 = _mm512_mul_ps(b12_f32, b_scales0);
     _mm512_storeu_ps(out + 192, b12);
-    const __m512i b13_field = _mm512_srli_epi32(b12_bytes, 4);
-    const __m512i b13_less = _mm512_sub_epi32(b13_field, b_bias);
-    const __m512 b13_f32 = _mm512_cvtepi32_ps(b13_less);
+    const __m512 b13_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b12_bytes, 4), b_numbers);
     __m512 b13 = _mm512_mul_ps(b13_f32, b_scales0);
     _mm512_storeu_ps(out + 208, b13);
     __m512i b14_bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(x + 112)));
-    const __m512i b14_field = _mm512_and_si512(b14_bytes, b_mask);
-    const __m512i b14_less = _mm512_sub_epi32(b14_field, b_bias);
-    const __m512 b14_f32 = _mm512_cvtepi32_ps(b14_less);
+    const __m512 b14_f32 = _mm512_permutexvar_ps(b14_bytes, b_numbers);
     __m512 b14 = _mm512_mul_ps(b14_f32, b_scales0);
     _mm512_storeu_ps(out + 224, b14);
-    const __m512i b15_field = _mm512_srli_epi32(b14_bytes, 4);
-    const __m512i b15_less = _mm512_sub_epi32(b15_field, b_bias);
-    const __m512 b15_f32 = _mm512_cvtepi32_ps(b15_less);
+    const __m512 b15_f32 = _mm512_permutexvar_ps(_mm512_srli_epi32(b14_bytes, 4), b_numbers);
     __m512 b15 = _mm512_mul_ps(b15_f32, b_scales0);
     _mm512_storeu_ps(out + 240, b15);
 }

@@ -110,7 +110,9 @@ class Dequantizer:
     suffix: str = ""
 
     def constants(self) -> Iterator[Op]:
-        """What conversions need, in all lanes."""
+        """What conversions need: numbers in all lanes, or in a table."""
+        if self._looks_up:
+            yield from self._numbers.table()
         yield from (Splat(register, number) for register, number in self._constants())
 
     def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
@@ -118,6 +120,10 @@ class Dequantizer:
         form, real = self.form, replace(dst, name=f"{dst.name}_f32")
         if not is_integer(form.stored):
             yield from stored.read(real, 0)
+            yield from self._scaled(dst, real)
+            return
+        if self._looks_up:
+            yield from self._numbers.element(real, stored)
             yield from self._scaled(dst, real)
             return
         constants = {r.name.removesuffix(self.suffix): r for r, _ in self._constants()}
@@ -144,16 +150,28 @@ class Dequantizer:
     def _constants(self) -> Iterator[tuple[Register, float]]:
         """Their registers, and what they hold."""
         form, whole = self.form, self._integers
+        if self._looks_up:
+            return
         for number, plane in enumerate(form.planes if form.fields > 1 else ()):
             yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
         if STORED[form.type].values:
             yield Register(f"b_sign{self.suffix}", whole), 8
             yield Register(f"b_magnitude{self.suffix}", whole), 7
             yield Register(f"b_bias{self.suffix}", whole), _BIAS
-            yield Register(f"b_two{self.suffix}", self.vector), 2
-            yield Register(f"b_below{self.suffix}", self.vector), -2
+            yield Register(f"b_one{self.suffix}", self.vector), 1
         elif form.bias:
             yield Register(f"b_bias{self.suffix}", whole), form.bias
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether bits of one plane look numbers up in a table of the vector's."""
+        return (
+            self.vector.numbers is not None and self.form.fields > 1 and len(self.form.planes) == 1
+        )
+
+    @property
+    def _numbers(self) -> Numbers:
+        return Numbers(self.target, self.form, self.vector, self.suffix)
 
     @property
     def _integers(self) -> Vector:
@@ -253,9 +271,8 @@ def _small_float(dst: Register, code: Register, constants: Mapping[str, Register
     yield Apply(integer("moved"), "shl", (integer("digits"), 22), whole)
     yield Apply(integer("biased"), "add", (integer("moved"), constants["b_bias"]), whole)
     yield Apply(real("normal"), "float", (integer("biased"),), whole)
-    yield Apply(
-        real("small"), "fma", (real("normal"), constants["b_two"], constants["b_below"]), vector
-    )
+    yield Apply(real("half"), "sub", (real("normal"), constants["b_one"]), vector)
+    yield Apply(real("small"), "add", (real("half"), real("half")), vector)
     yield Apply(real("least"), "min", (real("normal"), real("small")), vector)
     yield Apply(integer("bits"), "bits", (real("least"),), vector)
     yield Apply(integer("sign"), "and", (code, constants["b_sign"]), whole)
