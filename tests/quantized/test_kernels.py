@@ -244,7 +244,10 @@ def test_numbers_of_four_bits_become_f32_without_a_subnormal_factor(target: str)
 
 def test_a_register_of_f32_is_a_table_of_numbers() -> None:
     """Bits of a plane look one up, whatever they stand for; more than four bits do not."""
-    for stored, looked_up in (("u4", True), ("f4_e2m1", True), ("s2", True), ("u5", False)):
+    known: tuple[tuple[Any, bool], ...] = (
+        ("u4", True), ("f4_e2m1", True), ("s2", True), ("u5", False),
+    )  # fmt: skip
+    for stored, looked_up in known:
         form = tw.Quantized(stored, scale="f16", block=32)
         spec = tw.Gemm(M, 64, 64, b=tw.Packed(form))
         text = generate([Request("k", spec, tw.Schedule(), resolve("avx512"))]).text
