@@ -20,7 +20,7 @@ from tilewright import targets
 from tilewright.errors import PlanError, ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
 from tilewright.interpret.run import interpret
-from tilewright.ir.count import formulas
+from tilewright.ir.count import counted, formulas, is_counted
 from tilewright.ir.nest import Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
@@ -121,7 +121,8 @@ def made(spec: Gemm, schedule: Schedule, target: str) -> tuple[Plan, Program]:
 def interpreted(one: Case) -> None:
     """The right C, no element read that was not written, and as many operations as told."""
     plan, program = made(one.spec, one.schedule, one.target.name)
-    found, sizes = formulas(program), dict(one.values)
+    sizes = dict(one.values)
+    found = formulas(program) if is_counted(program) else counted(program, sizes).formulas
     for kind in ("integers", "special"):
         given = operands(one, kind)
         arguments = [
