@@ -48,6 +48,14 @@ def test_blocks_are_exact_wherever_k_ends(target: str, tmp_path: Path, cases: Ca
         cases.count(target, kernels.lab.means)
 
 
+def test_a_product_without_alpha_has_no_blocks_of_k() -> None:
+    """Nothing would read how large they are, and compilers warn of that."""
+    schedule = tw.Schedule(loops="knmk", block={"k": 64})
+    for alpha, blocks in ((0, False), (2, True)):
+        request = Request("k", tw.Gemm(5, 9, K, alpha=alpha), schedule, resolve("avx2"))
+        assert ("k_blocks" in generate([request]).text) is blocks
+
+
 def test_one_tile_serves_whole_blocks_and_the_last() -> None:
     """One begins the sums, and one adds to them; a K that is known has a third for what is left."""
     for k, tiles in ((K, 2), (1000, 3)):
