@@ -48,11 +48,12 @@ def test_blocks_are_exact_wherever_k_ends(target: str, tmp_path: Path, cases: Ca
         cases.count(target, kernels.lab.means)
 
 
-def test_a_product_without_alpha_has_no_blocks_of_k() -> None:
+def test_an_empty_batch_has_no_blocks_of_k() -> None:
     """Nothing would read how large they are, and compilers warn of that."""
-    schedule = tw.Schedule(loops="knmk", block={"k": 64})
-    for alpha, blocks in ((0, False), (2, True)):
-        request = Request("k", tw.Gemm(5, 9, K, alpha=alpha), schedule, resolve("avx2"))
+    schedule = tw.Schedule(loops="bkmnk", block={"k": 64})
+    for count, blocks in ((0, False), (2, True)):
+        spec = tw.Gemm(5, 9, K, batch=tw.Addresses(count))
+        request = Request("k", spec, schedule, resolve("avx2"))
         assert ("k_blocks" in generate([request]).text) is blocks
 
 
