@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.products.fused import Kernels, Trial, equal, operands, product
+from support.products.fused import Kernels, Trial, equal, operands
+from support.products.fused import product as exact
 from support.products.plans import plan_of
 
 import tilewright as tw
@@ -44,14 +46,18 @@ def test_blocks_are_exact_wherever_k_ends(target: str, tmp_path: Path, cases: Ca
     kernels = Kernels(target, trials, tmp_path)
     for index, each in enumerate(trials):
         given = operands(each, rng)
-        assert equal(kernels(index, given)["out"].astype(np.float64), product(each, given) * 1.0)
+        assert equal(kernels(index, given)["out"].astype(np.float64), exact(each, given) * 1.0)
         cases.count(target, kernels.lab.means)
 
 
 def test_an_empty_batch_has_no_blocks_of_k() -> None:
     """Nothing would read how large they are, and compilers warn of that."""
-    schedule = tw.Schedule(loops="bkmnk", block={"k": 64})
-    for count, blocks in ((0, False), (2, True)):
+    schedules = (
+        tw.Schedule(loops="bkmnk", block={"k": 64}),
+        tw.Schedule(loops="nkbmmnk", pack="ab"),
+        tw.Schedule(loops="bnkmmnk", pack="ab"),
+    )
+    for schedule, (count, blocks) in product(schedules, ((0, False), (2, True))):
         spec = tw.Gemm(5, 9, K, batch=tw.Addresses(count))
         request = Request("k", spec, schedule, resolve("avx2"))
         assert ("k_blocks" in generate([request]).text) is blocks

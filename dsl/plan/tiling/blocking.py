@@ -125,7 +125,7 @@ class _Cutting:
         if letter == "k":
             steps = plan.product.step * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
-            if letter in plan.block_sizes and (plan.panel_tile or block.extents["k"] != 0):
+            if letter in plan.block_sizes and block.extents["k"] != 0:
                 multiple = plan.product.step if plan.panel_tile else gcd(size, steps * UNROLLED)
                 return self._over_equal(letter, multiple, rest, block)
             return self._over_k(size, rest, block, names)
