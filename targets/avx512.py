@@ -19,6 +19,7 @@ from .x86.features import HEADER, bf16, vnni
 from .x86.floats import (
     cast,
     integer_transposes,
+    looked_up,
     predicate,
     prefix,
     scalar,
@@ -117,10 +118,8 @@ def _wide(element: str, bits: int) -> Vector:
 
 def _numbers(bits: int) -> Numbers:
     """A table of as many f32 as a whole register has, which lanes count by their low four bits."""
-    mm = prefix(bits)
 
-    def found(low: int) -> str:
-        at = f"{mm}_srli_epi32({{v}}, {low})" if low else "{v}"
+    def found(at: str) -> str:
         at = at if bits == 512 else f"_mm512_castsi{bits}_si512({at})"
         number = f"_mm512_permutexvar_ps({at}, {{table}})"
         return number if bits == 512 else f"_mm512_castps512_ps{bits}({number})"
@@ -128,7 +127,7 @@ def _numbers(bits: int) -> Numbers:
     return Numbers(
         spelling="_mm512_castsi512_ps(_mm512_setr_epi32({numbers}))",
         codes="s32",
-        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        found=looked_up(bits, 32, found),
         ctype="__m512",
     )
 

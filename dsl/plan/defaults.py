@@ -94,10 +94,11 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
     A schedule that asks for longer ones is refused; one that adds all in f32 is left as it is.
     """
-    most, k = spec.sum_steps, spec.k
+    most = spec.sum_steps
     if most is None or product_of(spec, target, "b").accumulator == spec.type:
         return schedule
-    if most_of(k) <= most and spec.batch is None:
+    short = most_of(spec.k) <= most
+    if short and spec.batch is None:
         return schedule
     batch, loops = "b" if spec.batch else "", schedule.loops
     if loops is None:
@@ -111,7 +112,6 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         )
     outer = loops.lower()[: outer_length(loops)]
     block = dict(schedule.block)
-    short = most_of(k) <= most
     if batch in outer and (short or ("k" in outer and block.get("k", most + 1) <= most)):
         return schedule
     raise ScheduleError(

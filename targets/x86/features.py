@@ -13,7 +13,7 @@ from tilewright.isa.machine import Emulation
 from tilewright.isa.target import Feature
 from tilewright.isa.vector import Form, MulAdd, Numbers, Vector
 
-from .floats import NAMES, load_bits, prefix
+from .floats import NAMES, load_bits, looked_up, prefix
 from .integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
 
 HEADER = Emulation(header="emulation/x86.h.j2")
@@ -173,8 +173,7 @@ def _words(bits: int) -> Vector:
     numbers = "_mm256_setr_epi16({numbers})"
     numbers = numbers if bits == 256 else f"_mm512_broadcast_i64x4({numbers})"
 
-    def found(low: int) -> str:
-        at = f"{mm}_srli_epi16({{v}}, {low})" if low else "{v}"
+    def found(at: str) -> str:
         return f"({ctype}bh){mm}_permutexvar_epi16({at}, ({ctype}i){{table}})"
 
     return replace(
@@ -182,7 +181,7 @@ def _words(bits: int) -> Vector:
         numbers=Numbers(
             spelling=f"({ctype}bh){numbers}",
             codes="s16",
-            found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+            found=looked_up(bits, 16, found),
         ),
         loads=_from_bytes(bits),
     )

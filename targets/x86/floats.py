@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -219,6 +219,18 @@ def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[i
         block: (reinterpret(even, "si", inner, bits), reinterpret(odd, "si", inner, bits))
         for block, (even, odd) in floats.items()
     }
+
+
+def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+    """What looks numbers up by fields of four and of two bits in the low bytes of lanes.
+
+    ``number`` spells the one that the lowest bits of lanes, of ``lane`` bits each, count.
+    """
+
+    def field(low: int) -> str:
+        return number(f"{prefix(bits)}_srli_epi{lane}({{v}}, {low})" if low else "{v}")
+
+    return {f"u{size}": tuple(map(field, range(0, 8, size))) for size in (4, 2)}
 
 
 # -- vectors of floating-point numbers -----------------------------------------------------------

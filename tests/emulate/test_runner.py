@@ -36,15 +36,17 @@ SOURCES = [(DATA / "kernel.c").read_text(), (DATA / "faults.c").read_text()]
 NAMES = ["axpy", "total", "fault"]
 ONLY_LAST = (False, False, True)
 NAMES_OF_TARGETS = ("avx512", "avx2", "neon")
-#: Zig builds what it links with at its first use: one process of a test run waits for that.
 WAYS = ("scalar native", "avx2 qemu", "avx512 header", "neon qemu")
 
 Make = Callable[[str], Runner]
 
 
-@pytest.fixture(scope="session")  # tests of other modules run in between
+@pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """A runner for one of WAYS, its program built once; skips what this machine cannot do."""
+    """A runner for one of WAYS, or for what zig compiles, its program built once.
+
+    Skips what this machine cannot do.
+    """
     built: dict[str, Path] = {}
 
     def make(way: str) -> Runner:
@@ -139,7 +141,7 @@ def test_addresses(runner: Runner) -> None:
 
 
 def test_a_program_that_zig_compiled(programs: Make) -> None:
-    """All in one test, as it takes zig most of a minute to have a C library."""
+    """All in one test: at its first use zig builds what it links with, most of a minute."""
     runner = programs("neon qemu zig")
     assert (axpy(runner, 1025) == 7 * floats(1025)).all()
     assert "fault touched 1 byte behind the last byte of data" in fault(runner, 2)

@@ -113,22 +113,26 @@ class Dequantizer:
         """What conversions need: numbers in all lanes, or in a table."""
         if self._looks_up:
             yield from self._numbers.table()
-        yield from (Splat(register, number) for register, number in self._constants())
+        else:
+            yield from (Splat(register, number) for register, number in self._constants())
 
     def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
         """``dst`` = the elements whose numbers lie in those bytes."""
-        form, real = self.form, replace(dst, name=f"{dst.name}_f32")
-        if not is_integer(form.stored):
+        real = replace(dst, name=f"{dst.name}_f32")
+        if not is_integer(self.form.stored):
             yield from stored.read(real, 0)
-            yield from self._scaled(dst, real)
-            return
-        if self._looks_up:
+        elif self._looks_up:
             yield from self._numbers.element(real, stored)
-            yield from self._scaled(dst, real)
-            return
+        else:
+            yield from self._converted(real, stored, dst.name)
+        yield from self._scaled(dst, real)
+
+    def _converted(self, real: Register, stored: Bytes, name: str) -> Iterator[Op]:
+        """``real`` = the numbers in those bytes, converted; ``name`` begins names on the way."""
+        form = self.form
         constants = {r.name.removesuffix(self.suffix): r for r, _ in self._constants()}
         whole = self._integers
-        number = Register(f"{dst.name}_{'field' if form.fields > 1 else 'bytes'}", whole)
+        number = Register(f"{name}_{'field' if form.fields > 1 else 'bytes'}", whole)
 
         def unpacked(part: Part) -> Iterator[Op]:
             return _field(part, constants[f"b_mask{part.number or ''}"])
@@ -141,17 +145,14 @@ class Dequantizer:
             yield from _small_float(real, number, constants)
         else:
             if "b_bias" in constants:
-                less = replace(number, name=f"{dst.name}_less")
+                less = replace(number, name=f"{name}_less")
                 yield Apply(less, "sub", (number, constants["b_bias"]), whole)
                 number = less
             yield Apply(real, "to_f32", (number,), whole)
-        yield from self._scaled(dst, real)
 
     def _constants(self) -> Iterator[tuple[Register, float]]:
         """Their registers, and what they hold."""
         form, whole = self.form, self._integers
-        if self._looks_up:
-            return
         for number, plane in enumerate(form.planes if form.fields > 1 else ()):
             yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
         if STORED[form.type].values:

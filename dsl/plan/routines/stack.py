@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import prod
+from math import isfinite, prod
 
 from sympy import Expr, Integer
 
@@ -20,7 +20,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import Dim, most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import div, size_expr, value
 
@@ -257,10 +257,8 @@ def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
 
 
 def _most(spec: Gemm, name: str) -> int | None:
-    sizes = [getattr(spec, d) for d in SHAPES[name]]
-    most = [size.max if isinstance(size, Dim) else size for size in sizes]
-    known = [size for size in most if size is not None]
-    return prod(known) if len(known) == len(most) else None
+    most = prod(most_of(getattr(spec, d)) for d in SHAPES[name])
+    return int(most) if isfinite(most) else None
 
 
 def _vectors(target: Target, element: str) -> tuple[Vector, ...]:
