@@ -14,6 +14,7 @@ from tilewright.isa.vector import Mask, Vector
 
 from .detection import X86
 from .processors import processors
+from .stored import F4
 from .x86.features import vnni, vnni_int8, vnni_int16
 from .x86.floats import partial_stores, prefix, scalar, vector
 from .x86.integers import alone, factors, s32
@@ -53,8 +54,27 @@ def _cuts(element: str, bits: int) -> dict[str, Any]:
 
 
 def _vectors(element: str) -> tuple[Vector, ...]:
-    wide = tuple(vector(element, bits, **_cuts(element, bits)) for bits in _WIDTHS)
-    return (*wide, scalar(element))
+    def wide(bits: int) -> Vector:
+        fields = _fields(bits) if element == "f32" else {}
+        return vector(element, bits, fields=fields, **_cuts(element, bits))
+
+    return (*map(wide, _WIDTHS), scalar(element))
+
+
+def _fields(bits: int) -> dict[str, tuple[str, ...]]:
+    """Numbers of f4_e2m1: the low three bits of a lane look one up, the fourth is its sign."""
+    mm, whole = prefix(bits), bits == 256
+    magnitudes = f"_mm256_setr_ps({', '.join(map(str, F4[:8]))})"
+
+    def number(low: int) -> str:
+        at = f"{mm}_srli_epi32({{v}}, {low})" if low else "{v}"
+        at = at if whole else f"_mm256_castsi128_si256({at})"
+        found = f"_mm256_permutevar8x32_ps({magnitudes}, {at})"
+        found = found if whole else f"_mm256_castps256_ps128({found})"
+        top = f"{mm}_castsi{bits}_ps({mm}_slli_epi32({{v}}, {28 - low}))"
+        return f"{mm}_or_ps({found}, {mm}_and_ps({top}, {mm}_set1_ps(-0.0f)))"
+
+    return {"f4_e2m1": (number(0), number(4))}
 
 
 def _integers() -> tuple[Vector, ...]:

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from tilewright.spec.quantized import STORED
 
-_F4 = STORED["f4_e2m1"].values
+#: The 16 numbers of f4_e2m1 in halves, those less than zero last.
+F4 = STORED["f4_e2m1"].values
 #: What is added to the numbers of f4_e2m1 in unsigned lanes.
-SHIFT = -min(_F4)
+SHIFT = -min(F4)
 
 
 def table(*, unsigned: bool) -> tuple[int, ...]:
     """The bytes of the 16 numbers of f4_e2m1 in halves, shifted where lanes are ``unsigned``."""
-    return tuple((value + (SHIFT if unsigned else 0)) % 256 for value in _F4)
+    return tuple((value + (SHIFT if unsigned else 0)) % 256 for value in F4)
 
 
 def words(numbers: tuple[int, ...]) -> tuple[str, str]:

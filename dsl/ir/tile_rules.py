@@ -299,11 +299,14 @@ def _unpack(w: Walk, op: Unpack) -> None:
     if op.table is not None:
         _found(w, op, op.table)
         return
-    w.same(op, op.dst, op.src)
-    fields = op.dst.vector.fields.get(op.field, ())
-    if not 0 <= op.index < len(fields):
-        known = ", ".join(op.dst.vector.fields) or "none"
-        w.refuse(op, f"of field {op.index} of {op.field}", f"those of {op.dst.vector!r}: {known}")
+    vector, lanes = op.dst.vector, op.src.vector
+    if not 0 <= op.index < len(vector.fields.get(op.field, ())):
+        known = ", ".join(vector.fields) or "none"
+        w.refuse(op, f"of field {op.index} of {op.field}", f"those of {vector!r}: {known}")
+    if is_integer(vector.element):
+        w.same(op, op.dst, op.src)
+    elif (lanes.element, lanes.lanes) != ("s32", vector.lanes):
+        w.refuse(op, f"by lanes of {lanes!r}", f"{vector.lanes} s32")
 
 
 def _join(w: Walk, op: Join) -> None:

@@ -215,8 +215,9 @@ class Vector:
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
     ``{x}``, an integer in C; ``fields[type]`` are the numbers of a stored type in each field of
-    the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
-    in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one bit, moved up by four;
+    the low byte of the lanes of ``{v}``, of s32 for floating point, the lowest field first: of u2
+    and u4, and those of f4_e2m1 in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one
+    bit, moved up by four;
     ``join`` is the bits of ``{x}`` and those of ``{y}``; ``numbers`` is how it looks up
     elements by fields of bytes; ``flip`` is ``{v}``, integers of the other sign, with half of
     their range added to each or subtracted, so that the values are its own.

@@ -79,6 +79,7 @@ from tilewright.symbolic import ONE, ZERO, symbol
 AVX2, AVX512, NEON, AMX = map(targets.load, ("avx2", "avx512", "neon", "amx"))
 YMM, XMM, F32 = AVX2.of("f32")
 F64, S32, S16 = AVX2.of("f64")[0], AVX2.of("s32")[0], AVX2.of("s16")[0]
+BYTE = AVX2.of("u8")[0]
 QUAD = NEON.of("f32")[0]
 ZMM = AVX512.of("f32")[0]
 UNIT = AMX.matrix
@@ -204,7 +205,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Join(W, X, Y), "has no instruction on <ymm: 8 f32>"),
     (KNOWN, Table(W, (1.0,) * 16), "has no instruction on <ymm: 8 f32>"),
     (KNOWN, Unpack(W, Y, "u4", 0, table=X), "by lanes of <ymm: 8 f32>"),
-    (KNOWN, Unpack(W, NARROW, "u4", 0), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
+    (KNOWN, Unpack(W, NARROW, "f4_e2m1", 0), "by lanes of <xmm: 4 f32>"),
+    (KNOWN, Unpack(Register("w", BYTE), WHOLE, "u4", 0), "and <ymm: 8 s32>"),
     # Products.
     (KNOWN, MultiplyAdd(BY_LANE, X, Y, Y, 0), "by <fmla v.4s by element by lane>"),
     (KNOWN, MultiplyAdd(BY_BROADCAST, X, Y, NARROW), "multiplies <xmm: 4 f32>"),

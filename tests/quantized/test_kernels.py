@@ -231,7 +231,7 @@ def test_an_a_of_floating_point_is_within_the_bound(target: str, cases: Cases) -
         cases.count(target, kernel.emulated or "native", 2)
 
 
-@pytest.mark.parametrize("target", ["avx2", "neon"])
+@pytest.mark.parametrize("target", ["neon", "power10"])
 def test_numbers_of_four_bits_become_f32_without_a_subnormal_factor(target: str) -> None:
     """Half of the least one would be, had its bits f32's least exponents; Intel's cores take 150
     cycles for its product.
@@ -242,16 +242,23 @@ def test_numbers_of_four_bits_become_f32_without_a_subnormal_factor(target: str)
     assert "0x1p+127" not in text
 
 
-def test_a_register_of_f32_is_a_table_of_numbers() -> None:
-    """Bits of a plane look one up, whatever they stand for; more than four bits do not."""
-    known: tuple[tuple[Any, bool], ...] = (
-        ("u4", True), ("f4_e2m1", True), ("s2", True), ("u5", False),
-    )  # fmt: skip
-    for stored, looked_up in known:
+@pytest.mark.parametrize(
+    ("target", "instruction", "looked_up"),
+    [
+        ("avx512", "_mm512_permutexvar_ps", ("u4", "f4_e2m1", "s2")),
+        ("avx2", "_mm256_permutevar8x32_ps", ("f4_e2m1",)),
+    ],
+)
+def test_a_register_of_f32_is_a_table_of_numbers(
+    target: str, instruction: str, looked_up: tuple[str, ...]
+) -> None:
+    """16 of them for bits of one plane, whatever they stand for; eight and a sign for fp4."""
+    known: tuple[Any, ...] = ("u4", "f4_e2m1", "s2", "u5")
+    for stored in known:
         form = tw.Quantized(stored, scale="f16", block=32)
         spec = tw.Gemm(M, 64, 64, b=tw.Packed(form))
-        text = generate([Request("k", spec, tw.Schedule(), resolve("avx512"))]).text
-        assert ("_mm512_permutexvar_ps" in text) is looked_up
+        text = generate([Request("k", spec, tw.Schedule(), resolve(target))]).text
+        assert (instruction in text) is (stored in looked_up)
 
 
 def test_a_row_does_not_depend_on_the_others_beside_it() -> None:

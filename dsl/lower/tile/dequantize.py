@@ -165,10 +165,10 @@ class Dequantizer:
 
     @property
     def _looks_up(self) -> bool:
-        """Whether bits of one plane look numbers up in a table of the vector's."""
-        return (
-            self.vector.numbers is not None and self.form.fields > 1 and len(self.form.planes) == 1
-        )
+        """Whether the vector looks up what bits of one plane stand for."""
+        form, vector = self.form, self.vector
+        table = vector.numbers is not None and form.fields > 1 and len(form.planes) == 1
+        return table or form.type in vector.fields
 
     @property
     def _numbers(self) -> Numbers:
@@ -198,7 +198,8 @@ class Dequantizer:
 class Numbers:
     """Makes the numbers of a format ones of floating point in the lanes of ``vector``: exactly.
 
-    Bits look them up in a table, whose name ends in ``suffix``; a load converts what are bytes.
+    Bits look them up in a table, whose name ends in ``suffix``, or in what the vector spells of the
+    format; a load converts what are bytes.
     """
 
     target: Target
@@ -208,7 +209,7 @@ class Numbers:
 
     def table(self) -> Iterator[Op]:
         """The numbers that fields of bytes stand for, in order."""
-        if self.form.fields > 1:
+        if self.form.fields > 1 and not self._spelled:
             stored = STORED[self.form.type]
             every = stored.values or tuple(q - self.form.bias for q in range(1 << stored.bits))
             yield Table(self._table, every * (TABLE // len(every)))
@@ -223,13 +224,13 @@ class Numbers:
         if form.fields == 1:
             yield from stored.read(dst, 0)
             return
-        assert self.vector.numbers is not None, f"{self.vector!r} looks up no numbers"
-        codes = self.target.holding(self.vector.numbers.codes, self.vector.lanes)
-        code = Register(f"{dst.name}_code", codes)
+        code = Register(f"{dst.name}_code", self._codes)
 
         def unpacked(part: Part) -> Iterator[Op]:
             type_ = f"u{part.plane.bits}"
-            if len(planes) == 1:
+            if self._spelled:
+                yield Unpack(dst, part.raw, form.type, part.field)
+            elif len(planes) == 1:
                 yield Unpack(dst, part.raw, type_, part.field, table=self._table)
             else:
                 yield Unpack(part.dst, part.raw, type_, part.field, part.plane.up)
@@ -237,6 +238,19 @@ class Numbers:
         yield from stored.numbers(code, unpacked, Join)
         if len(planes) > 1:
             yield Unpack(dst, code, "u4", 0, table=self._table)
+
+    @property
+    def _spelled(self) -> bool:
+        """Whether the vector spells what the format's own fields stand for."""
+        return self.form.type in self.vector.fields
+
+    @property
+    def _codes(self) -> Vector:
+        """What holds the bits that look numbers up."""
+        if self._spelled:
+            return self.target.holding("s32", self.vector.lanes)
+        assert self.vector.numbers is not None, f"{self.vector!r} looks up no numbers"
+        return self.target.holding(self.vector.numbers.codes, self.vector.lanes)
 
 
 def _field(part: Part, mask: Register) -> Iterator[Op]:

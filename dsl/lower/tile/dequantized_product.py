@@ -15,7 +15,10 @@ from tilewright.ir.ops import Note, Op
 from tilewright.symbolic import value
 
 from .dequantize import Dequantizer
-from .scaled_product import BlockSteps, ScaledProduct
+from .scaled_product import STRAIGHT, BlockSteps, ScaledProduct
+
+#: Multiply-adds of a block that stand in straight code at most.
+MULTIPLY_ADDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,12 @@ class DequantizedProduct(BlockSteps):
         yield from self.of_columns(index)
         yield from self._dequantizer(0, index).constants()
         yield from self.products(index, count)
+
+    @property
+    def most_groups(self) -> int:
+        """As many as take so many multiply-adds that a trip costs little beside them."""
+        sums = self.shape.rows * self.shape.vectors
+        return max(self.least_groups, min(STRAIGHT, MULTIPLY_ADDS // sums))
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The elements of a step as f32."""

@@ -39,7 +39,7 @@ from .k_loop import PointerPlan, factor, multiply_add, pointer_plans, pointer_to
 from .outer_product import OuterProduct
 from .tile import Tile
 
-#: K groups of a block that stand in straight code at most.
+#: K groups of a block whose sums begin with it that stand in straight code at most.
 STRAIGHT = 16
 #: The operands that have a value for each block of K.
 OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
@@ -88,7 +88,12 @@ class BlockSteps(OuterProduct):
     def looped(self) -> bool:
         """Whether a block has a loop of its own: it is long, or K is walked at run time."""
         walked = any(pointer.walked for pointer in self.inputs)
-        return (self._even and self.groups > STRAIGHT) or walked
+        return (self._even and self.groups > self.most_groups) or walked
+
+    @property
+    def most_groups(self) -> int:
+        """How many K groups stand in straight code at most."""
+        return STRAIGHT
 
     @property
     def _even(self) -> bool:
@@ -100,9 +105,14 @@ class BlockSteps(OuterProduct):
         """K groups that stand in straight code: all of a short block, else a part of it."""
         if not self.looped or not self._even:
             return self.groups
-        unit = lcm(self.tile.plan.read_format.fields, self.shape.group)
-        most = range(STRAIGHT // unit * unit, unit, -unit)
-        return next((count for count in most if self.groups % count == 0), unit)
+        least = self.least_groups
+        most = range(self.most_groups // least * least, least, -least)
+        return next((count for count in most if self.groups % count == 0), least)
+
+    @property
+    def least_groups(self) -> int:
+        """K groups of which a part of a block has a multiple: those of a byte, and of a load."""
+        return lcm(self.tile.plan.read_format.fields, self.shape.group)
 
     def products(self, index: int, count: int) -> Iterator[Op]:
         """The products of ``count`` K groups; a long block has a loop, which moves the pointers."""
