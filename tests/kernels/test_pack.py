@@ -169,7 +169,8 @@ def test_every_byte_of_every_format(
     target = resolve(name)
     every = [(f"pack{i}", case) for i, case in enumerate(sampled(name, which(target)))]
     requests = [Request(kernel, case.spec, Schedule(), target) for kernel, case in every]
-    one = lab([generate(requests).text], [kernel for kernel, _ in every], target, tmp_path)
+    names = [kernel for kernel, _ in every]
+    one = lab([generate(requests).text], names, target, tmp_path, flags=("-O0",))
     for kernel, case in every:
         for flush in ("front", "rear"):
             check(one, case, target, kernel, flush)

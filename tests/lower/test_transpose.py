@@ -207,7 +207,7 @@ def test_c_agrees_with_numpy_between_guard_pages(
         compiler = find_compiler(target, emulated=how != "native")
     except (TargetError, ToolchainError) as error:
         pytest.skip(str(error))
-    program = build([text], list(specs), target, compiler, tmp_path, "transpositions")
+    program = build([text], list(specs), target, compiler, tmp_path, "transpositions", ("-O0",))
     runner = runner_for(program, target, emulated=how != "native")
     for one in every:
         for flush in ("rear", "front"):

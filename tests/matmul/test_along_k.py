@@ -26,11 +26,12 @@ SIZES = (
 
 
 @pytest.mark.parametrize("types", TYPES, ids=lambda pair: "x".join(np.dtype(t).name for t in pair))
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_results_are_exact(types: tuple[Any, Any], order: Any) -> None:
+def test_results_are_exact(types: tuple[Any, Any]) -> None:
     """Small integers: every sum of theirs is exact, in any order."""
     rng = np.random.default_rng(3)
-    for m, n, k in SIZES:
+    orders: tuple[Any, ...] = ("C", "F")
+    for index, (m, n, k) in enumerate(SIZES):
+        order = orders[(index + TYPES.index(types)) % 2]
         a = rng.integers(0, 9, (m, k)).astype(types[0])
         b = rng.integers(-9, 9, (n, k)).astype(types[1]).T
         exact = a.astype(np.int64) @ b.astype(np.int64)

@@ -127,7 +127,7 @@ class Program:
 
 
 def build(text: str, target: Target, compiler: Compiler, folder: Path) -> Program:
-    path = compile_program([text], target, compiler, folder, "harness", ["-static"])
+    path = compile_program([text], target, compiler, folder, "harness", ["-static", "-O0"])
     return Program(path, command_prefix(target))
 
 
