@@ -71,8 +71,8 @@ def _fields(bits: int) -> dict[str, tuple[str, ...]]:
         at = at if whole else f"_mm256_castsi128_si256({at})"
         found = f"_mm256_permutevar8x32_ps({magnitudes}, {at})"
         found = found if whole else f"_mm256_castps256_ps128({found})"
-        top = f"{mm}_castsi{bits}_ps({mm}_slli_epi32({{v}}, {28 - low}))"
-        return f"{mm}_or_ps({found}, {mm}_and_ps({top}, {mm}_set1_ps(-0.0f)))"
+        top = f"{mm}_and_si{bits}({mm}_slli_epi32({{v}}, {28 - low}), {mm}_set1_epi32(INT32_MIN))"
+        return f"{mm}_xor_ps({found}, {mm}_castsi{bits}_ps({top}))"
 
     return {"f4_e2m1": (number(0), number(4))}
 
