@@ -208,7 +208,7 @@ def agree(
 def test_results_have_the_same_bits_on_every_target(
     target: str, tmp_path: Path, cases: Cases
 ) -> None:
-    agree(target, sampled(target, trials(target), 4), tmp_path, cases)
+    agree(target, sampled(target, trials(target), 6), tmp_path, cases)
 
 
 #: Orders and types of an A of floating point, with tails of tiles and of blocks.
@@ -225,7 +225,7 @@ def test_an_a_of_floating_point_is_within_the_bound(target: str, cases: Cases) -
         a, n, k = FLOATS[(start + index) % len(FLOATS)]
         d: Any = ("f32", "bf16")[index % 2]
         specs.append(tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d=d))
-    requests = [(spec, None, target) for spec in sampled(target, specs, 4)]
+    requests = [(spec, None, target) for spec in sampled(target, specs, 6)]
     for kernel in build_many(requests, ("-O0",)):
         kernel.verify(cases=2)
         cases.count(target, kernel.emulated or "native", 2)

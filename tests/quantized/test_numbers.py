@@ -181,7 +181,7 @@ def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Ca
         many = plan_of(spec, schedule, target).many
         assert many is not None and many.plan.read_format.stored == "bf16"
         trials.append((Trial(spec, schedule, {"m": m}), form))
-    trials = sampled(target, trials, 2)
+    trials = sampled(target, trials)
     kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
     for i, (trial, form) in enumerate(trials):
         _agree(kernels, i, trial, form)
