@@ -16,7 +16,7 @@ from .detection import X86
 from .processors import processors
 from .stored import F4
 from .x86.features import vnni, vnni_int8, vnni_int16
-from .x86.floats import partial_stores, prefix, scalar, vector
+from .x86.floats import looked_up, partial_stores, prefix, scalar, vector
 from .x86.integers import alone, factors, s32
 from .x86.wide import alone as single
 from .x86.wide import s64
@@ -66,15 +66,14 @@ def _fields(bits: int) -> dict[str, tuple[str, ...]]:
     mm, whole = prefix(bits), bits == 256
     magnitudes = f"_mm256_setr_ps({', '.join(map(str, F4[:8]))})"
 
-    def number(low: int) -> str:
-        at = f"{mm}_srli_epi32({{v}}, {low})" if low else "{v}"
+    def number(at: str) -> str:
+        top = f"{mm}_and_si{bits}({mm}_slli_epi32({at}, 28), {mm}_set1_epi32(INT32_MIN))"
         at = at if whole else f"_mm256_castsi128_si256({at})"
         found = f"_mm256_permutevar8x32_ps({magnitudes}, {at})"
         found = found if whole else f"_mm256_castps256_ps128({found})"
-        top = f"{mm}_and_si{bits}({mm}_slli_epi32({{v}}, {28 - low}), {mm}_set1_epi32(INT32_MIN))"
         return f"{mm}_xor_ps({found}, {mm}_castsi{bits}_ps({top}))"
 
-    return {"f4_e2m1": (number(0), number(4))}
+    return {"f4_e2m1": looked_up(bits, 32, number)["u4"]}
 
 
 def _integers() -> tuple[Vector, ...]:

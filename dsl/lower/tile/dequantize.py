@@ -168,7 +168,7 @@ class Dequantizer:
         """Whether the vector looks up what bits of one plane stand for."""
         form, vector = self.form, self.vector
         table = vector.numbers is not None and form.fields > 1 and len(form.planes) == 1
-        return table or form.type in vector.fields
+        return table or self._numbers.spelled
 
     @property
     def _numbers(self) -> Numbers:
@@ -209,7 +209,7 @@ class Numbers:
 
     def table(self) -> Iterator[Op]:
         """The numbers that fields of bytes stand for, in order."""
-        if self.form.fields > 1 and not self._spelled:
+        if self.form.fields > 1 and not self.spelled:
             stored = STORED[self.form.type]
             every = stored.values or tuple(q - self.form.bias for q in range(1 << stored.bits))
             yield Table(self._table, every * (TABLE // len(every)))
@@ -228,7 +228,7 @@ class Numbers:
 
         def unpacked(part: Part) -> Iterator[Op]:
             type_ = f"u{part.plane.bits}"
-            if self._spelled:
+            if self.spelled:
                 yield Unpack(dst, part.raw, form.type, part.field)
             elif len(planes) == 1:
                 yield Unpack(dst, part.raw, type_, part.field, table=self._table)
@@ -240,14 +240,14 @@ class Numbers:
             yield Unpack(dst, code, "u4", 0, table=self._table)
 
     @property
-    def _spelled(self) -> bool:
+    def spelled(self) -> bool:
         """Whether the vector spells what the format's own fields stand for."""
         return self.form.type in self.vector.fields
 
     @property
     def _codes(self) -> Vector:
         """What holds the bits that look numbers up."""
-        if self._spelled:
+        if self.spelled:
             return self.target.holding("s32", self.vector.lanes)
         assert self.vector.numbers is not None, f"{self.vector!r} looks up no numbers"
         return self.target.holding(self.vector.numbers.codes, self.vector.lanes)

@@ -45,8 +45,8 @@ class DequantizedProduct(BlockSteps):
     @property
     def most_groups(self) -> int:
         """As many as take so many multiply-adds that a trip costs little beside them."""
-        sums = self.shape.rows * self.shape.vectors
-        return max(self.least_groups, min(STRAIGHT, MULTIPLY_ADDS // sums))
+        most = MULTIPLY_ADDS // self.shape.multiply_adds
+        return max(self.least_groups, min(STRAIGHT, most))
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The elements of a step as f32."""
