@@ -40,8 +40,8 @@ _LIBRARY = r"""_.* | \w+_t | E[0-9A-Z]\w*
     | (SIG|LC_|FE_|PRI|SCN|ATOMIC_|PTHREAD_|SCHED_|CLOCK_|SA_)\w*
     | U?INT\w*_(MAX|MIN|WIDTH|C) | [A-Z]+_(MAX|MIN|WIDTH|BIT|DIG|EPSILON)
     | (str|mem|wcs|is|to)[a-z0-9]* | (atomic|pthread|sched|sem|sig|clock|pool)_\w*
-    | MULADD\w*
-    | (KEEP_\d|HIDE|BARRIER|SEEN_BY_TILES|NULL|EOF|BUFSIZ|RAND_MAX|NAN|INFINITY|HUGE_VAL[FL]?)
+    | MULADD\w* | TILE_LOAD | SEEN_BY_TILES
+    | (KEEP_\d|HIDE|BARRIER|NULL|EOF|BUFSIZ|RAND_MAX|NAN|INFINITY|HUGE_VAL[FL]?)
     | (tilewright|tw|tiles|tile)_\w* | v[a-z0-9]+_(lane_|n_)?[bfsup]\d+\w*
     | tiles | linux | unix | main | environ | errno
     """

@@ -89,6 +89,15 @@ struct tiles {
  * is written. */
 #define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
 
+/* Nor do all compilers know that a tile is loaded from memory: what is stored there before would come
+ * too late, or never, and what is stored afterwards too early. */
+#define TILE_LOAD(dst, p, stride) \
+    do { \
+        SEEN_BY_TILES(p); \
+        _tile_loadd(dst, p, stride); \
+        SEEN_BY_TILES(p); \
+    } while (0)
+
 /* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
  * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
  * tile then ends the process. */
@@ -192,11 +201,11 @@ static inline void tile0_2x16(const uint16_t *a, const uint16_t *b, uint16_t *re
     const uint16_t *pa_tail = a_tail;
 
     /* Load, multiply-add. */
-    _tile_loadd(tmm_b0, pb, 64);
-    _tile_loadd(tmm_a0, pa, 68);
+    TILE_LOAD(tmm_b0, pb, 64);
+    TILE_LOAD(tmm_a0, pa, 68);
     _tile_dpbf16ps(tmm_c0_0, tmm_a0, tmm_b0);
-    _tile_loadd(tmm_b0, pb + 288, 64);
-    _tile_loadd(tmm_a0, pa_tail, 64);
+    TILE_LOAD(tmm_b0, pb + 288, 64);
+    TILE_LOAD(tmm_a0, pa_tail, 64);
     _tile_dpbf16ps(tmm_c0_0, tmm_a0, tmm_b0);
     BARRIER;
 

@@ -89,6 +89,15 @@ struct tiles {
  * is written. */
 #define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
 
+/* Nor do all compilers know that a tile is loaded from memory: what is stored there before would come
+ * too late, or never, and what is stored afterwards too early. */
+#define TILE_LOAD(dst, p, stride) \
+    do { \
+        SEEN_BY_TILES(p); \
+        _tile_loadd(dst, p, stride); \
+        SEEN_BY_TILES(p); \
+    } while (0)
+
 /* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
  * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
  * tile then ends the process. */
@@ -186,8 +195,8 @@ static inline void tile0_16x16(const uint16_t *a, const uint16_t *b, float *rest
     const uint16_t *pb = b;
 
     /* Load, multiply-add. */
-    _tile_loadd(tmm_b0, pb, 64);
-    _tile_loadd(tmm_a0, pa, 64);
+    TILE_LOAD(tmm_b0, pb, 64);
+    TILE_LOAD(tmm_a0, pa, 64);
     _tile_dpbf16ps(tmm_c0_0, tmm_a0, tmm_b0);
     BARRIER;
 
@@ -216,8 +225,8 @@ static inline void tile1_16x16(const uint16_t *a, const uint16_t *b, float *rest
     const uint16_t *pb = b;
 
     /* Load, multiply-add. */
-    _tile_loadd(tmm_b0, pb, 64);
-    _tile_loadd(tmm_a0, pa, 64);
+    TILE_LOAD(tmm_b0, pb, 64);
+    TILE_LOAD(tmm_a0, pa, 64);
     _tile_dpbf16ps(tmm_c0_0, tmm_a0, tmm_b0);
     BARRIER;
 

@@ -89,6 +89,15 @@ struct tiles {
  * is written. */
 #define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
 
+/* Nor do all compilers know that a tile is loaded from memory: what is stored there before would come
+ * too late, or never, and what is stored afterwards too early. */
+#define TILE_LOAD(dst, p, stride) \
+    do { \
+        SEEN_BY_TILES(p); \
+        _tile_loadd(dst, p, stride); \
+        SEEN_BY_TILES(p); \
+    } while (0)
+
 /* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
  * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
  * tile then ends the process. */
@@ -186,20 +195,20 @@ static inline void tile0_32x32(const int8_t *a, const int8_t *b, int32_t *restri
     BARRIER;
 
     /* Accumulators, named by their band of rows and column of vectors in this tile of C. */
-    _tile_loadd(tmm_c0_0, c, 128);
-    _tile_loadd(tmm_c0_1, c + 16, 128);
-    _tile_loadd(tmm_c1_0, c + 512, 128);
-    _tile_loadd(tmm_c1_1, c + 528, 128);
+    TILE_LOAD(tmm_c0_0, c, 128);
+    TILE_LOAD(tmm_c0_1, c + 16, 128);
+    TILE_LOAD(tmm_c1_0, c + 512, 128);
+    TILE_LOAD(tmm_c1_1, c + 528, 128);
     const int8_t *pa = a;
     const int8_t *pb = b;
     for (int64_t kt = 0; kt < 2; kt++) {
         /* Load, multiply-add. */
-        _tile_loadd(tmm_b0, pb, 128);
-        _tile_loadd(tmm_b1, pb + 64, 128);
-        _tile_loadd(tmm_a0, pa, 128);
+        TILE_LOAD(tmm_b0, pb, 128);
+        TILE_LOAD(tmm_b1, pb + 64, 128);
+        TILE_LOAD(tmm_a0, pa, 128);
         _tile_dpbssd(tmm_c0_0, tmm_a0, tmm_b0);
         _tile_dpbssd(tmm_c0_1, tmm_a0, tmm_b1);
-        _tile_loadd(tmm_a1, pa + 2048, 128);
+        TILE_LOAD(tmm_a1, pa + 2048, 128);
         _tile_dpbssd(tmm_c1_0, tmm_a1, tmm_b0);
         _tile_dpbssd(tmm_c1_1, tmm_a1, tmm_b1);
         pb += 2048;

@@ -20,6 +20,8 @@ from tilewright.runtime.machine.host import resolve
 #: An element spread over a register of its own; a vector register copied, in either syntax.
 SPREAD = re.compile(r"dup v\d+\.4s, v\d+\.s\[\d\]")
 COPY = re.compile(r"v?mov\w+ %?[xyz]mm\d+,\s*%?[xyz]mm\d+$")
+#: A whole vector stored.
+STORE = re.compile(r"vmov\w+ ZMMWORD PTR \[.*\],\s*zmm\d+$")
 
 
 def k_loops(spec: tw.Gemm, target: Target) -> list[str]:
@@ -72,6 +74,30 @@ def test_a_group_of_three_bytes_does_not_pass_through_the_stack(
     runs = [region for function in functions(code) for region in function.regions()]
     assert any(not region.looped for region in runs)
     assert spills(code) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("block", [64, 128, 256])
+def test_all_that_tiles_load_is_stored_before(
+    block: int, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compilers may not know that an instruction on tiles reads memory, and drop the stores of all
+    parts of a block but the last, or make them later.
+    """
+    target = resolve("amx")
+    use(family, target, monkeypatch)
+    form = tw.Quantized("u4", scale="f16", zero=8, block=block)
+    spec = tw.Gemm(16, 16, block, a=tw.Quantize("f32", per="row"), b=tw.Packed(form))
+    request = Request("kernel", spec, tw.Schedule(unpack_rows=1), target)
+    stored = []
+    for function in functions(machine_code([request], target)):
+        since = 0
+        for one in function.instructions:
+            since += bool(STORE.match(f"{one.mnemonic} {one.operands}"))
+            if one.mnemonic.startswith("tdp"):
+                stored.append(since)
+                since = 0
+    assert min(stored) >= 16, stored  # 64 of K in groups of four
 
 
 def test_products_have_no_register_where_none_is_left() -> None:
