@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from tilewright.isa.vector import Form, Mask, MulAdd, Vector
+from tilewright.isa.vector import Form, Mask, MulAdd, Numbers, Vector
 
 from ..scalar import whole
 from ..stored import fields, table
@@ -143,6 +144,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         loads={name: _widened(name, 16, bits) for name in narrow},
         group=f"{seen}{group}({{x}})",
         fields=_fields(element, whole_bits) if ctype.endswith("i") else {},
+        numbers=_numbers(whole_bits) if element == "s8" else None,
         join=f"{prefix(whole_bits)}_or_si{whole_bits}({{x}}, {{y}})" if ctype.endswith("i") else "",
         flip=f"{prefix(whole_bits)}_xor_si{whole_bits}({{v}}, {tops})" if top else "",
         few=multiply_bytes(bits) if element == "s16" else None,
@@ -153,28 +155,49 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
 
 def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
     """Parts of bytes, or of the low bytes of wider lanes; a shuffle looks up what they mean."""
-    mm, si = prefix(bits), f"si{bits}"
+    mm = prefix(bits)
     numbers = ", ".join(f"(char){byte}" for byte in table(unsigned=element[0] == "u"))
-    quad = f"_mm_setr_epi8({numbers})"
-    broadcast = {
-        128: quad,
-        256: f"_mm256_broadcastsi128_si256({quad})",
-        512: f"_mm512_broadcast_i32x4({quad})",
-    }[bits]
-
-    def part(right: int, mask: int) -> str:
-        moved = "{v}"
-        if right:
-            moved = f"{mm}_{'srli' if right > 0 else 'slli'}_epi16({{v}}, {abs(right)})"
-        return f"{mm}_and_{si}({moved}, {mm}_set1_epi8({mask}))"
+    repeated = _repeated(numbers, bits)
 
     def looked_up(index: str) -> str:
-        found = f"{mm}_shuffle_epi8({broadcast}, {index})"
+        found = f"{mm}_shuffle_epi8({repeated}, {index})"
         if _BITS[element] == 8:
             return found
         return f"{mm}_srai_epi16({mm}_slli_epi16({found}, 8), 8)"
 
-    return fields(part, looked_up)
+    return fields(partial(_part, bits), looked_up)
+
+
+def _numbers(bits: int) -> Numbers:
+    """What looks bytes up by fields of bytes: a shuffle within each 16 of them."""
+
+    def found(low: int, size: int) -> str:
+        return f"{prefix(bits)}_shuffle_epi8({{table}}, {_part(bits, low, (1 << size) - 1)})"
+
+    return Numbers(
+        spelling=_repeated("{numbers}", bits),
+        codes="u8",
+        found={f"u{size}": tuple(found(low, size) for low in range(0, 8, size)) for size in (4, 2)},
+    )
+
+
+def _part(bits: int, right: int, mask: int) -> str:
+    """The bits of ``{v}`` that ``mask`` keeps after it was moved so many to the right."""
+    moved = "{v}"
+    if right:
+        direction = "srli" if right > 0 else "slli"
+        moved = f"{prefix(bits)}_{direction}_epi16({{v}}, {abs(right)})"
+    return f"{prefix(bits)}_and_si{bits}({moved}, {prefix(bits)}_set1_epi8({mask}))"
+
+
+def _repeated(numbers: str, bits: int) -> str:
+    """16 bytes again and again."""
+    quad = f"_mm_setr_epi8({numbers})"
+    return {
+        128: quad,
+        256: f"_mm256_broadcastsi128_si256({quad})",
+        512: f"_mm512_broadcast_i32x4({quad})",
+    }[bits]
 
 
 def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:

@@ -105,7 +105,7 @@ def quantization_of(plan: Plan) -> Quantization:
         how=how,
         k=form.k,
         block=form.block,
-        bias=form.bias,
+        bias=form.bias if "a_starts" in plan.operands else 0,
         zeros=bool(form.zeros),
         minima=form.minima,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
@@ -119,7 +119,7 @@ def quantize_rows(
     ops = tuple(_row(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
-        name="quantize_row",
+        name="quantize_and_sum_row" if q.summed else "quantize_row",
         element="f32",
         parameters=(
             *((Parameter("x", "in", q.source.type),) if "x" in used else ()),

@@ -241,8 +241,8 @@ class Numbers:
 
     @property
     def spelled(self) -> bool:
-        """Whether the vector spells what the format's own fields stand for."""
-        return self.form.type in self.vector.fields
+        """Whether the vector has no table, and spells what the format's own fields stand for."""
+        return self.vector.numbers is None and self.form.type in self.vector.fields
 
     @property
     def _codes(self) -> Vector:

@@ -84,7 +84,7 @@ class ScaledMatrices(ScaledProduct):
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """A block multiplied, and what was multiplied before it stored, scaled, and added."""
-        if not self.tile.plan.spec.sums_blocks:
+        if self.meets_numbers:
             yield from self.looked_up(index).table()
         first, parts = index * self.groups, self.groups // self.part
         left = self._left(index - 1) if index else ()

@@ -32,6 +32,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Few, few_of
+from tilewright.plan.formats.quantized_b import meets_numbers
 from tilewright.symbolic import ZERO, linear
 
 from .dequantize import Bytes, Numbers, Part
@@ -271,7 +272,7 @@ class ScaledProduct(BlockSteps):
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
         form, dst = self.tile.plan.read_format, self.vector(column, k)
-        if not self.tile.plan.spec.sums_blocks:
+        if self.meets_numbers:
             yield from self.looked_up(k // self.groups).element(dst, self.stored(column, k))
             return
 
@@ -280,6 +281,12 @@ class ScaledProduct(BlockSteps):
             yield Unpack(part.dst, part.raw, type_, part.field, part.plane.up)
 
         yield from self.stored(column, k).numbers(dst, unpacked, Join)
+
+    @property
+    def meets_numbers(self) -> bool:
+        """Whether factors of B are its numbers, not what its bits count."""
+        plan = self.tile.plan
+        return meets_numbers(plan.spec, plan.product, plan.read_format)
 
     def looked_up(self, index: int) -> Numbers:
         """What makes B's numbers of a block those of A's type."""

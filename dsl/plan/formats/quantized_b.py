@@ -17,10 +17,10 @@ from tilewright.isa.vector import TABLE, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
-from ..contraction import Product, choose_product, in_few
+from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
@@ -317,7 +317,9 @@ def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None
     """
     if target.matrix is None or target.matrix.factors != "matrices":
         return None
-    form, types = quantized_format(spec, target), (product.along, product.across)
+    form = quantized_format(spec, target)
+    along = "s8" if _are_looked_up(form, product, target) else product.along
+    types = along, product.across
     ops = target.matrix.products.get(product.accumulator, ())
     op = next((op for op in ops if (op.x, op.y) == types and op.group == form.group), None)
     if op is None:
@@ -330,6 +332,28 @@ def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None
         return None
     held = [v for v in target.of(product.accumulator) if v.lanes == op.cols]
     return replace(product, op=op, depth=part * op.group, ops=dict.fromkeys(held, (op,)))
+
+
+def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> bool:
+    """Whether matrices hold B's numbers themselves, where their factors would have a bias.
+
+    Bytes have room for them, and vectors look them up by the fields that stand for them: then
+    nothing is left to take from the sums of a block.
+    """
+    stored, lanes = STORED[form.type], target.of(product.accumulator)[0].lanes
+    if not (form.bias and is_integer(product.along)) or 1 << stored.bits > TABLE:
+        return False
+    numbers = stored.values or (-form.bias, (1 << stored.bits) - 1 - form.bias)
+    fit = min(numbers) >= -LARGEST_S8 and max(numbers) < LARGEST_S8
+    return fit and target.holding("s8", lanes * form.group).numbers is not None
+
+
+def meets_numbers(spec: Gemm, product: Product, form: QuantizedFormat) -> bool:
+    """Whether ``product`` takes B's numbers, not what its bits count: nothing has a bias then.
+
+    So it is with an A of floating point, and of integers where matrices hold other than the bytes.
+    """
+    return not spec.sums_blocks or (product.unit is not None and product.along != form.stored)
 
 
 def _unscaled(spec: Gemm, target: Target) -> Product:
@@ -463,7 +487,8 @@ def _made_of_a(
     lines = {"m": width, "k": ONE, "b": width * rows}
     blocks = _of_blocks(form, rows)
     row: dict[str, Expr] = {"m": ONE, "k": ZERO, "b": rows}
-    names = {"a_starts": ("s32", blocks)} if form.bias else {}
+    begins = form.bias and not meets_numbers(spec, product, form)
+    names = {"a_starts": ("s32", blocks)} if begins else {}
     names |= {"a_totals": ("f32", blocks)} if form.zeros else {}
     if isinstance(spec.a, Quantize):
         own = row if spec.a.block is None else blocks
