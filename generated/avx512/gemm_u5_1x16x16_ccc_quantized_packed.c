@@ -159,7 +159,7 @@ static inline void tile0_1x16(const int8_t *a, const uint8_t *b, float *restrict
 }
 
 /* a row quantized block by block of K */
-static inline void quantize_and_sum_row(const float *x, int8_t *restrict out, float *restrict scales,
+static inline void quantize_row_starts(const float *x, int8_t *restrict out, float *restrict scales,
     int32_t *restrict starts)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
@@ -288,7 +288,7 @@ void gemm_u5_1x16x16_ccc_quantized_packed(const float *a, const uint8_t *b, floa
             {
                 _Alignas(64) int8_t a_packed[64];
                 for (int64_t lp = 0; lp < 1; lp++) { /* quantize A */
-                    quantize_and_sum_row(a + 16 * lp, a_packed + 64 * lp, a_scales_made + lp, a_starts_made + lp);
+                    quantize_row_starts(a + 16 * lp, a_packed + 64 * lp, a_scales_made + lp, a_starts_made + lp);
                 }
                 tile0_1x16(a_packed, b, c, (const float *)(const void *)(b + 192), a_scales_made, a_starts_made);
             }

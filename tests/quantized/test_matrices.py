@@ -34,6 +34,7 @@ FORMATS = (
     tw.Quantized("s8", scale="f16", block=24),
     tw.Quantized("u2", scale="bf16", zero=1, block=96),
     tw.Quantized("s8", scale="f32"),
+    tw.Quantized("s4", scale="f16", zero="f16", block=32),
 )
 #: Rows, columns and K: of several bands and columns of matrices, of parts of them, of one row.
 SIZES = ((37, 50, 192), (16, 16, 97), (1, 70, 300), (70, 33, 256))

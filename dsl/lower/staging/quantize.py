@@ -51,6 +51,8 @@ _OF_SCALE = "What a unit stands for: NaN beside Inf or NaN."
 #: What is called what in the tile: the elements, their scales, where sums of blocks begin.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
+#: What takes sums of a block's elements, of which not all products of a kernel need each.
+_OF_SUMS = ("a_starts", "a_totals")
 #: Vectors of a block that are read in one trip of a loop.
 VECTORS = 4
 
@@ -119,7 +121,7 @@ def quantize_rows(
     ops = tuple(_row(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
-        name="quantize_and_sum_row" if q.summed else "quantize_row",
+        name="_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
         element="f32",
         parameters=(
             *((Parameter("x", "in", q.source.type),) if "x" in used else ()),
