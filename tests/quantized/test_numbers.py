@@ -63,7 +63,7 @@ def rows_of(m: int, k: int, seed: int) -> Array:
     return np.random.default_rng(seed).integers(-4, 5, (m, k)).astype(np.float32)
 
 
-@pytest.mark.parametrize("target", PRODUCTS)
+@pytest.mark.parametrize("target", [each for each in PRODUCTS if "sve256" not in each])
 def test_sums_of_whole_numbers_are_exact(target: str, tmp_path: Path, cases: Cases) -> None:
     """Beside guard pages: nothing is read of A or B but what there is."""
     start, trials = sum(map(ord, target)), []
@@ -167,7 +167,7 @@ def test_a_matrix_unit_decides_for_vectors_too() -> None:
         assert plan.many is None or plan.many.plan.quantized == packed
 
 
-@pytest.mark.parametrize("target", [target for target in PRODUCTS if target != "amx"])
+@pytest.mark.parametrize("target", ["avx512+bf16", "neon+bf16", "sve256+sve2+bf16"])
 def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Cases) -> None:
     """Whole numbers again, in one block of columns and in several, with tails and a second B."""
     start, trials = sum(map(ord, target)), []
