@@ -46,6 +46,9 @@ STORES = "stores"
 _CALLS = 1024
 #: Bytes that are stored for the rate of memory, at least.
 _STORED = 1 << 27
+#: Of how many columns each result is compared with one in f64, and by how much of the greatest
+#: element it may be off: A is rounded to 8 bits, and by others in another way.
+_CHECKED, APART = 64, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,24 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """B of one size: drawn in each format, packed for kernels that take any number of rows."""
+    """B of one size: drawn in each format, packed for kernels that take any number of rows.
+
+    ``exact`` are the numbers in some columns of what each kernel multiplies by.
+    """
 
     n: int
     k: int
     floats: Array
     drawn: Mapping[str, tw.QuantizedMatrix]
     kernels: Mapping[str, tuple[tw.Kernel, tw.PackedMatrix]]
+    exact: Mapping[str, Array]
+
+    def check(self, name: str, a: Array, found: Array) -> None:
+        """WrongResultError if a kernel's product with ``a`` is not near the exact one."""
+        columns = _columns(self.n)
+        right = a @ self.exact[name]
+        if np.abs(found[:, columns] - right).max() > APART * np.abs(right).max():
+            raise WrongResultError(f"{name} computes something else")
 
 
 def weights_of(n: int, k: int, rng: Any) -> Weights:
@@ -86,7 +100,23 @@ def weights_of(n: int, k: int, rng: Any) -> Weights:
         for kernel, b in zip(kernels, [*made.values(), *others.values()], strict=True)
     ]
     pairs = dict(zip((*made, *others), zip(kernels, packed, strict=True), strict=True))
-    return Weights(n, k, floats, drawn, pairs)
+    exact = {name: _some_columns(b).dequantize() for name, b in made.items()}
+    exact |= {name: b[:, _columns(n)] for name, b in others.items()}
+    in_f64 = {name: b.astype(np.float64) for name, b in exact.items()}
+    return Weights(n, k, floats, drawn, pairs, in_f64)
+
+
+def _columns(n: int) -> Array:
+    """The first and the last ones."""
+    half = np.arange(_CHECKED // 2)
+    return np.concatenate((half, half + n - len(half)))
+
+
+def _some_columns(b: tw.QuantizedMatrix) -> tw.QuantizedMatrix:
+    """Those alone."""
+    columns = _columns(b.shape[1])
+    zeros = None if b.zeros is None else b.zeros[:, columns]
+    return tw.QuantizedMatrix(b.format, b.q[:, columns], b.scales[:, columns], zeros)
 
 
 def _spec(name: str, n: int, k: int) -> tw.Gemm:
@@ -146,6 +176,8 @@ def _ours(weights: Weights, a: Array, rng: Any) -> Iterator[Product]:
             left = rng.integers(-127, 128, (m, weights.k)).astype(np.int8)
             named["a_scale"] = rng.uniform(0.5, 1, (m, weights.k // 32)).astype(np.float32)
         out = kernel(left, packed, **named)
+        scales = np.repeat(named.get("a_scale", np.ones((m, 1))), 32 if named else 1, axis=1)
+        weights.check(name, left.astype(np.float64) * scales, out)
         yield Product(name, kernel.bind(left, packed, out, **named), work, packed.nbytes)
 
 
@@ -166,8 +198,6 @@ def _calls(call: Any) -> float:
 
 #: The containers that ggml multiplies by.
 CONTAINERS = ("q4_0", "mxfp4", "q8_0")
-#: By how much of the greatest element ggml's results may differ: each quantizes A its own way.
-APART = 0.05
 
 
 @cache
