@@ -25,7 +25,7 @@ from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed, Strided
 from tilewright.spec.postops import abs as magnitude
-from tilewright.spec.quantized import Quantized
+from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 
@@ -117,6 +117,20 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
     ),
     "a lane of an operand by columns that no tail has": (
         Gemm(dim("m"), 5, 3, c=Matrix("f32", "F"), epilogue=acc + Operand("x", "f8_e5m2", "full")),
+        Schedule(),
+    ),
+    "a block of K in several parts, unpacked into one buffer": (
+        Gemm(
+            40, 20, 256, a=Quantize("f32", per="row"),
+            b=Packed(Quantized("u4", scale="f16", zero="u4", block=128)),
+        ),
+        Schedule(),
+    ),
+    "rows that are quantized in two ways, for vectors and for tiles": (
+        Gemm(
+            dim("m"), 5, 96, a=Quantize("f32", per=("row", 24)),
+            b=Packed(Quantized("s4", scale="f32", zero="f16", block=24)),
+        ),
         Schedule(),
     ),
     "a tile that ends within a block": (
