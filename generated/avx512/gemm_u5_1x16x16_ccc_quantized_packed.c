@@ -97,7 +97,7 @@ int64_t gemm_u5_1x16x16_ccc_quantized_packed_scratch_bytes(const int64_t *sizes)
  *     b=Packed(Quantized(type='u5', scale='f32', zero=16, block=16)))"
  */
 
-/* 1 x 16 of C: 2 accumulators + 1 A + 4 B = 7 of 32 zmm
+/* 1 x 16 of C: 2 accumulators + 2 A + 4 B = 8 of 32 zmm
  *
  *     c0_0
  */

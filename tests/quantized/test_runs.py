@@ -10,6 +10,7 @@ from support.cases import Cases
 from support.products.fused import Kernels, Trial
 
 import tilewright as tw
+from tilewright.generate import program_for
 from tilewright.plan.planner import make_plan
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
@@ -84,3 +85,19 @@ def test_the_greatest_numbers_are_summed_exactly(target: str, tmp_path: Path, ca
         got = kernels(i, {"a": a, "b": b, "a_scale": np.ones(m, np.float32)})["out"]
         assert (got == a.astype(np.float64) @ b.dequantize()).all(), form
     cases.count(target, kernels.lab.means, len(forms))
+
+
+@pytest.mark.parametrize("columns", [16, 32, 48])
+@pytest.mark.parametrize("block", [32, 128])
+def test_a_tile_that_fits_leaves_a_register_for_the_ones(block: int, columns: int) -> None:
+    """Of one run and of several: with more rows, up to the first that do not fit."""
+    spec = spec_of(tw.Quantized("u4", scale="f16", zero=8, block=block), 15, 48, 128)
+    for rows in range(1, 16):
+        schedule = tw.Schedule(tile=(rows, columns))
+        try:
+            plan = make_plan(spec, schedule, resolve("avx512"))
+        except tw.ScheduleError:
+            assert rows > 1
+            return
+        program_for(plan)
+    pytest.fail("fifteen rows have more sums than there are registers")

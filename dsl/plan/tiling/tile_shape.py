@@ -149,6 +149,7 @@ class TileShape:
         planes = self.scaled.planes if self.scaled.fields > 1 else 0
         along = self.vectors * (1 + planes) + (planes > 1)
         across = self.rows if self.form == "lane_k" else 1
+        across += bool(self.scaled.runs)  # the ones by which sums of runs are added up
         registers = self.vector.registers
         # Where a block ends, scales take the factors' place, and more what is computed of them.
         zeros = (self.vectors + 2) * self.scaled.zeros
