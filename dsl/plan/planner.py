@@ -159,9 +159,9 @@ def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
     if quantized_product(spec, target).unit is None:
         return None
     asked = isinstance(spec.m, int) and given.unpack_rows is not None
-    tile = given.tile if asked else None
-    kept = replace(given, tile=tile, k_unroll=None, prefetch=None, unpack_rows=None)
-    return _rows_in_blocks(spec, kept)
+    tile, ahead = (given.tile, given.prefetch) if asked else (None, None)
+    kept = replace(given, tile=tile, k_unroll=None, prefetch=ahead, unpack_rows=None)
+    return _rows_in_blocks(spec, default_schedule(spec, kept, target)[0])
 
 
 def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
@@ -182,7 +182,8 @@ def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, s
         rows, _ = unpacked_block(quantized_product(spec, target))
         why = f"B is unpacked once for up to {rows} rows"
         return dict.fromkeys(("loops", "pack"), why)
-    return _why_rows(schedule)
+    _, why_ahead = default_schedule(spec, replace(schedule, prefetch=None), target)
+    return why_ahead | _why_rows(schedule)
 
 
 def _why_rows(schedule: Schedule) -> dict[str, str]:
@@ -329,7 +330,7 @@ def _prefetch_decision(spec: Gemm, schedule: Schedule, why: str) -> tuple[Decisi
 
 def _check_product(schedule: Schedule, product: Product, target: Target) -> None:
     """ScheduleError for what products of this kind cannot be asked for."""
-    if schedule.prefetch is not None and product.unit is not None:
+    if schedule.prefetch is not None and product.unit is not None and not product.block:
         raise ScheduleError(
             "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
             "which reads whole matrices",

@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import program_for
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import MultiplyMatrices, StoreMatrix
+from tilewright.ir.ops import MultiplyMatrices, Prefetch, StoreMatrix
 from tilewright.plan.plan import Plan
 
 from .test_kernels import agree, kinds
@@ -143,7 +143,7 @@ def test_rows_are_few_where_vectors_take_no_longer() -> None:
 
 
 def test_a_block_is_summed_in_equal_parts() -> None:
-    for form, depth in zip(FORMATS, (32, 64, 32, 64, 40, 24, 48, 64), strict=True):
+    for form, depth in zip(FORMATS, (32, 64, 32, 64, 40, 24, 48, 64, 32), strict=True):
         spec = tw.Gemm(32, 64, 384, a=kinds(form)[0], b=tw.Packed(form))
         product = plan_of(spec, UNIT, "amx").product
         assert product.depth == depth and product.block % depth == 0
@@ -160,6 +160,19 @@ def test_rows_of_a_that_stay_in_a_cache_meet_all_of_b() -> None:
     assert plan is not None and plan.plan.blocks == {"m": 128}
     threads = plan_of(large, tw.Schedule(threads=2), "amx").many
     assert threads is not None and not threads.plan.blocks
+
+
+@pytest.mark.parametrize("form", [Q4, tw.Quantized("s8", scale="f16", block=32)], ids=str)
+def test_lines_of_b_are_asked_for_where_the_nearest_cache_lacks_room(form: tw.Quantized) -> None:
+    """One for each line that is unpacked, or that a matrix is loaded from."""
+    for k, blocks in ((256, 0), (8192, 4)):
+        spec = tw.Gemm(32, 32, k, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
+        plan = plan_of(spec, UNIT, "amx")
+        assert (plan.schedule.prefetch is not None) == (blocks > 0)
+        tile, lines = program_for(plan).tiles[0], 32 * 32 * form.stored.bits // 8 // 64
+        asked = [op for op in walk(tile.body) if isinstance(op, Prefetch)]
+        assert len(asked) == blocks * lines
+        assert len({op.address for op in asked}) == len(asked)
 
 
 @pytest.mark.parametrize("m", [M, 40], ids=["of the call", "fixed"])

@@ -21,6 +21,7 @@ from tilewright.ir.ops import (
     Note,
     Op,
     Point,
+    Prefetch,
     StackBuffer,
     Store,
     StoreMatrix,
@@ -115,7 +116,7 @@ class ScaledMatrices(ScaledProduct):
         """
         unpacks, width = _unpacks(self.tile), self.held("along").lanes
         before, after = iter(left), iter(own)
-        yield from self._unpacked(first) if unpacks else ()
+        yield from self._unpacked(first) if unpacks else self._asked_for(first)
 
         def along_at(column: int) -> Place:
             if unpacks:
@@ -144,6 +145,14 @@ class ScaledMatrices(ScaledProduct):
                 yield from self.load(column, k)
                 place = Address(_UNPACKED, (column * self.part + k - first) * width * ONE)
                 yield Store(place, self.vector(column, k))
+
+    def _asked_for(self, first: int) -> Iterator[Op]:
+        """Prefetches of the lines of B that matrices are loaded from a few blocks on."""
+        for column in range(self.shape.columns):
+            if (ahead := self._ahead(column)) != 0:
+                for k in range(first, first + self.part):
+                    at = self.plane_at(column, k, 0)
+                    yield Prefetch(replace(at, offset=at.offset + ahead))
 
     # --- what follows products -------------------------------------------------------------------
 
