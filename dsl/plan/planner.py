@@ -123,7 +123,10 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
     all calls have so many rows that is the only plan.
     """
     fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
-    why_unpacked = {} if many is None else _why_unpacked(spec, many, target)
+    why_unpacked: dict[str, str] = {}
+    if many is not None:
+        many, ahead = default_schedule(spec, many, target)
+        why_unpacked = ahead | _why_unpacked(spec, many, target)
     most = most_of(spec.m)
     if many is not None and fixed and asked is not None and asked <= most:
         return _cheapest(spec, many, target, why_unpacked)
@@ -161,7 +164,7 @@ def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
     asked = isinstance(spec.m, int) and given.unpack_rows is not None
     tile, ahead = (given.tile, given.prefetch) if asked else (None, None)
     kept = replace(given, tile=tile, k_unroll=None, prefetch=ahead, unpack_rows=None)
-    return _rows_in_blocks(spec, default_schedule(spec, kept, target)[0])
+    return _rows_in_blocks(spec, kept)
 
 
 def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
@@ -182,8 +185,7 @@ def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, s
         rows, _ = unpacked_block(quantized_product(spec, target))
         why = f"B is unpacked once for up to {rows} rows"
         return dict.fromkeys(("loops", "pack"), why)
-    _, why_ahead = default_schedule(spec, replace(schedule, prefetch=None), target)
-    return why_ahead | _why_rows(schedule)
+    return _why_rows(schedule)
 
 
 def _why_rows(schedule: Schedule) -> dict[str, str]:
