@@ -21,6 +21,7 @@ from tilewright.spec.schedule import (
     Schedule,
     converted_work,
     large_work,
+    line_in_place,
     of_short_sums,
     of_thin,
     streams,
@@ -145,11 +146,31 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         return schedule
     if converted and has_few_along_k(spec, target):
         return schedule
+    if not converted and _stays_in_place(spec, schedule, target):
+        return schedule
     along, _ = _read_along(spec)
     thin = not converted and getattr(spec, along) <= THIN
     loops = "nkMmnk" if along == "n" else "mkNnmk"
     nest = of_thin(along) if thin else Schedule(loops=loops, pack="ab", vectorize=along)
     return _with_nest(schedule, nest)
+
+
+def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:
+    """Whether few rows of C read short lines of B where they lie, or few columns lines of A."""
+    along, _ = _read_along(spec)
+    length, rows = (spec.n, spec.m) if along == "n" else (spec.m, spec.n)
+    if not isinstance(length, int) or not isinstance(rows, int):
+        return False
+    longest = line_in_place(rows, target.core.second.size)
+    return _reads_lines(spec, schedule) and length * ITEMSIZE[spec.type] <= longest
+
+
+def _reads_lines(spec: Gemm, schedule: Schedule) -> bool:
+    """Whether one thread reads the operand along the vectors in lines, and C may hold sums."""
+    _, name = _read_along(spec)
+    operand, output = getattr(spec, name), getattr(spec, spec.output)
+    same = operand.order == output.order and output.type == spec.type
+    return bool(same and (schedule.threads or 1) == 1)
 
 
 def _with_nest(schedule: Schedule, nest: Schedule) -> Schedule:
@@ -204,12 +225,9 @@ def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """
     if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
         return schedule
-    along, name = _read_along(spec)
-    operand, output = getattr(spec, name), getattr(spec, spec.output)
-    length, k, parallel = getattr(spec, along), spec.k, (schedule.threads or 1) > 1
-    if parallel or operand.order != output.order or output.type != spec.type:
-        return schedule
-    if not isinstance(length, int) or not isinstance(k, int):
+    along, _ = _read_along(spec)
+    length, k = getattr(spec, along), spec.k
+    if not _reads_lines(spec, schedule) or not isinstance(length, int) or not isinstance(k, int):
         return schedule
     row = length * ITEMSIZE[spec.type]
     block = max(PAGES, PAGES * PAGE // max(1, row))

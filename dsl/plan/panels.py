@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import lcm
 
@@ -9,6 +10,7 @@ from sympy import Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
+from tilewright.isa.machine import Core
 from tilewright.spec.schedule import MANY_ROWS, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, symbol, value
@@ -104,6 +106,7 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
 
     The panel across the vectors fits on the stack. Where it is not packed its rows may lie in one
     set of the first cache, as those of a K that is a power of two do: no more than have places.
+    Half of the time counts as beside a busy neighbour: tiles that load seldom lose little by it.
     """
     operands = dict(plan.operands)
     for name in plan.packs:
@@ -115,9 +118,14 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     steps = Integer(plan.blocks["k"] // plan.product.step)
     request = tile_request(replace(plan, operands=operands), steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
-    tiles = steady(plan.target, request, (0, 1), plan.few_across)
-    ranked = sorted(tiles, key=lambda each: _streamed(plan, each))
-    sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
+    cycles: Counter[tuple[int, int]] = Counter()
+    for core in (plan.target.core, plan.target.core.beside_neighbour):
+        least: dict[tuple[int, int], float] = {}
+        for each in steady(replace(plan.target, core=core), request, (0, 1), plan.few_across):
+            size = each.across[0][0], each.along[0][0] * each.vector.lanes
+            least.setdefault(size, _streamed(plan, each, core))
+        cycles.update(least)
+    sizes = sorted(cycles, key=lambda size: cycles[size])
     if plan.unpacks:
         sizes = [size for size in sizes if _is_panel(plan, size[1])] or sizes
         most = min(most, WAYS)
@@ -142,13 +150,13 @@ def _spans_blocks(plan: Plan, columns: int) -> bool:
     return apart and plan.quantized.nb % columns != 0
 
 
-def _streamed(plan: Plan, choice: Choice) -> float:
+def _streamed(plan: Plan, choice: Choice, core: Core) -> float:
     """The cycles per element of C of a tile whose panel along the vectors comes from a far cache.
 
     Those of its K steps, or those in which the vectors arrive, whichever are more; the others
     count as what is not the bound does in a step.
     """
-    core, item = plan.target.core, ITEMSIZE[plan.product.along]
+    item = ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
     lines = plan.blocks.get(d, NOMINAL)
     lines = min(lines, value(plan.sizes[d]) or lines)

@@ -9,10 +9,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.runtime.machine.host import identify
-from tilewright.runtime.matmul import along_k
-from tilewright.runtime.matmul.along_k import few_along_k
-from tilewright.spec.schedule import FEW_ALONG_K, FEW_BESIDE_UNIT
 
 BF16 = ml_dtypes.bfloat16
 TYPES: tuple[tuple[Any, Any], ...] = (
@@ -41,19 +37,3 @@ def test_results_are_exact(types: tuple[Any, Any]) -> None:
             for _ in range(2):  # the second finds what the first has remembered
                 assert (tw.matmul(a, b, out, threads=threads) == exact).all(), (m, n, k)
         assert (tw.matmul(a, b, out, alpha=2, beta=1) == 3 * exact).all(), (m, n, k)
-
-
-def test_what_the_planner_says_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = identify("avx2").name
-    assert few_along_k("bf16", "bf16", identify("amx").name) == FEW_BESIDE_UNIT
-    assert few_along_k("bf16", "bf16", identify("avx512").name) == FEW_ALONG_K
-    assert few_along_k("bf16", "bf16", target) == 16
-    assert few_along_k("u16", "u16", target) == 0
-    along_k._answer.cache_clear()  # as in another process, which need not ask again
-
-    def asked(*given: str) -> bool:
-        raise AssertionError(given)
-
-    monkeypatch.setattr(along_k, "_planned", asked)
-    assert few_along_k("bf16", "bf16", target) == 16
-    assert few_along_k("u16", "u16", target) == 0

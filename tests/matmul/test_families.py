@@ -88,6 +88,28 @@ def test_large_products_are_packed() -> None:
     assert class_of(MANY_ROWS - 1, *least[1:], F32, Options()).shape == "matrix"
 
 
+def test_few_rows_read_short_lines_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread does; K then has blocks of twice as many steps where lines are shorter still."""
+    monkeypatch.setattr(families, "second_cache", lambda target: 1 << 21)
+    one = Options(threads=1)
+    for m, n, options, shape, block in (
+        (49, 512, one, "matrix", 128),
+        (49, 513, one, "matrix", 64),
+        (64, 2048, one, "matrix", 64),
+        (65, 512, one, "matrix", 128),
+        (64, 2049, one, "blocks", None),
+        (65, 513, one, "blocks", None),
+        (128, 512, one, "blocks", None),
+        (49, 512, Options(threads=2), "blocks", None),
+    ):
+        rows, columns = (m, n, 4608), (n, m, 4608)
+        for axes, sizes in ((ROWS, rows), (COLUMNS, columns)):
+            found = class_of(*sizes, F32, options, axes)
+            made = schedule_of(Family(F32, axes, found, options))
+            assert (found.shape, dict(made.block).get("k")) == (shape, block), (m, n, axes)
+        assert class_of(*rows, F32, options, ALONG_K).shape == "blocks"
+
+
 def test_few_rows_are_converted_in_blocks_where_a_whole_matrix_is_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,6 +12,7 @@ from tilewright.generate import Request, generate, plan_for
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.machine.host import resolve
+from tilewright.spec.schedule import STEPS_AHEAD
 
 
 def planned(spec: tw.Gemm, target: str = "avx512", **schedule: Any) -> Plan:
@@ -43,6 +44,33 @@ def test_few_rows_stream_a_matrix(few: int, block: int) -> None:
     ):
         assert plan.blocks["k"] == block
     assert nest(planned(tw.Gemm(few, 4096, 4096))) == ("knmk", 8, "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "core", "loops"),
+    [
+        (49, 512, "emeraldrapids", "knmk"),
+        (64, 2048, "emeraldrapids", "knmk"),
+        (65, 2048, "emeraldrapids", "nkmmnk"),
+        (64, 2049, "emeraldrapids", "nkmmnk"),
+        (127, 512, "emeraldrapids", "knmk"),
+        (128, 512, "emeraldrapids", "nkmmnk"),
+        (64, 1024, "zen4", "knmk"),
+        (64, 1025, "zen4", "nkmmnk"),
+    ],
+)
+def test_few_rows_do_not_repay_packing_short_lines(
+    rows: int, length: int, core: str, loops: str
+) -> None:
+    """However large B is, up to lines of which the second cache holds a block."""
+    by_rows = tw.Gemm(rows, length, 4608)
+    by_columns = tw.Gemm(length, rows, 4608, a=tw.Matrix("f32", "F"), order="F")
+    assert nest(planned(by_rows, f"avx512+{core}"))[0] == loops
+    turned = {"knmk": "kmnk", "nkmmnk": "mknnmk"}[loops]
+    assert nest(planned(by_columns, f"avx512+{core}"))[0] == turned
+    assert nest(planned(by_rows, f"avx512+{core}", threads=2))[2] == "ab"
+    across = tw.Gemm(rows, length, 4608, b=tw.Matrix("f32", "F"))
+    assert nest(planned(across, f"avx512+{core}"))[2] == "ab"
 
 
 def test_a_column_streams_a_matrix_along_its_lines() -> None:
@@ -97,13 +125,13 @@ def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_
     assert plan.tiles
 
 
-def test_each_line_of_a_row_is_asked_for_eight_rows_ahead() -> None:
+def test_each_line_of_a_row_is_asked_for_some_rows_ahead() -> None:
     target = resolve("avx512")
     text = generate([Request("k", tw.Gemm(49, 320, 960), tw.Schedule(), target)]).text
     (tile, *_) = re.findall(r"for \(int64_t kt.*?\n    \}", text, re.DOTALL)
     asked = re.findall(r"__builtin_prefetch\(pb \+ (\d+)\)", tile)
     loads = re.findall(r"_mm512_loadu_ps\(pb(?: \+ (\d+))?\)", tile)
-    assert [int(at) for at in asked] == [8 * 320 + int(at or 0) for at in loads]
+    assert [int(at) for at in asked] == [STEPS_AHEAD * 320 + int(at or 0) for at in loads]
 
 
 def test_rows_of_a_stride_of_the_call_are_asked_for_ahead_as_well() -> None:

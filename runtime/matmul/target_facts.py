@@ -1,0 +1,56 @@
+"""What decides about a product and only a target's description tells, kept in the cache.
+
+The description and the planner take long to import: calls of kernels that are there need neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilewright.runtime.machine.host import identify
+from tilewright.runtime.store import cache as store
+from tilewright.runtime.store.folders import cache_directory
+
+_FILE = "fact.txt"
+
+
+def few_along_k(a: str, b: str, target: str) -> int:
+    """Up to how many rows of A, or columns of B, vectors along K are taken of types it converts."""
+    return _fact(cache_directory(), _few_along_k, identify(target).name, a, b)
+
+
+def second_cache(target: str) -> int:
+    """The bytes of the target's second cache."""
+    return _fact(cache_directory(), _second_cache, identify(target).name)
+
+
+@cache
+def _fact(root: Path, found: Callable[..., int], target: str, *types: str) -> int:
+    """What ``found`` says of the target: of this process, of the cache ``root``, or asked now."""
+    key = store.key(found.__name__, target, *types)
+
+    def write(folder: Path) -> Mapping[str, Any]:
+        (folder / _FILE).write_text(str(found(target, *types)), encoding="utf-8")
+        return {"library": _FILE, "source": _FILE}
+
+    entry = store.lookup(key) or store.publish(key, write)
+    return int(entry.library.read_text(encoding="utf-8"))
+
+
+def _few_along_k(target: str, a: str, b: str) -> int:
+    from tilewright.plan.staging import few_along_k as planned
+    from tilewright.spec.gemm import Gemm
+    from tilewright.spec.operands import Matrix
+    from tilewright.spec.sizes import dim
+    from tilewright.spec.types import type_name
+
+    first, second = type_name(a), type_name(b)
+    spec = Gemm(dim("m"), dim("n"), dim("k"), a=first, b=Matrix(second, "F"))
+    return planned(spec, identify(target).description)
+
+
+def _second_cache(target: str) -> int:
+    return identify(target).description.core.second.size
