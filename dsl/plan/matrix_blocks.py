@@ -35,6 +35,12 @@ FAR_ROWS = 1024
 #: 128x4096x4096.
 ROW_BYTES, LEAST, MOST = 256, 128, 256
 
+#: Up to how many rows of C the K of a long operand is cut into blocks of so many steps at most, and
+#: which share of the second cache each of its blocks takes: sums in C pass there once for each.
+#: On Emerald Rapids 49x512x4608 in bf16 takes 1.23 ms with all of K in a block, 0.83 so, in s8 0.40
+#: and 0.29; 196x256x2304 0.80 and 0.63, but 1024x1024x2048 takes 1.14 times as long so.
+CUT_ROWS, CUT_K, CUT_SHARE = 256, 512, 8
+
 #: The least rows of a block for which a matrix unit reads all of a packed B from beyond the second
 #: cache. On Granite Rapids 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8
 #: million without blocks, and 12.7 million with K in blocks of 256, whose panels stay in the first
@@ -94,6 +100,10 @@ def in_matrix_blocks(
 def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands) -> Schedule:
     """``schedule`` with rows copied, and what lies along C's lines converted, block by block."""
     near, rows, lines = _stays(spec, found, target), found.rows, found.lines
+    if _cuts_k(spec, found, target):
+        most = target.core.second.size // CUT_SHARE // (CUT_K * ITEMSIZE[found.product.along])
+        loops, block = f"k{lines}{rows}{lines}k", {"k": CUT_K, lines: max(LEAST, most)}
+        return replace(schedule, loops=loops, block=tuple(block.items()), pack="ab")
     loops = f"{lines}{rows}k" if near else f"{lines}{rows}{lines}k"
     most = NEAR_ROWS if near else FAR_ROWS
     block = {} if near else {lines: _lines_of(spec, found, target)}
@@ -131,6 +141,23 @@ def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule
 def _parallel(schedule: Schedule) -> bool:
     """Whether several threads are asked for: blocks on the way are one thread's."""
     return (schedule.threads or 1) > 1 or (schedule.loops or "") != (schedule.loops or "").lower()
+
+
+def _sums_in_c(spec: Gemm) -> bool:
+    """Whether C can hold sums of a part of K."""
+    return spec.output == "c" and spec.c.type == spec.type and spec.b2 is None
+
+
+def _cuts_k(spec: Gemm, found: _Operands, target: Target) -> bool:
+    """Whether few rows meet blocks of a part of K of what is converted: sums and they stay near.
+
+    What C cannot hold sums for has them in a buffer, which is as large as C.
+    """
+    second, item = target.core.second.size, ITEMSIZE[found.product.along]
+    rows, lines, k = (most_of(getattr(spec, d)) for d in (found.rows, found.lines, "k"))
+    sums = rows * lines * ITEMSIZE[spec.type]
+    near = _sums_in_c(spec) or lines == inf or sums <= second // 2
+    return near and rows <= CUT_ROWS and k > 2 * CUT_K and lines * k * item > second // CUT_SHARE
 
 
 def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:

@@ -422,11 +422,12 @@ def test_a_square_tile_waits_least_for_the_second_cache() -> None:
 
 # -- blocks that are copied, and converted, on the way ---------------------------------------------
 
-ACROSS, ALONG, BOTH, IN_K = (
+ACROSS, ALONG, BOTH, IN_K, FEW = (
     tw.Schedule(loops="mnmk", block={"m": 32}, pack="a"),
     tw.Schedule(loops="nmnk", block={"n": 32}, pack="ab"),
     tw.Schedule(loops="mnmnk", block={"m": 32, "n": 48}, pack="ab"),
     tw.Schedule(loops="kmnmk", block={"k": 64, "m": 32}, pack="a"),
+    tw.Schedule(loops="knmnk", block={"k": 64, "n": 32}, pack="ab"),
 )
 RELU = tw.relu(tw.acc + tw.Operand("bias", "f32", per="column"))
 
@@ -445,6 +446,9 @@ RELU = tw.relu(tw.acc + tw.Operand("bias", "f32", per="column"))
         (tw.Gemm(M, N, K, a="bf16", ldc=tw.dim("ldc")), ACROSS),
         (tw.Gemm(M, N, K, a="u8", b="s8"), BOTH),
         (tw.Gemm(70, 48, 100, a="bf16", b=tw.Packed("bf16")), ACROSS),
+        (tw.Gemm(49, 50, 150, a="s8", b="s8", a_zero=3, b_zero=-2, beta=1), FEW),
+        (tw.Gemm(tw.dim("m", max=127), N, K, a="bf16", b="bf16", ldc=tw.dim("ldc")), FEW),
+        (tw.Gemm(40, 50, 170, a="bf16", b="bf16", d="bf16", epilogue=RELU), FEW),
     ],
     ids=str,
 )
@@ -454,7 +458,7 @@ def test_blocks_are_copied_and_converted(spec: tw.Gemm, schedule: tw.Schedule) -
 
 def test_products_of_any_size_in_blocks() -> None:
     rng = np.random.default_rng(5)
-    for m, n, k in ((130, 300, 70), (5, 400, 90), (1100, 270, 33)):
+    for m, n, k in ((130, 300, 70), (5, 400, 90), (1100, 270, 33), (33, 300, 1100)):
         a, b = rng.integers(0, 9, (m, k), np.uint8), rng.integers(-9, 9, (k, n), np.int8)
         found = tw.matmul(a, b, threads=1, target="amx")
         np.testing.assert_array_equal(found, a.astype(np.int32) @ b.astype(np.int32))

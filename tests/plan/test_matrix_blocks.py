@@ -43,7 +43,11 @@ def test_rows_beside_all_of_b_are_copied_in_blocks() -> None:
 
 @pytest.mark.parametrize(
     ("m", "expected", "blocks"),
-    [(49, "nmnk", {"n": 128}), (5000, "mnmnk", {"m": 1024, "n": 128})],
+    [
+        (49, "knmnk", {"k": 512, "n": 256}),
+        (257, "nmnk", {"n": 128}),
+        (5000, "mnmnk", {"m": 1024, "n": 128}),
+    ],
 )
 def test_a_large_b_is_converted_in_blocks(m: int, expected: str, blocks: dict[str, int]) -> None:
     plan = planned(tw.Gemm(m, 4096, 4096, a="bf16", b="bf16"))
@@ -52,8 +56,28 @@ def test_a_large_b_is_converted_in_blocks(m: int, expected: str, blocks: dict[st
 
 
 def test_blocks_of_a_short_k_are_wide() -> None:
-    assert planned(tw.Gemm(64, 4096, 2048, a="bf16", b="bf16")).blocks == {"n": 256}
-    assert planned(tw.Gemm(64, 4096, 4096, a="u8", b="s8")).blocks == {"n": 256}
+    assert planned(tw.Gemm(300, 4096, 2048, a="bf16", b="bf16")).blocks == {"n": 256}
+    assert planned(tw.Gemm(300, 4096, 4096, a="u8", b="s8")).blocks == {"n": 256}
+
+
+def test_k_is_cut_where_few_rows_add_to_sums_that_stay_near() -> None:
+    few = tw.dim("m", max=127)
+    for spec, columns in (
+        (tw.Gemm(256, 512, 1025, a="bf16", b="bf16"), 256),
+        (tw.Gemm(49, 512, 4608, a="bf16", b="bf16", c="bf16"), 256),
+        (tw.Gemm(49, 512, 4608, a="s8", b="s8"), 512),
+        (tw.Gemm(few, N, K, a="bf16", b="bf16"), 256),
+        (tw.Gemm(few, tw.dim("n", max=256), K, a="bf16", b="bf16"), 256),
+    ):
+        plan = planned(spec)
+        assert (loops(plan), plan.packs) == ("knmnk", "ab")
+        assert plan.blocks == {"k": 512, "n": columns}
+    for spec in (
+        tw.Gemm(49, 512, 1024, a="bf16", b="bf16"),  # short
+        tw.Gemm(49, 300, 400, a="bf16", b="bf16"),  # near as it is
+        tw.Gemm(256, 2048, 4608, a="bf16", b="bf16", c="bf16"),  # C holds no sums, and is large
+    ):
+        assert "k" not in planned(spec).blocks
 
 
 def test_few_columns_leave_rows_where_they_lie() -> None:
@@ -125,9 +149,10 @@ def test_what_the_caller_packed_is_in_blocks_already() -> None:
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ((49, 512, 4608), "nmnk"),  # few rows
+        ((49, 512, 4608), "knmnk"),  # few rows
         ((2048, 2048, 2048), "mnmnk"),
-        ((16, 4096, 4096), "nmnk"),
+        ((16, 4096, 4096), "knmnk"),
+        ((128, 4096, 4096), "mnmnk"),
         ((240, 240, 240), "mnmk"),  # beside all of B, with K of the call
         ((784, 128, 1152), "mnmk"),
     ],
