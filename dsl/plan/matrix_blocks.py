@@ -35,11 +35,12 @@ FAR_ROWS = 1024
 #: 128x4096x4096.
 ROW_BYTES, LEAST, MOST = 256, 128, 256
 
-#: Up to how many rows of C the K of a long operand is cut into blocks of so many steps at most, and
-#: which share of the second cache each of its blocks takes: sums in C pass there once for each.
+#: Into blocks of how many steps at most the K of a long operand is cut if ``NEAR_LINES`` rows of C
+#: or less meet it, and which share of the second cache each of its blocks takes: sums in C pass
+#: there once for each.
 #: On Emerald Rapids 49x512x4608 in bf16 takes 1.23 ms with all of K in a block, 0.83 so, in s8 0.40
 #: and 0.29; 196x256x2304 0.80 and 0.63, but 1024x1024x2048 takes 1.14 times as long so.
-CUT_ROWS, CUT_K, CUT_SHARE = 256, 512, 8
+CUT_K, CUT_SHARE = 512, 8
 
 #: The least rows of a block for which a matrix unit reads all of a packed B from beyond the second
 #: cache. On Granite Rapids 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8
@@ -157,7 +158,7 @@ def _cuts_k(spec: Gemm, found: _Operands, target: Target) -> bool:
     rows, lines, k = (most_of(getattr(spec, d)) for d in (found.rows, found.lines, "k"))
     sums = rows * lines * ITEMSIZE[spec.type]
     near = _sums_in_c(spec) or lines == inf or sums <= second // 2
-    return near and rows <= CUT_ROWS and k > 2 * CUT_K and lines * k * item > second // CUT_SHARE
+    return near and rows <= NEAR_LINES and k > 2 * CUT_K and lines * k * item > second // CUT_SHARE
 
 
 def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:

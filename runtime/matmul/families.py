@@ -225,7 +225,8 @@ def class_of(
     if shape == "matrix" and not (converted or fixed):
         shape = bounds.few(given, across, ITEMSIZE[types[0]])
     if unit and not fixed and shape in ("matrix", "blocks"):
-        bounds.cut(along, given[along], NEAR_LINES + 1)
+        bounds.cut(0, given[0], NEAR_LINES + 1)
+        bounds.cut(1, given[1], NEAR_LINES + 1)
     if shape == "blocks" and not converted and (by_rows or not fixed):
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
     if shape == "matrix" and one_by_one and given[across] < MANY_ROWS:
@@ -379,7 +380,7 @@ def spec_of(family: Family) -> Gemm:
 def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
     """What C's rows and columns are to the kernel: it may count on there being few."""
     sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
-    most: list[int | None] = [None, NEAR_LINES if sizes.most[1] == NEAR_LINES else None]
+    most = [NEAR_LINES if limit == NEAR_LINES else None for limit in sizes.most[:2]]
     if sizes.shape in ("turned", "across"):
         few = small_line(family.axes) if sizes.shape == "turned" else family.axes[2]
         short = SHORT // ITEMSIZE[family.types[0]]

@@ -152,8 +152,8 @@ def test_what_the_caller_packed_is_in_blocks_already() -> None:
         ((49, 512, 4608), "knmnk"),  # few rows
         ((2048, 2048, 2048), "mnmnk"),
         ((16, 4096, 4096), "knmnk"),
-        ((128, 4096, 4096), "mnmnk"),
-        ((240, 240, 240), "mnmk"),  # beside all of B, with K of the call
+        ((257, 4096, 4096), "mnmnk"),
+        ((257, 240, 240), "mnmk"),  # beside all of B, with K of the call
         ((784, 128, 1152), "mnmk"),
     ],
 )
