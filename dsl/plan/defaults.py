@@ -13,13 +13,13 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.schedule import (
     LARGE,
-    LARGE_CONVERTED,
     LINES,
     MANY_ROWS,
     STEPS_AHEAD,
     THIN,
     Schedule,
     converted_work,
+    large_converted,
     large_work,
     line_in_place,
     of_short_sums,
@@ -134,7 +134,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     converted = not is_plain(spec, target)
     least, work = LARGE, large_work(sizes[0])
     if converted:
-        least, work = LARGE_CONVERTED, _converted_work(spec, target)
+        least, work = _least_converted(spec), _converted_work(spec, target)
     if (
         not is_alone(spec)
         or isinstance(spec.b, Packed)
@@ -183,6 +183,12 @@ def _with_nest(schedule: Schedule, nest: Schedule) -> Schedule:
         pack=nest.pack,
         vectorize=nest.vectorize,
     )
+
+
+def _least_converted(spec: Gemm) -> tuple[int, int, int]:
+    """What m, n and k are at least where vectors convert blocks."""
+    few, many, deep = large_converted(unit=False)
+    return (few, many, deep) if _read_along(spec)[0] == "n" else (many, few, deep)
 
 
 def _converted_work(spec: Gemm, target: Target) -> int:

@@ -14,7 +14,7 @@ from typing import Literal
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import LARGE_CONVERTED, NEAR_LINES, Schedule
+from tilewright.spec.schedule import NEAR_LINES, Schedule, large_converted
 from tilewright.spec.sizes import Dim, most_of
 from tilewright.spec.types import ITEMSIZE
 
@@ -89,7 +89,7 @@ def in_matrix_blocks(
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
     ends, lines = not panels and isinstance(spec.k, Dim), most_of(getattr(spec, found.lines))
-    pays = lines > NEAR_LINES or (ends and lines >= LARGE_CONVERTED[1])
+    pays = lines > NEAR_LINES or (ends and lines >= large_converted(unit=True)[1])
     if parallel or spec.b2 is not None or not pays:
         if not panels:
             return schedule, {}

@@ -16,10 +16,6 @@ STORES = (None, "stream", "cached")
 LETTERS = "bmnkBMN"
 #: What m, n and k are at least where packing blocks that the caches hold pays.
 LARGE = (32, 32, 64)
-#: The same where elements are converted as they are packed: few columns do not repay that, but few
-#: rows do where B is large. What is converted as a whole goes to memory and back, by pages that are
-#: new in each call: 4x4096x4096 in bf16 takes 21 ms so on Zen 4, and 2.8 in blocks.
-LARGE_CONVERTED = (2, 128, 64)
 #: Rows of C from which on a packed B is read often.
 MANY_ROWS = 128
 #: The length of lines of a large C up to which one operand is packed as a whole and the other read
@@ -69,6 +65,18 @@ def line_in_place(rows: int, near: int) -> int:
     if rows >= MANY_ROWS:
         return 0
     return near // (256 if rows <= HALF_ROWS else 1024)
+
+
+def large_converted(*, unit: bool) -> tuple[int, int, int]:
+    """What m, n and k are at least where elements are converted as blocks are packed.
+
+    Few columns do not repay that, but few rows do where B is large. What is converted as a whole
+    goes to memory and back, by pages that are new in each call: 4x4096x4096 in bf16 takes 21 ms so
+    on Zen 4, and 2.8 in blocks. Lines of ``THIN`` elements do not repay it to vectors either, which
+    then read rows that were converted once: 784x128x1152 in f16 has 149 GFLOPS so on Emerald
+    Rapids, 131 in blocks.
+    """
+    return 2, THIN if unit else THIN + 1, 64
 
 
 #: What m n k is at least, besides, where operands are converted: that is done once in either case,

@@ -17,7 +17,6 @@ from tilewright.spec.schedule import (
     FEW_ROWS,
     HALF_ROWS,
     LARGE,
-    LARGE_CONVERTED,
     LINES,
     MANY_ROWS,
     NEAR_LINES,
@@ -25,6 +24,7 @@ from tilewright.spec.schedule import (
     THIN,
     Schedule,
     converted_work,
+    large_converted,
     large_work,
     line_in_place,
     of_short_sums,
@@ -213,7 +213,9 @@ def class_of(
     if shape == "matrix" and not fixed:
         bounds.cut(across, given[across], MANY_ROWS)
     if converted and (shape == "matrix" or (along_k and shape == ("row", "column")[across])):
-        limits = bounds.converted(given, across, types[along], turned=along_k, fixed=fixed)
+        few, many, deep = large_converted(unit=bool(unit))
+        least = (0 if along_k else few, many, deep)
+        limits = bounds.converted(given, across, types[along], least, turned=along_k, fixed=fixed)
     elif shape == "matrix":
         limits = (*LARGE, large_work(given[across]))
         if one_by_one:
@@ -252,16 +254,19 @@ class _Bounds(NamedTuple):
         return given >= limit
 
     def converted(
-        self, given: tuple[int, ...], across: int, type_: str, *, turned: bool, fixed: bool
-    ) -> tuple[int, ...]:
-        """What m, n, k and their product are at least where blocks of a matrix are converted."""
+        self, given: tuple[int, ...], across: int, type_: str, least: tuple[int, int, int],
+        *, turned: bool, fixed: bool,
+    ) -> tuple[int, ...]:  # fmt: skip
+        """What m, n, k and their product are at least where blocks of a matrix are converted.
+
+        ``least`` are lines across, elements of a line and steps of K.
+        """
         itemsize = ITEMSIZE["f32"] if type_ in _WIDENED else ITEMSIZE[type_]
         first, most, work = converted_work(given[across], itemsize, turned=turned)
         if not fixed:
             self.cut(across, given[across], first)
             self.cut(across, given[across], most + 1)
-        few, many, deep = LARGE_CONVERTED
-        few = 0 if turned else few
+        few, many, deep = least
         return (few, many, deep, work) if across == 0 else (many, few, deep, work)
 
     def beyond_place(
@@ -512,11 +517,11 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
     short, many = sizes.most[2] < LARGE[2], sizes.least["mn".index(across)] >= MANY_ROWS
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
     if sizes.shape != "matrix" or not _plain(family):
-        wide = sizes.least["mn".index(along)] >= LARGE_CONVERTED[1]
+        wide = sizes.least["mn".index(along)] >= THIN
         alone = not (sizes.parallel or family.options.deterministic)
         if sizes.shape == "matrix" and alone and wide:
             return Schedule()  # a matrix unit copies, and converts, blocks on the way
-        near = short or sizes.most["mn".index(along)] < LARGE_CONVERTED[1]
+        near = short or sizes.most["mn".index(along)] <= THIN
         passing = sizes.shape == "matrix" and many and near
         return Schedule(loops=in_lines if passing else in_panels)
     ahead = None if short or (many and sizes.parallel) else STEPS_AHEAD

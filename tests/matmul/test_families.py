@@ -28,9 +28,9 @@ from tilewright.spec.schedule import (
     CONVERTED_WORK,
     FEW_ALONG_K,
     LARGE,
-    LARGE_CONVERTED,
     MANY_ROWS,
     THIN,
+    large_converted,
     large_work,
 )
 
@@ -79,13 +79,23 @@ def test_large_products_are_packed() -> None:
     assert class_of(*longer, F32, Options()).shape == "blocks"
     assert class_of(*turned(longer), F32, Options(), COLUMNS).shape == "blocks"
     assert class_of(*least, BF16, Options()).shape == "matrix"
-    work, columns = CONVERTED_WORK, LARGE_CONVERTED[1]
+    work, columns = CONVERTED_WORK, large_converted(unit=False)[1]
     wide = (MANY_ROWS, columns, -(-work // (MANY_ROWS * columns)))
     assert class_of(*wide, BF16, Options()).shape == "blocks"
     assert class_of(*wide[:2], wide[2] - 1, BF16, Options()).shape == "matrix"
     assert class_of(*wide, ("bf16",) * 3, Options(epilogue=tw.relu(tw.acc))).shape == "blocks"
     assert class_of(*least[:2], least[2] - 1, F32, Options()).shape == "matrix"
     assert class_of(MANY_ROWS - 1, *least[1:], F32, Options()).shape == "matrix"
+
+
+def test_lines_that_vectors_do_not_repay_converting_in_blocks() -> None:
+    """A matrix unit does, whose rows are copied on the way."""
+    halves = ("f16", "f16", "f32")
+    for n, shape, loops in ((128, "matrix", "mnk"), (129, "blocks", "nkmmnk")):
+        found = class_of(784, n, 1152, halves, Options(threads=1, target="avx512"))
+        made = schedule_of(Family(halves, ROWS, found, Options(threads=1, target="avx512")))
+        assert (found.shape, made.loops) == (shape, loops), n
+    assert class_of(784, 128, 1152, BF16, Options(threads=1, target="amx")).shape == "blocks"
 
 
 def test_few_rows_read_short_lines_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

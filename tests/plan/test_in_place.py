@@ -125,6 +125,14 @@ def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_
     assert plan.tiles
 
 
+def test_short_lines_are_converted_as_a_whole() -> None:
+    for n, packs in ((128, ""), (129, "ab")):
+        by_rows = tw.Gemm(784, n, 1152, a="f16", b="f16")
+        turned = tw.Matrix("f16", "F")
+        by_columns = tw.Gemm(n, 784, 1152, a=turned, b=turned, order="F")
+        assert {planned(each).packs for each in (by_rows, by_columns)} == {packs}
+
+
 def test_each_line_of_a_row_is_asked_for_some_rows_ahead() -> None:
     target = resolve("avx512")
     text = generate([Request("k", tw.Gemm(49, 320, 960), tw.Schedule(), target)]).text
