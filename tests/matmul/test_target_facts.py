@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tilewright.runtime.machine.host import identify, resolve
@@ -27,7 +29,7 @@ def test_facts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*given: str) -> None:
         raise AssertionError(given)
 
-    monkeypatch.setattr(target_facts.Path, "write_text", read)
+    monkeypatch.setattr(Path, "write_text", read)
     assert (few_along_k("bf16", "bf16", target), few_along_k("u16", "u16", target)) == asked
     assert asked == (16, 0)
     assert second_cache(target) == size

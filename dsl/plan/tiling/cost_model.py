@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 from math import ceil, inf
 from typing import NamedTuple
@@ -384,6 +384,8 @@ def steady(
 ) -> tuple[Choice, ...]:
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
+    Of tiles that are ``ALIKE`` the one is first that loses least beside a busy neighbour.
+
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
     a tail is charged a quarter, and its rows must leave registers to what computes the tail. Where
     nothing is known of the rows one is charged a little whose tail they often are; 0 stands for
@@ -415,7 +417,19 @@ def steady(
             f"{request.free(target) + request.spare} registers",
             hint="a smaller k_split",
         )
-    return tuple(sorted(found, key=_cycles))
+    found.sort(key=_cycles)
+    alike = [each for each in found if each.cycles <= ALIKE * found[0].cycles]
+    first = min(alike, key=partial(_beside_neighbour, target, request)) if alike[1:] else found[0]
+    return (first, *(each for each in found if each is not first))
+
+
+def _beside_neighbour(target: Target, request: TileRequest, choice: Choice) -> float:
+    """The cycles of an element of a tile where a neighbour is busy on the core's other thread."""
+    rows, vectors = choice.across[0][0], choice.along[0][0]
+    shape = shape_of(target, choice.vector, rows, vectors, False, request)
+    assert shape is not None, "it was compared"
+    cycles = tile_cycles(shape, target.core.beside_neighbour, request)
+    return cycles / (rows * vectors * choice.vector.lanes)
 
 
 def _of_few_rows(tiles: Sequence[float], few: FewLines) -> float:
@@ -471,6 +485,8 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
     )
 
 
+#: Estimates that are so near are alike.
+ALIKE = 1.003
 #: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
 LOOP_OVERHEAD = 3
 #: A K that issues in so many cycles may go without a loop; and so many take the steps of a trip
