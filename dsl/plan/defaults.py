@@ -149,7 +149,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     if not converted and _stays_in_place(spec, schedule, target):
         return schedule
     along, _ = _read_along(spec)
-    thin = not converted and getattr(spec, along) <= THIN
+    thin = not (converted or _crosses(spec)) and getattr(spec, along) <= THIN
     loops = "nkMmnk" if along == "n" else "mkNnmk"
     nest = of_thin(along) if thin else Schedule(loops=loops, pack="ab", vectorize=along)
     return _with_nest(schedule, nest)
@@ -163,6 +163,13 @@ def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:
         return False
     longest = line_in_place(rows, target.core.second.size)
     return _reads_lines(spec, schedule) and length * ITEMSIZE[spec.type] <= longest
+
+
+def _crosses(spec: Gemm) -> bool:
+    """Whether the operand across the vectors lies across K: each step reads other lines of it."""
+    along, _ = _read_along(spec)
+    operand = spec.a if along == "n" else spec.b
+    return isinstance(operand, Matrix) and operand.order == ("F" if along == "n" else "C")
 
 
 def _reads_lines(spec: Gemm, schedule: Schedule) -> bool:
@@ -236,7 +243,7 @@ def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     if not _reads_lines(spec, schedule) or not isinstance(length, int) or not isinstance(k, int):
         return schedule
     row = length * ITEMSIZE[spec.type]
-    block = max(PAGES, PAGES * PAGE // max(1, row))
+    block = PAGES if _crosses(spec) else max(PAGES, PAGES * PAGE // max(1, row))
     if length < target.of(spec.type)[0].lanes or 2 * k < 3 * block:
         return schedule
     loops = "knmk" if along == "n" else "kmnk"

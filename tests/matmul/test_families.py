@@ -73,8 +73,10 @@ def turned(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
 
 def test_large_products_are_packed() -> None:
     least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
-    assert class_of(*least, F32, Options()).shape == "thin"
-    assert class_of(*turned(least), F32, Options(), COLUMNS).shape == "thin"
+    assert class_of(*least, F32, Options(), (1, 1, 1)).shape == "thin"
+    assert class_of(*turned(least), F32, Options(), (0, 0, 0)).shape == "thin"
+    assert class_of(*least, F32, Options(), ROWS).shape == "blocks", "A lies across K"
+    assert class_of(*turned(least), F32, Options(), COLUMNS).shape == "blocks"
     longer = (MANY_ROWS + 1, THIN + 1, least[2])
     assert class_of(*longer, F32, Options()).shape == "blocks"
     assert class_of(*turned(longer), F32, Options(), COLUMNS).shape == "blocks"
@@ -96,6 +98,14 @@ def test_lines_that_vectors_do_not_repay_converting_in_blocks() -> None:
         made = schedule_of(Family(halves, ROWS, found, Options(threads=1, target="avx512")))
         assert (found.shape, made.loops) == (shape, loops), n
     assert class_of(784, 128, 1152, BF16, Options(threads=1, target="amx")).shape == "blocks"
+
+
+def test_of_rows_that_lie_across_k_few_steps_are_near() -> None:
+    """Each step reads another line of theirs, in another page."""
+    for sizes, axes, across in (((1000, 64, 300), (1, 1, 1), 256), ((1000, 64, 300), ROWS, 64)):
+        found = class_of(*sizes, F32, Options(threads=1), axes)
+        made = schedule_of(Family(F32, axes, found, Options(threads=1)))
+        assert (found.shape, dict(made.block)["k"]) == ("matrix", across), axes
 
 
 def test_few_rows_read_short_lines_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

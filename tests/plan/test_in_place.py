@@ -125,6 +125,15 @@ def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_
     assert plan.tiles
 
 
+def test_of_rows_that_lie_across_k_few_steps_are_near() -> None:
+    """Each step reads another line of theirs; a large A is packed, however short lines of C are."""
+    turned = tw.Matrix("f32", "F")
+    assert nest(planned(tw.Gemm(1000, 64, 300, a=turned))) == ("knmk", 64, "")
+    assert nest(planned(tw.Gemm(3136, 64, 576, a=turned)))[::2] == ("nkmmnk", "ab")
+    by_columns = tw.Gemm(64, 1000, 300, a=turned, b=tw.Matrix("f32", "C"), order="F")
+    assert nest(planned(by_columns)) == ("kmnk", 64, "")
+
+
 def test_short_lines_are_converted_as_a_whole() -> None:
     for n, packs in ((128, ""), (129, "ab")):
         by_rows = tw.Gemm(784, n, 1152, a="f16", b="f16")
@@ -163,3 +172,22 @@ def test_tiles_know_where_panels_come_from() -> None:
         assert planned(tw.Gemm(*sizes), core).tiles[0].shape.vectors <= 3, sizes
     assert planned(tw.Gemm(128, 16, 1024), core).tiles[0].shape.rows <= 8
     assert planned(tw.Gemm(128, 16, 1000), core).tiles[0].shape.rows > 8
+
+
+def test_of_tiles_that_are_alike_the_one_loads_least() -> None:
+    """A core's other thread may be busy: 4x96 and 8x48 take as long where it is not."""
+    sizes: Any = {each: tw.dim(each) for each in ("m", "n", "k", "lda", "ldb", "ldc")}
+    for type_ in ("f16", "s8"):
+        spec = tw.Gemm(**sizes, a=type_, b=type_, c="f32" if type_ == "f16" else "s32")
+        whole = max(
+            planned(spec, "avx512+emeraldrapids", loops="mnk").tiles,
+            key=lambda tile: tile.shape.rows * tile.shape.vectors,
+        )
+        assert (whole.shape.rows, whole.shape.vectors) == (8, 3), type_
+
+
+@pytest.mark.parametrize(("type_", "tile"), [("f32", (14, 32)), ("f64", (14, 16))])
+def test_panels_are_for_a_core_with_a_neighbour(type_: Any, tile: tuple[int, int]) -> None:
+    """29 rows of one vector, which were half a percent ahead, load for each multiply-add."""
+    plan = planned(tw.Gemm(1024, 1024, 1024, a=type_, b=type_), "avx512+emeraldrapids")
+    assert (plan.packs, plan.panel_tile) == ("ab", tile)
