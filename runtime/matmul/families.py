@@ -236,8 +236,8 @@ def class_of(
     if unit and not fixed and shape in ("matrix", "blocks"):
         bounds.cut(0, given[0], NEAR_LINES + 1)
         bounds.cut(1, given[1], NEAR_LINES + 1)
-    packs_alone = not converted and (by_rows or not fixed) and not crosses(axes)
-    if shape == "blocks" and packs_alone:
+    in_rows = by_rows if fixed else not crosses(axes)
+    if shape == "blocks" and in_rows and not converted:
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
     if shape == "matrix" and one_by_one and given[across] < MANY_ROWS:
         bounds.cut(along, given[along], SHORT_LINE // ITEMSIZE[types[0]] + 1)
@@ -539,10 +539,12 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
         return of_short_sums(along)
     if short or family.options.deterministic or sums != a:
         return Schedule(loops=in_panels, prefetch=ahead)
-    line = sizes.most["mn".index(along)] * ITEMSIZE[a]
-    block = IN_PLACE_MANY if many else IN_PLACE_SHORT if line <= SHORT_LINE else IN_PLACE
-    block = IN_PLACE if many and crosses(family.axes) else block
-    return Schedule(loops=f"k{along}{across}k", block={"k": block}, prefetch=ahead)
+    near = sizes.most["mn".index(along)] * ITEMSIZE[a] <= SHORT_LINE
+    if many:
+        steps = IN_PLACE if crosses(family.axes) else IN_PLACE_MANY
+    else:
+        steps = IN_PLACE_SHORT if near else IN_PLACE
+    return Schedule(loops=f"k{along}{across}k", block={"k": steps}, prefetch=ahead)
 
 
 def _of_stack(family: Family) -> Schedule:
