@@ -14,7 +14,7 @@ from typing import Literal
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import NEAR_LINES, Schedule, large_converted
+from tilewright.spec.schedule import NEAR_LINES, THIN, Schedule
 from tilewright.spec.sizes import Dim, most_of
 from tilewright.spec.types import ITEMSIZE
 
@@ -89,7 +89,7 @@ def in_matrix_blocks(
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
     ends, lines = not panels and isinstance(spec.k, Dim), most_of(getattr(spec, found.lines))
-    pays = lines > NEAR_LINES or (ends and lines >= large_converted(unit=True)[1])
+    pays = lines > NEAR_LINES or (ends and lines >= THIN)
     if parallel or spec.b2 is not None or not pays:
         if not panels:
             return schedule, {}
@@ -100,11 +100,12 @@ def in_matrix_blocks(
 
 def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands) -> Schedule:
     """``schedule`` with rows copied, and what lies along C's lines converted, block by block."""
-    near, rows, lines = _stays(spec, found, target), found.rows, found.lines
+    rows, lines = found.rows, found.lines
     if _cuts_k(spec, found, target):
         most = target.core.second.size // CUT_SHARE // (CUT_K * ITEMSIZE[found.product.along])
         loops, block = f"k{lines}{rows}{lines}k", {"k": CUT_K, lines: max(LEAST, most)}
         return replace(schedule, loops=loops, block=tuple(block.items()), pack="ab")
+    near = _stays(spec, found, target)
     loops = f"{lines}{rows}k" if near else f"{lines}{rows}{lines}k"
     most = NEAR_ROWS if near else FAR_ROWS
     block = {} if near else {lines: _lines_of(spec, found, target)}

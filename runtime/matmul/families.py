@@ -220,8 +220,7 @@ def class_of(
     if shape == "matrix" and not fixed:
         bounds.cut(across, given[across], MANY_ROWS)
     if converted and (shape == "matrix" or (along_k and shape == ("row", "column")[across])):
-        few, many, deep = large_converted(unit=bool(unit))
-        least = (0 if along_k else few, many, deep)
+        least = large_converted(unit=bool(unit))
         limits = bounds.converted(given, across, types[along], least, turned=along_k, fixed=fixed)
     elif shape == "matrix":
         limits = (*LARGE, large_work(given[across]))
@@ -275,6 +274,7 @@ class _Bounds(NamedTuple):
             self.cut(across, given[across], first)
             self.cut(across, given[across], most + 1)
         few, many, deep = least
+        few = 0 if turned else few
         return (few, many, deep, work) if across == 0 else (many, few, deep, work)
 
     def beyond_place(
@@ -282,14 +282,14 @@ class _Bounds(NamedTuple):
     ) -> tuple[int, ...]:
         """What m, n, k and their product are at least where blocks are packed.
 
-        One thread reads lines of the matrix along C's where they lie if they are short beside the
-        second cache.
+        One thread reads few lines' matrix where it lies if its lines are short beside the second
+        cache, which is asked for where the product is large besides.
         """
-        if given[across] < MANY_ROWS:
-            self.cut(across, given[across], HALF_ROWS + 1)
         least = [*LARGE, large_work(given[across])]
-        longest = line_in_place(given[across], second_cache(target)) // itemsize
-        least[1 - across] = max(least[1 - across], longest + 1)
+        if given[across] < MANY_ROWS and self.cut(3, given[3], least[3]):
+            self.cut(across, given[across], HALF_ROWS + 1)
+            longest = line_in_place(given[across], second_cache(target)) // itemsize
+            least[1 - across] = max(least[1 - across], longest + 1)
         return tuple(least)
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:

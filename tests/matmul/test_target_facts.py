@@ -26,10 +26,10 @@ def test_facts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     size = second_cache(target)
     target_facts._fact.cache_clear()
 
-    def read(*given: str) -> None:
+    def written(*given: str) -> None:
         raise AssertionError(given)
 
-    monkeypatch.setattr(Path, "write_text", read)
+    monkeypatch.setattr(Path, "write_text", written)
     assert (few_along_k("bf16", "bf16", target), few_along_k("u16", "u16", target)) == asked
     assert asked == (16, 0)
     assert second_cache(target) == size
