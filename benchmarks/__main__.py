@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frameworks import in_torch
-from benchmarks.matmul import few, products
+from benchmarks.matmul import few, products, small
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -47,7 +47,7 @@ from benchmarks.weights import section as quantized
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
     "calls", "peaks", "startup", "compile", "spills", "threads", "products", "few",
-    "torch", "quantized",
+    "small", "torch", "quantized",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -120,6 +120,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(products.run(options))
     if "few" in wanted:
         sections.append(few.run(options))
+    if "small" in wanted:
+        sections.append(small.run(options))
     if "torch" in wanted:
         sections.append(in_torch.run(options))
     if "quantized" in wanted:

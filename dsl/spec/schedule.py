@@ -27,7 +27,7 @@ THIN = 128
 _THIN_STEPS = 1024
 #: Elements of a part of C's lines that is written before the next lines where K is less than
 #: ``LARGE`` says: C passes to memory then, and the operand along it stays in the nearest caches.
-_LINE = 384
+_LINE = 2048
 #: Lines of an operand, rows of A or columns of B, all of which a near cache holds beside blocks of
 #: the other one, whatever K is.
 NEAR_LINES = 256

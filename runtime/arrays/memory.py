@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -52,11 +52,22 @@ def new_array(shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"] = "C"
     numpy's own begin 16 bytes behind one, so that each store of a long vector touches two lines,
     and none goes past the caches.
     """
-    nbytes = prod(shape) * np.dtype(dtype).itemsize
-    if nbytes < LARGE:
-        return np.empty(shape, dtype, order)
-    made: Array = aligned(nbytes).view(dtype).reshape(shape, order=order)
-    return made
+    made: Array = np.empty(shape, dtype, order)
+    if made.nbytes < LARGE:
+        return made
+    large: Array = aligned(made.nbytes).view(dtype).reshape(shape, order=order)
+    return large
+
+
+def makes_arrays(dtype: np.dtype[Any]) -> Callable[[tuple[int, ...]], Array]:
+    """What makes new arrays of a shape, as ``new_array`` does, and small ones as soon as numpy."""
+    empty = np.empty
+
+    def make(shape: tuple[int, ...]) -> Array:
+        made: Array = empty(shape, dtype)
+        return made if made.nbytes < LARGE else new_array(shape, dtype)
+
+    return make
 
 
 def at(

@@ -15,6 +15,8 @@ DONE, UNDECIDED, NO_MEMORY = range(3)
 #: Sizes of the tables in templates/dispatch/dispatch_descriptor.h.j2, and its array kinds in order.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
+#: How many vectors an epilogue of ``matmul`` reads at most, so that C decides.
+OPERANDS = 4
 #: numpy's array flags.
 ALIGNED, WRITEABLE = 0x100, 0x400
 

@@ -63,7 +63,8 @@ class Dispatcher(NamedTuple):
     ``call_scalars(words)`` one of a tuple and two numbers: they return DONE, UNDECIDED (nothing was
     run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs,
     tensors, which returns a new output, or None where nothing was run. ``matmul(words)``, of a
-    table of routes, takes three arrays, and returns as ``call`` does. ``run(frame)`` runs a
+    table of routes, takes three arrays and those of an epilogue, ``matmul_scalars`` alpha and beta
+    besides; they return as ``call`` does. ``run(frame)`` runs a
     decided call. ``learn_tensors(type)`` makes a type of tensors known, which are then read as
     arrays are: 1, or 0 where there are too many; ``learn_python(words)`` must come before it.
     ``time(frames, count, calls)`` gives the seconds that ``calls`` of them take, and is None in
@@ -75,6 +76,7 @@ class Dispatcher(NamedTuple):
     call_scalars: Method
     call_new: Callable[[np.ndarray[Any, Any]], Callable[[tuple[Any, ...]], Any]]
     matmul: Method
+    matmul_scalars: Method
     run: Callable[[int], int]
     learn_python: Callable[[int], int]
     learn_tensors: Callable[[int], int]
@@ -194,11 +196,17 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
         )
     words = _python_words()  # which lives until C has read it
     functions["tw_learn_python"](address(words))
-    definitions = (functions["tw_method"](number) for number in range(4))
-    call, call_scalars, matmul, call_new = map(_method, definitions)
+    definitions = (functions["tw_method"](number) for number in range(5))
+    call, call_scalars, matmul, call_new, matmul_scalars = map(_method, definitions)
     order = ("tw_run", "tw_learn_python", "tw_learn_tensors", "tw_time")
     return Dispatcher(
-        kind, call, call_scalars, call_new, matmul, *(functions[name] for name in order)
+        kind,
+        call,
+        call_scalars,
+        call_new,
+        matmul,
+        matmul_scalars,
+        *(functions[name] for name in order),
     )
 
 
@@ -249,4 +257,6 @@ def _python_dispatcher() -> Dispatcher:
         return lambda *_: None
 
     run = dispatch_python.run
-    return Dispatcher("python", method, method, nothing, method, run, undecided, undecided, None)
+    return Dispatcher(
+        "python", method, method, nothing, method, method, run, undecided, undecided, None
+    )

@@ -14,7 +14,7 @@ from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library
 from tilewright.targets import load
 
-from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE, module_name
+from .abi import ALIGNED, KINDS, LIMITS, OPERANDS, WRITEABLE, module_name
 
 #: What cffi's wrappers around the dispatcher would be warned of.
 _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-unused-function")
@@ -27,6 +27,7 @@ def source(linkage: str = "") -> str:
         linkage=linkage,
         kinds=KINDS,
         limits=LIMITS,
+        operands=OPERANDS,
         aligned=ALIGNED,
         writeable=WRITEABLE,
     )

@@ -16,6 +16,8 @@ from tilewright.spec.types import is_integer
 
 #: Every floating-point type that numpy has holds numbers up to this.
 _FITS = 65504.0
+#: All whole numbers up to this are doubles.
+_WHOLE = 1 << 53
 
 
 def is_number(value: Any) -> bool:
@@ -28,6 +30,11 @@ def is_number(value: Any) -> bool:
     if isinstance(value, (int, float, np.integer, np.floating)):
         return not isinstance(value, bool)
     return isinstance(value, np.generic) and type(value).__module__ == "ml_dtypes"
+
+
+def is_double(value: Any) -> bool:
+    """Whether ``value`` is Python's, and C's double of it is the same number."""
+    return type(value) is float or (type(value) is int and abs(value) <= _WHOLE)
 
 
 def _plain(value: Any) -> Any:

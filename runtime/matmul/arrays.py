@@ -21,7 +21,7 @@ def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
 
     The last two axes are the matrix. The lines are in order, apart, and a whole number of elements
     from each other. Where both axes could be said it is 1, but for a column whose elements follow
-    each other. As ``tw_lines`` of templates/dispatch/dispatch_routes.h.j2 decides it.
+    each other. As ``tw_lines`` of templates/matmul/matrix.h.j2 decides it.
     """
     (rows, columns), (across, along) = array.shape[-2:], array.strides[-2:]
     item = array.itemsize

@@ -20,10 +20,19 @@ from tilewright.spec.sizes import dim
 from tilewright.spec.types import accumulator, is_integer, type_name
 
 from .arrays import ORDERS, contiguous_axis, type_of
-from .families import PARALLEL_WORK, Options, call_product, output_of
+from .families import (
+    PARALLEL_WORK,
+    UNBOUNDED,
+    Class,
+    Family,
+    Options,
+    call_product,
+    output_of,
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
+    from tilewright.runtime.matmul.routes import Routes
     from tilewright.runtime.quantized.matrix import QuantizedMatrix
 
 Array = np.ndarray[Any, Any]
@@ -151,10 +160,27 @@ def _kernel(kind: _Kind, parallel: bool) -> Kernel:
     return compile(spec, Schedule(loops=loops, threads=threads, k_split=split), options.target)
 
 
+def _family(kind: _Kind, parallel: bool) -> Family:
+    """The products that a kind's kernel computes: of one n and k, and of any m."""
+    (k, n), most = kind.shape, UNBOUNDED
+    least = PARALLEL_WORK if parallel else 0
+    if not parallel and kind.options.threads != 1:
+        most = PARALLEL_WORK - 1
+    sizes = Class("matrix", parallel, (0, n, k, least), (UNBOUNDED, n, k, most))
+    return Family(kind.types, (kind.a_axis, 1, kind.out_axis), sizes, kind.options)
+
+
 def product_with(
-    b: PackedB, types: tuple[str, str, str], options: Options, named: dict[str, Any]
+    b: PackedB,
+    types: tuple[str, str, str],
+    options: Options,
+    named: dict[str, Any],
+    routes: Routes,
 ) -> Callable[[Array, Array, Array], None]:
-    """What multiplies one matrix A with ``b``, whose lines are contiguous, as those of ``out``."""
+    """What multiplies one matrix A with ``b``, whose lines are contiguous, as those of ``out``.
+
+    C knows such products from ``routes`` then, but those that make A integers.
+    """
     if options.target != b.target:
         raise SpecError(
             "b was packed for another target",
@@ -170,8 +196,10 @@ def product_with(
         assert axes[0] is not None
         assert axes[1] is not None
         kind = _Kind(types, b.shape, axes[0], axes[1], options, b.quantized, b.quantize)
-        work = a.shape[0] * b.shape[0] * b.shape[1]
-        kernel = _kernel(kind, options.threads != 1 and work >= PARALLEL_WORK)
+        parallel = options.threads != 1 and len(a) * b.shape[0] * b.shape[1] >= PARALLEL_WORK
+        kernel = _kernel(kind, parallel)
         call_product(kernel, a, b.matrix, out, named)
+        if b.quantize is None:
+            routes.add(_family(kind, parallel), kernel)
 
     return run

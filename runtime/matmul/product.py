@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.runtime.arrays.dtypes import preferred
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
-from tilewright.runtime.arrays.memory import new_array
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.bound_sizes import strided
@@ -18,6 +17,7 @@ from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import is_number
 from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
+from tilewright.spec.expression import Expression, operands_of
 from tilewright.spec.types import accumulator
 
 from .across import as_it_lies, copied
@@ -37,7 +37,6 @@ from .routes import Routes
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
-    from tilewright.spec.expression import Expression
 
 Array = np.ndarray[Any, Any]
 
@@ -120,22 +119,32 @@ def matmul(
         alpha == 1 and beta == 0 and epilogue is None and threads is None
         and not deterministic and target == "host" and not operands
     ):  # fmt: skip
-        options, table = _USUAL, _usual
-    else:
-        scaled = not (_is(alpha, 1) and _is(beta, 0))
-        reads = not _is(beta, 0)
-        options = Options(scaled, reads, epilogue, _count(threads), bool(deterministic), target)
-        if scaled or operands or epilogue is not None:
-            return _general(a, b, out, alpha, beta, options, operands)
-        table = _tables.get(options) or _tables.setdefault(options, Routes())
-    if out is None:
-        out = _new(a, b)
-    if out is not None and table.decide((a, b, out)) == 0:
-        return out
-    return _general(a, b, out, 1, 0, options, operands)
+        if out is None:
+            out = _new(a, b)
+        if out is not None and _usual.decide((a, b, out)) == 0:
+            return out
+        if type(b) is PackedB and (done := _of_packed(a, b, out, _USUAL, _usual)) is not None:
+            return done
+        return _general(a, b, out, {}, _USUAL)
+    reads = not _is(beta, 0)
+    scaled = reads or not _is(alpha, 1)
+    options, routes = _asked_for(scaled, reads, epilogue, threads, bool(deterministic), target)
+    scalars = (alpha, beta) if scaled else ()
+    if routes is not None and type(b) is PackedB:
+        if (done := _of_packed(a, b, out, options, routes, operands, scalars)) is not None:
+            return done
+    elif routes is not None:
+        if out is None and not reads:
+            out = _new(a, b)
+        if out is not None and routes.run((a, b, out), operands, scalars):
+            return out
+    named = {"alpha": alpha, "beta": beta, **operands} if scaled else operands
+    return _general(a, b, out, named, options)
 
 
 def _is(value: Any, number: int) -> bool:
+    if type(value) is float or type(value) is int:
+        return value == number
     return is_number(value) and bool(value == number)
 
 
@@ -149,14 +158,47 @@ def _count(threads: Any) -> int | None:
 
 # --- the usual call ----------------------------------------------------------------------------
 
+
+@lru_cache(maxsize=256)
+def _routes_of(options: Options) -> Routes:
+    """What C knows of products with these options."""
+    return Routes(options)
+
+
 _USUAL = Options()
-_usual = Routes()
-#: What C knows of products with options that ask for no more arguments than arrays.
-_tables = {_USUAL: _usual}
-#: What results are made of, by the dtypes of a and b.
-_made: dict[tuple[Any, Any], np.dtype[Any]] = {}
-#: The same for tensors, by the type of a: what makes one.
-_tensors: dict[type, dict[tuple[Any, Any], Callable[[tuple[int, ...]], Any]]] = {}
+_usual = _routes_of(_USUAL)
+#: Options and what C knows of their products, by what a call asks for.
+_asked: dict[tuple[Any, ...], tuple[Options, Routes | None]] = {}
+#: How many are remembered.
+_ASKED = 256
+
+
+def _asked_for(
+    scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: bool, target: str
+) -> tuple[Options, Routes | None]:
+    """The options of a call, and what C knows of its products: nothing, of no epilogue of ours.
+
+    An epilogue is known by where it lies, which takes a fraction of what comparing it would: it
+    lies there as long as its options are remembered.
+    """
+    key = (scaled, reads, id(epilogue), threads, type(threads), deterministic, target)
+    found = _asked.get(key)
+    if found is None:
+        options = Options(scaled, reads, epilogue, _count(threads), deterministic, target)
+        legal = epilogue is None or isinstance(epilogue, Expression)
+        found = options, _routes_of(options) if legal else None
+        if len(_asked) >= _ASKED:
+            _asked.clear()
+        _asked[key] = found
+    return found
+
+
+_NOTHING: Mapping[str, Any] = {}
+Maker = Callable[[tuple[int, ...]], Any]
+#: What makes results of a shape, by the dtypes of a and b.
+_made: dict[tuple[Any, Any], Maker] = {}
+#: The same for tensors, by the type of a.
+_tensors: dict[type, dict[tuple[Any, Any], Maker]] = {}
 
 
 # Found and loaded while this module is imported, and not by the first product.
@@ -165,46 +207,75 @@ dispatch.prepare()
 
 
 def _new(a: Any, b: Any) -> Any:
-    """A new output of two matrices; None where Python has to look closer."""
-    if type(a) is not np.ndarray or type(b) is not np.ndarray:
-        return _new_tensor(a, b)
-    if a.ndim != 2 or b.ndim != 2:
-        return None
-    dtype = _made.get((a.dtype, b.dtype))
-    return None if dtype is None else new_array((a.shape[0], b.shape[1]), dtype)
-
-
-def _new_tensor(a: Any, b: Any) -> Any:
+    """A new output of two arrays that fit; None where Python has to look closer."""
     kind = type(a)
-    if kind not in _tensors:
+    if kind is np.ndarray and type(b) is np.ndarray:
+        make = _made.get((a.dtype, b.dtype))
+    elif kind in _tensors:
+        make = _tensors[kind].get((a.dtype, getattr(b, "dtype", None)))
+    else:
         return None
-    make = _tensors[kind].get((a.dtype, getattr(b, "dtype", None)))
-    if make is None or a.dim() != 2 or b.dim() != 2:
+    shape = None if make is None else _new_shape(a, b)
+    return None if make is None or shape is None else make(shape)
+
+
+def _of_packed(
+    a: Any,
+    b: PackedB,
+    out: Any,
+    options: Options,
+    routes: Routes,
+    operands: Mapping[str, Any] = _NOTHING,
+    scalars: tuple[Any, ...] = (),
+) -> Any:
+    """The product with a packed b, if C decides about it; None where Python has to look closer."""
+    known = _made if type(a) is np.ndarray else _tensors.get(type(a), {})
+    make = known.get((a.dtype, (b.a, b.factor))) if known else None
+    if make is None or options.target != b.target or b.quantize is not None:
         return None
-    return make((a.shape[0], b.shape[1]))
+    if out is None:
+        if options.reads or not a.ndim:
+            return None
+        out = make((*a.shape[:-1], b.matrix.shape[1]))
+    return out if routes.run((a, b.matrix, out), operands, scalars) else None
+
+
+def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
+    """The shape of a result whose products all meet one b, or each its own."""
+    if b.ndim == 2:
+        if a.ndim == 2:
+            return a.shape[0], b.shape[1]
+        return (*a.shape[:-1], b.shape[1]) if a.ndim else None
+    if b.ndim == 1:
+        return a.shape[:-1] if a.ndim > 1 else None
+    if not a.ndim or not b.ndim:
+        return None
+    if a.ndim < 3:
+        return (*b.shape[:-2], *a.shape[:-1], b.shape[-1])
+    return (*a.shape[:-1], b.shape[-1]) if a.shape[:-2] == b.shape[:-2] else None
 
 
 def _remember(a: Any, b: Any, type_: str) -> None:
-    """Have results of such arrays made as that of ``a`` and ``b`` was, which is of ``type_``."""
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        _made[a.dtype, b.dtype] = preferred(type_)
-    elif is_tensor(a) and is_tensor(b):
-        _tensors.setdefault(type(a), {})[a.dtype, b.dtype] = maker(a, type_)
+    """Have results of such arrays made of ``type_``, as that of ``a`` and ``b`` is."""
+    packed = isinstance(b, PackedB)
+    if isinstance(a, np.ndarray) and (packed or isinstance(b, np.ndarray)):
+        _made[a.dtype, (b.a, b.factor) if packed else b.dtype] = maker(a, type_)
+    elif is_tensor(a) and (packed or is_tensor(b)):
+        of_a = _tensors.setdefault(type(a), {})
+        of_a[a.dtype, (b.a, b.factor) if packed else b.dtype] = maker(a, type_)
 
 
 # --- any call ----------------------------------------------------------------------------------
 
 
-def _general(
-    a: Any, b: Any, out: Any, alpha: Any, beta: Any, options: Options, operands: dict[str, Any]
-) -> Any:
+def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
     """A call whose arrays, or options, C has not decided."""
     given = a, b, out
     a, b, written = (
         x if isinstance(x, PackedB) else as_array(x, name)
         for x, name in zip(given, ("a", "b", "out"), strict=True)
     )
-    result = _product(given, a, b, written, (alpha, beta), options, operands)
+    result = _product(given, a, b, written, named, options)
     for x in given:
         if type(x) is not np.ndarray:
             learn(x)
@@ -212,11 +283,9 @@ def _general(
 
 
 def _product(
-    given: tuple[Any, ...], a: Any, b: Any, out: Any, scalars: tuple[Any, Any], options: Options,
-    operands: dict[str, Any],
-) -> Any:  # fmt: skip
+    given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
+) -> Any:
     """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
-    alpha, beta = scalars
     types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
@@ -225,21 +294,22 @@ def _product(
     shape, product = _shapes(a, b)
     made = out
     if out is None:
-        if not _is(beta, 0):
+        if options.reads:
             raise ArgumentTypeError(
-                "beta is not 0, so out is read", got=f"beta={beta}, no out", hint="out=c"
+                "beta is not 0, so out is read", got=f"beta={named['beta']}, no out", hint="out=c"
             )
         made = empty(given[0], shape, accumulator(*types))
         out = as_array(made, "out")
-        _remember(given[0], given[1], accumulator(*types))
+    _remember(given[0], given[1], accumulator(*types))
     result = _checked_out(out, shape)
     written = type_of(result, "out")
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
-    numbers = {"alpha": alpha, "beta": beta} if options.scaled else {}
-    one = _One((*types, written), options, {**numbers, **operands}, bool(operands), packed)
-    for x, y, z in _broadcast(a, b, result, product):
+    one = _One((*types, written), options, named, packed)
+    for x, y, z in _broadcast(
+        a, b, result, product, alike=not _has_operand(options, "row", "full")
+    ):
         one.stack(x, y, z)
     return made
 
@@ -297,9 +367,13 @@ def _refuse_overlap(name: str, given: Array, out: Array) -> NoReturn:
 
 
 def _broadcast(
-    a: Array, b: Array, out: Array, stack: tuple[int, ...]
+    a: Array, b: Array, out: Array, stack: tuple[int, ...], *, alike: bool
 ) -> list[tuple[Array, Array, Array]]:
-    """Pairs of matrices and their result, or stacks of one dimension of them."""
+    """Pairs of matrices and their result, or stacks of one dimension of them.
+
+    A stack that meets one b is one product where its rows follow each other and are ``alike``: no
+    row has a number of its own in the epilogue.
+    """
     column = b.ndim == 1
     b = b[:, None] if column else b
     if column:
@@ -309,14 +383,18 @@ def _broadcast(
         out = out[..., None, :]
     if not stack:
         return [(a, b, out)]
+    if alike and b.ndim == 2 and a.size and a.shape[:-2] == stack:
+        rows = _merged(a, out, own=1)
+        if all(x.ndim == 2 for x in rows):
+            return [(rows[0], b, rows[1])]
     a, b = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b))
     a, b, out = _merged(a, b, out)
     return [(a[i], b[i], out[i]) for i in np.ndindex(*out.shape[:-3])]
 
 
-def _merged(*stacks: Array) -> tuple[Array, ...]:
-    """Stacks of several dimensions with as few as one step from product to product allows."""
-    for axis in range(stacks[0].ndim - 4, -1, -1):
+def _merged(*stacks: Array, own: int = 2) -> tuple[Array, ...]:
+    """Arrays with as few axes before their ``own`` last ones as one step along them allows."""
+    for axis in range(stacks[0].ndim - own - 2, -1, -1):
         if all(x.strides[axis] == x.strides[axis + 1] * x.shape[axis + 1] for x in stacks):
             stacks = tuple(_without_axis(x, axis) for x in stacks)
     return stacks
@@ -331,8 +409,8 @@ def _without_axis(x: Array, axis: int) -> Array:
 class _One:
     """A product of matrices as often as a call needs it: with the same types and options.
 
-    ``named`` are the arguments that kernels take by name; with ``whole`` there are arrays among
-    them, so that operands are not copied part by part. ``packed`` stands in place of every b.
+    ``named`` are the arguments that kernels take by name; where there are arrays among them,
+    operands are not copied part by part. ``packed`` stands in place of every b.
     """
 
     def __init__(
@@ -340,13 +418,16 @@ class _One:
         types: tuple[str, str, str],
         options: Options,
         named: dict[str, Any],
-        whole: bool,
         packed: PackedB | None,
     ) -> None:
-        self.types, self.options, self.named, self.whole = types, options, named, whole
+        self.types, self.options, self.named = types, options, named
+        self.operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
+        self.scalars = (named["alpha"], named["beta"]) if options.scaled else ()
         self.packed = packed
         self.compute: Callable[[Array, Array, Array], None] = (
-            self._compute if packed is None else product_with(packed, types, options, named)
+            self._compute
+            if packed is None
+            else product_with(packed, types, options, named, _routes_of(options))
         )
 
     def stack(self, a: Array, b: Array, out: Array) -> None:
@@ -366,7 +447,7 @@ class _One:
         family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out))
         kernel = kernel_of(family)
         table = self._told(family, kernel, (a[0], b[0], out[0]))
-        if table is not None and table.decide((a, b, out)) == 0:
+        if table is not None and table.run((a, b, out), self.operands, self.scalars):
             return True
         if not family.sizes.stacked:
             return False
@@ -376,7 +457,7 @@ class _One:
     def _stack_class(self, a: Array, b: Array, out: Array) -> Class | None:
         """The class of a stack; None where its products are computed one by one."""
         steps = [(x.strides[0], x.itemsize) for x in (a, b, out)]
-        if _has_whole_operand(self.options) or any(s < 0 or s % item for s, item in steps):
+        if _has_operand(self.options, "full") or any(s < 0 or s % item for s, item in steps):
             return None
         tight = all(_tight(x) for x in (a, b, out))
         sizes = *a.shape[1:], b.shape[2]
@@ -426,9 +507,9 @@ class _One:
         self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]
     ) -> Routes | None:
         """Have C call the kernel for products such as ``one``; None where it does not."""
-        table, sizes = _tables.get(self.options), family.sizes
+        table, sizes = _routes_of(self.options), family.sizes
         narrow = as_it_lies(sizes, *one) if self._copies and not sizes.stacked else sizes
-        if table is None or narrow is None:
+        if narrow is None:
             return None
         table.add(family._replace(sizes=narrow), kernel)
         return table
@@ -437,17 +518,15 @@ class _One:
         """Slices along ``axis`` that have some ``COPIED`` bytes each."""
         length = x.shape[axis]
         step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
-        step = max(1, length) if self.whole else step
+        step = max(1, length) if self.operands else step
         return [slice(i, min(i + step, length)) for i in range(0, length, step)]
 
 
-def _has_whole_operand(options: Options) -> bool:
-    """Whether the epilogue has an operand of the result's size."""
-    if options.epilogue is None:
+def _has_operand(options: Options, *kinds: str) -> bool:
+    """Whether the epilogue has an operand of one of ``kinds``: as ``Operand.per`` has them."""
+    if not isinstance(options.epilogue, Expression):
         return False
-    from tilewright.spec.expression import operands_of
-
-    return any(operand.per == "full" for operand in operands_of(options.epilogue))
+    return any(operand.per in kinds for operand in operands_of(options.epilogue))
 
 
 def _tight(x: Array) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
@@ -10,68 +10,112 @@ import numpy as np
 
 from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.abi import DONE, LIMITS, OPERANDS
+from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.runtime.call.scalars import is_double
 from tilewright.runtime.kernel import Kernel
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.expression import operands_of
+from tilewright.spec.types import ITEMSIZE, is_integer
 
-from .families import CUBES, Class, Family
+from .families import CUBES, Class, Family, Options
 
 #: The sizes of a route in the order of its struct, and the words before and in each route.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
-_HEAD, _WORDS = 4, 2 + 9 + 8 + 6 + 1 + len(SIZES)
+_HEAD, _WORDS = 4 + 3 * OPERANDS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
+#: Where the operands of an epilogue stand, behind their number.
+_OPERANDS = 3
+#: Arrays of a kernel that takes its output as two.
+_TWICE = 4
 #: Products of more kinds than these are decided in Python each time.
 _MOST = 256
 
 
 class Routes:
-    """Kernels by the arrays that they serve; ``decide`` runs the one that serves a tuple of three.
+    """Kernels by the arrays that they serve; ``decide`` runs the one that serves a tuple of them.
 
-    Routes are added and never changed: a call may read the table while another one adds to it.
+    They are those of products with ``options``: of a, b and out, and of the vectors called
+    ``names`` in order. ``decide_scaled`` takes alpha and beta besides. Where ``decides`` is False
+    C decides about none of them. Routes are added and never changed: a call may read the table
+    while another one adds to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options) -> None:
+        given = () if options.epilogue is None else operands_of(options.epilogue)
+        self.names = tuple(operand.name for operand in given)
+        self.decides = len(given) <= OPERANDS and all(x.per in ("row", "column") for x in given)
         self._words: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(
             _HEAD + _MOST * _WORDS, np.int64
         )
-        self._words[:_HEAD] = (
-            id(np.ndarray), object.__basicsize__, tuple.__basicsize__, 0
-        )  # fmt: skip
-        self._lock, self._known = Lock(), dict[Family, Kernel]()
+        self._words[:2] = tuple.__basicsize__, id(PackedMatrix)
+        for i, operand in enumerate(given if self.decides else ()):
+            type_, start = operand.type, _OPERANDS + 3 * i
+            per_column = operand.per == "column"
+            self._words[start : start + 3] = id(loaded(type_).type), ITEMSIZE[type_], per_column
+        self._words[_OPERANDS - 1] = len(given) if self.decides else 0
+        self._lock, self._known = Lock(), dict[tuple[Family, str], Kernel]()
         self.decide: Callable[[tuple[Any, ...]], int] = self._load
+        self.decide_scaled: Callable[[tuple[Any, ...], float, float], int] = self._load
 
-    def _load(self, arrays: tuple[Any, ...]) -> int:
-        """What ``decide`` is first: the dispatcher is loaded when it is first asked."""
-        self.decide = dispatch.dispatcher().matmul(self._words)
-        return self.decide(arrays)
+    def _load(self, arrays: tuple[Any, ...], *scalars: float) -> int:
+        """What both are first: the dispatcher is loaded when it is first asked."""
+        found = dispatch.dispatcher()
+        self.decide_scaled = found.matmul_scalars(self._words)
+        self.decide = found.matmul(self._words)
+        return self.decide_scaled(arrays, *scalars) if scalars else self.decide(arrays)
+
+    def run(
+        self, arrays: tuple[Any, ...], operands: Mapping[str, Any], scalars: tuple[Any, ...] = ()
+    ) -> bool:
+        """Whether C computed the product of ``arrays`` with an epilogue's operands, alpha and beta.
+
+        Nothing was computed otherwise.
+        """
+        if not self.decides or len(operands) != len(self.names):
+            return False
+        if operands:
+            try:
+                arrays += tuple([operands[name] for name in self.names])
+            except KeyError:
+                return False
+        if not scalars:
+            return self.decide(arrays) == DONE
+        alpha, beta = scalars
+        return (
+            is_double(alpha) and is_double(beta) and self.decide_scaled(arrays, alpha, beta) == DONE
+        )
 
     def add(self, family: Family, kernel: Kernel) -> None:
         """Have C call ``kernel`` for products of ``family`` from now on."""
-        if (
-            kernel.emulated is not None
-            or kernel.signature.scalars
-            or len(kernel.signature.arrays) > 3
-        ):
+        whole = any(is_integer(scalar.type) for scalar in kernel.signature.scalars)
+        if kernel.emulated is not None or whole or not self.decides:
             return
         with self._lock:
             count = len(self._known)
-            if family in self._known or count == _MOST:
+            key = family, kernel.signature.array("b").format
+            if key in self._known or count == _MOST:
                 return
-            self._known[family] = kernel  # which keeps its library loaded
+            self._known[key] = kernel  # which keeps its library loaded, and its format
             start = _HEAD + count * _WORDS
-            self._words[start : start + _WORDS] = _route(family, kernel)
-            self._words[3] = count + 1
+            self._words[start : start + _WORDS] = _route(family, kernel, len(self.names))
+            self._words[_HEAD - 1] = count + 1
 
 
-def _route(family: Family, kernel: Kernel) -> list[int]:
-    """The fields of struct tw_route."""
+def _route(family: Family, kernel: Kernel, operands: int) -> list[int]:
+    """The fields of struct tw_route, of a kernel that takes ``operands`` arrays by name."""
+    twice = len(kernel.signature.arrays) - operands == _TWICE
     slots = [_size_of(parameter.slot) for parameter in kernel.signature.sizes]
+    elements = [id(loaded(type_).type) for type_ in family.types]
+    if (b := kernel.signature.array("b")).packed:
+        elements[1] = id(b.format)
     return [
         *kernel.functions,
-        *(id(loaded(type_).type) for type_ in family.types),
+        *elements,
         *(ITEMSIZE[type_] for type_ in family.types),
         *family.axes,
         *family.sizes.least, *family.sizes.most,
-        _takes(family), *family.sizes.total, *_lies(family.sizes), family.sizes.above,
-        len(slots), *slots, *[0] * (len(SIZES) - len(slots)),
+        2 if b.packed else _takes(family), *family.sizes.total,
+        *_lies(family.sizes), family.sizes.above, twice,
+        len(slots), *slots, *[0] * (LIMITS["slots"] - len(slots)),
     ]  # fmt: skip
 
 

@@ -1,0 +1,176 @@
+"""What a call of ``tw.matmul`` takes where matrices are small, in every way that it is called.
+
+Beside it stands what users of numpy, and of PyTorch, write for the same. One core, one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.progress import track
+from rich.table import Table
+
+import tilewright as tw
+from benchmarks.matmul.products import Array, rounds_of, torch_of
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.operands import WrongResultError
+from benchmarks.measure.options import Options
+
+SIZES = (8, 32)
+#: Products of a stack, and rows and columns of stacks in a stack.
+COUNT, GRID = 10, (2, 5)
+OURS, NUMPY, TORCH = "tw.matmul", "numpy", "torch"
+#: At most so many times as long as the best peer.
+MOST = 1.0
+
+
+class Way(NamedTuple):
+    """One way of calling: what it computes, with ours, numpy's and PyTorch's call."""
+
+    name: str
+    size: int
+    exact: Array
+    calls: dict[str, Callable[[], Any]]
+
+
+class Row(NamedTuple):
+    """Microseconds of a call by who computes it, the median of the rounds."""
+
+    name: str
+    size: int
+    micros: dict[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """Times as long as the best peer's call."""
+        return self.micros[OURS] / min(t for who, t in self.micros.items() if who != OURS)
+
+
+def run(options: Options) -> Section:
+    """Time every way of calling at every size that ``--only`` leaves."""
+    from threadpoolctl import threadpool_limits
+
+    torch = torch_of()
+    torch.set_num_threads(1)
+    sizes = [n for n in SIZES if options.wants(f"{n}x{n}x{n}")]
+    with threadpool_limits(1), torch.no_grad():
+        ways = [way for n in sizes for way in _ways(torch, n, options.seed)]
+        rows = [
+            _row(way, options)
+            for way in track(ways, "small", console=options.console, transient=True)
+        ]
+    options.console.print(_table(rows))
+    records: list[dict[str, object]] = [row._asdict() for row in rows]
+    return Section("small", tuple(_figures(rows)), tuple(records))
+
+
+def _ways(torch: Any, n: int, seed: int) -> Iterator[Way]:
+    rng = np.random.default_rng(seed)
+
+    def whole(*shape: int) -> Array:
+        return rng.integers(-2, 3, shape).astype(np.float32)
+
+    a, b, v, stack, grid = (
+        whole(n, n),
+        whole(n, n),
+        whole(n),
+        whole(COUNT, n, n),
+        whole(*GRID, n, n),
+    )
+    for name, x, y in (
+        ("a @ b", a, b), ("a @ v", a, v), ("v @ b", v, b), ("stack @ b", stack, b),
+        ("stack @ stack", stack, stack), ("stacks of stacks", grid, grid),
+    ):  # fmt: skip
+        yield _product(torch, name, n, x, y)
+    yield _new(torch, n, a, b)
+    yield from _scaled(torch, n, a, b, whole(n, n))
+    yield from _fused(torch, n, a, b, v)
+
+
+def _product(torch: Any, name: str, n: int, x: Array, y: Array) -> Way:
+    """A product that is written where it is told."""
+    exact = x.astype(np.float64) @ y.astype(np.float64)
+    out = np.empty(exact.shape, np.float32)
+    tx, ty, tout = map(torch.from_numpy, (x, y, out))
+    return Way(name, n, exact, {
+        OURS: lambda: tw.matmul(x, y, out), NUMPY: lambda: np.matmul(x, y, out=out),
+        TORCH: lambda: torch.matmul(tx, ty, out=tout),
+    })  # fmt: skip
+
+
+def _new(torch: Any, n: int, a: Array, b: Array) -> Way:
+    ta, tb = map(torch.from_numpy, (a, b))
+    return Way("a @ b, new", n, a.astype(np.float64) @ b.astype(np.float64), {
+        OURS: lambda: tw.matmul(a, b), NUMPY: lambda: a @ b, TORCH: lambda: ta @ tb,
+    })  # fmt: skip
+
+
+def _scaled(torch: Any, n: int, a: Array, b: Array, c: Array) -> Iterator[Way]:
+    """``alpha a b + beta c``; what updates c itself would leave another c to the next call."""
+    out, ta, tb, tc = c.copy(), *map(torch.from_numpy, (a, b, c))
+    tout = torch.from_numpy(out)
+    product = a.astype(np.float64) @ b.astype(np.float64)
+
+    def updated() -> Array:
+        out[...] = c
+        return tw.matmul(a, b, out, alpha=0.5, beta=2)
+
+    yield Way("alpha a @ b", n, 0.5 * product, {
+        OURS: lambda: tw.matmul(a, b, out, alpha=0.5),
+        NUMPY: lambda: np.multiply(np.matmul(a, b, out=out), 0.5, out=out),
+        TORCH: lambda: torch.mm(ta, tb, out=tout).mul_(0.5),
+    })  # fmt: skip
+    yield Way("alpha a @ b + beta c", n, 0.5 * product + 2 * c.astype(np.float64), {
+        OURS: updated,
+        NUMPY: lambda: 0.5 * (a @ b) + 2 * c,
+        TORCH: lambda: torch.addmm(tc, ta, tb, alpha=0.5, beta=2, out=tout),
+    })  # fmt: skip
+
+
+def _fused(torch: Any, n: int, a: Array, b: Array, bias: Array) -> Iterator[Way]:
+    """``relu(a b + bias)``, of a b that is packed for us too."""
+    epilogue = tw.relu(tw.acc + tw.Operand("bias", per="column"))
+    packed, out = tw.pack(b), np.empty((n, n), np.float32)
+    ta, tb, tbias, tout = map(torch.from_numpy, (a, b, bias, out))
+    exact = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    peers: dict[str, Callable[[], Any]] = {
+        NUMPY: lambda: np.maximum(np.add(np.matmul(a, b, out=out), bias, out=out), 0, out=out),
+        TORCH: lambda: torch.addmm(tbias, ta, tb, out=tout).relu_(),
+    }
+    for name, given in (("relu(a @ b + bias)", b), ("the same, packed b", packed)):
+        ours = _bound(a, given, out, epilogue, bias)
+        yield Way(name, n, exact, {OURS: ours, **peers})
+
+
+def _bound(a: Array, b: Any, out: Array, epilogue: Any, bias: Array) -> Callable[[], Any]:
+    return lambda: tw.matmul(a, b, out, epilogue=epilogue, bias=bias)
+
+
+def _row(way: Way, options: Options) -> Row:
+    for who, call in way.calls.items():
+        if (np.asarray(call()) != way.exact).any():
+            raise WrongResultError(f"{who}: {way.name} of {way.size} is wrong")
+    seconds = rounds_of(way.calls, options.effort)
+    micros = {who: float(np.median(taken)) * 1e6 for who, taken in seconds.items()}
+    return Row(way.name, way.size, micros)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(title="One call, microseconds", title_justify="left")
+    for heading in ("f32", "n", OURS, NUMPY, TORCH, "to the best peer"):
+        table.add_column(heading, justify="left" if heading == "f32" else "right")
+    for row in rows:
+        said = (f"{row.micros[who]:.2f}" for who in (OURS, NUMPY, TORCH))
+        table.add_row(row.name, str(row.size), *said, f"{row.ratio:.2f}")
+    return table
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    for n in SIZES:
+        ratios = [row.ratio for row in rows if row.size == n]
+        if ratios:
+            yield Figure(
+                f"small calls of {n}, the longest to a peer's", max(ratios), MOST, at_most=True
+            )

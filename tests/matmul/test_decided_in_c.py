@@ -1,0 +1,202 @@
+"""Products that C decides about from their second call on: vectors, stacks, factors, epilogues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ArgumentError
+from tilewright.runtime.call import dispatch
+from tilewright.runtime.matmul import product
+
+Array = np.ndarray[Any, Any]
+BIAS = tw.Operand("bias", per="column")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = "f4") -> Array:
+    """Small whole numbers, whose products every type holds exactly."""
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def in_python(*_: Any, **__: Any) -> None:
+    raise AssertionError("Python decided about a product that C knows")
+
+
+def in_c(a: Any, b: Any, out: Any, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Any:
+    """The product, computed by a kernel that C found, into ``out`` as it is."""
+    before = None if out is None else out.copy()
+    tw.matmul(a, b, out, **named)  # by which C learns of the kernel
+    if out is not None:
+        out[...] = before
+    with monkeypatch.context() as patched:
+        if dispatch.mode() != "python":
+            patched.setattr(product, "_product", in_python)
+        return tw.matmul(a, b, out, **named)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((9, 5), (5,)), ((5,), (5, 9)), ((4, 9, 5), (5,)), ((5,), (4, 5, 9)), ((4, 9, 5), (5, 7)),
+        ((9, 5), (4, 5, 7)), ((2, 3, 9, 5), (2, 3, 5, 7)), ((2, 3, 9, 5), (5, 7)),
+        ((2, 3, 2, 9, 5), (5, 7)), ((1, 3, 9, 5), (1, 3, 5, 7)), ((4, 1, 5), (5, 7)),
+    ],
+)  # fmt: skip
+def test_vectors_and_stacks(
+    a: Any, b: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = whole(rng, a), whole(rng, b)
+    expected = x.astype("f8") @ y.astype("f8")
+    out = np.full(expected.shape, np.nan, "f4")
+    assert in_c(x, y, out, monkeypatch) is out
+    np.testing.assert_array_equal(out, expected)
+    made = in_c(x, y, None, monkeypatch)
+    assert made.shape == expected.shape
+    np.testing.assert_array_equal(made, expected)
+
+
+def test_stacks_that_do_not_lie_end_to_end(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of matrices that have others between them are no rows of one product."""
+    large, b = whole(rng, (6, 9, 5)), whole(rng, (5, 7))
+    out = np.full((6, 12, 7), np.nan, "f4")
+    for x, result in ((large[::2], out[:3, :9]), (large[:, :4], out[:, :4]), (large, out[:, 3:])):
+        result[...] = np.nan
+        in_c(x, b, result, monkeypatch)
+        np.testing.assert_array_equal(result, x.astype("f8") @ b.astype("f8"))
+    assert np.isnan(out[3:, :3]).any() or np.isfinite(out).all()
+    turned = np.moveaxis(whole(rng, (2, 9, 3, 5)), 2, 0)
+    expected = turned.astype("f8") @ b.astype("f8")
+    np.testing.assert_array_equal(tw.matmul(turned, b), expected)
+    np.testing.assert_array_equal(tw.matmul(turned, b), expected)
+
+
+def test_stacks_of_other_shapes_are_refused(rng: np.random.Generator) -> None:
+    """As many matrices are not enough: axes agree one by one."""
+    a, b = whole(rng, (2, 3, 4, 4)), whole(rng, (2, 3, 4, 4))
+    tw.matmul(a, b)
+    for x, y, out in (
+        (a, b.reshape(3, 2, 4, 4), None),
+        (a, b, np.empty((3, 2, 4, 4), "f4")),
+        (a.reshape(6, 4, 4), b.reshape(6, 4, 4), np.empty((2, 3, 4, 4), "f4")),
+        (a[0, 0], b[0, 0], np.empty((1, 4, 4), "f4")),
+        (a[0, 0], b[0, 0, 0], np.empty((4, 1), "f4")),
+        (a[0, 0, 0], b[0, 0], np.empty((1, 4), "f4")),
+    ):
+        with pytest.raises(ArgumentError):
+            tw.matmul(x, y, out)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-0.5, 2.0), (0, 0.5)])
+def test_factors(
+    alpha: float, beta: float, dtype: str, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    a, b, c = (whole(rng, shape, dtype) for shape in ((9, 5), (5, 7), (9, 7)))
+    expected = alpha * (a.astype("f8") @ b.astype("f8")) + beta * c.astype("f8")
+    in_c(a, b, c, monkeypatch, alpha=alpha, beta=beta)
+    np.testing.assert_array_equal(c, expected)
+
+
+def test_a_beta_of_0_reads_no_output(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = whole(rng, (9, 5)), whole(rng, (5, 7))
+    out = np.full((9, 7), np.nan, "f4")
+    in_c(a, b, out, monkeypatch, alpha=2)
+    np.testing.assert_array_equal(out, 2 * (a.astype("f8") @ b.astype("f8")))
+    np.testing.assert_array_equal(in_c(a, b, None, monkeypatch, alpha=2), out)
+
+
+@pytest.mark.parametrize("beta", [0, 2])
+@pytest.mark.parametrize("written", ["f4", "f8"])
+@pytest.mark.parametrize("shape", [(9, 5), (3, 9, 5)])
+def test_vectors_of_an_epilogue(
+    shape: tuple[int, ...], written: str, beta: float, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Rows that have numbers of their own are not those of one product."""
+    bias = tw.Operand("bias", np.dtype(written), per="column")
+    row = tw.Operand("r", np.dtype(written), per="row")
+    a, b = whole(rng, shape, written), whole(rng, (5, 7), written)
+    named = {"bias": whole(rng, (7,), written), "r": whole(rng, (9,), written)}
+    out = whole(rng, (*shape[:-1], 7), written)
+    sums = a.astype("f8") @ b.astype("f8") + beta * out.astype("f8")
+    for epilogue, given, expected in (
+        (tw.acc + bias, ("bias",), sums + named["bias"]),
+        (tw.acc + bias * row, ("bias", "r"), sums + named["bias"] * named["r"][:, None]),
+        (tw.relu(tw.acc), (), np.maximum(sums, 0)),
+    ):
+        result = out.copy()
+        vectors = {name: named[name] for name in given}
+        in_c(a, b, result, monkeypatch, epilogue=epilogue, beta=beta, **vectors)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_what_is_read_and_written_in_another_type(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output that cannot hold the sums is two arrays to a kernel: C, and D."""
+    a, b, out = whole(rng, (9, 5)), whole(rng, (5, 7)), whole(rng, (9, 7), "f2")
+    expected = 0.5 * (a.astype("f8") @ b.astype("f8")) + out.astype("f8") + 1
+    in_c(a, b, out, monkeypatch, alpha=0.5, beta=1, epilogue=tw.acc + 1)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_what_does_not_fit_an_epilogue_is_refused(rng: np.random.Generator) -> None:
+    a, b, bias = whole(rng, (7, 5)), whole(rng, (5, 7)), whole(rng, (7,))
+    out = tw.matmul(a, b, epilogue=tw.acc + BIAS, bias=bias)
+    before = out.copy()
+    refused: list[dict[str, Any]] = [
+        {}, {"bias": bias[:6]}, {"bias": out[0]}, {"bias": bias, "more": bias},
+        {"other": bias}, {"bias": bias.astype("f8")}, {"bias": np.repeat(bias, 2)[::2]},
+    ]  # fmt: skip
+    for named in refused:
+        with pytest.raises((ArgumentError, TypeError)):
+            tw.matmul(a, b, out, epilogue=tw.acc + BIAS, **named)
+        np.testing.assert_array_equal(out, before)
+
+
+def test_numbers_that_are_no_doubles_are_decided_in_python(rng: np.random.Generator) -> None:
+    a, b, out = whole(rng, (7, 5)), whole(rng, (5, 7)), np.zeros((7, 7), "f4")
+    expected = 2 * (a.astype("f8") @ b.astype("f8"))
+    alphas: list[Any] = [2, np.float32(2), np.array(2.0)]
+    for alpha in alphas:
+        np.testing.assert_array_equal(tw.matmul(a, b, out, alpha=alpha), expected)
+    for wrong in ("2", None, 1j, 10**400):
+        with pytest.raises(ArgumentError):
+            tw.matmul(a, b, out, alpha=wrong)  # type: ignore[arg-type]
+    numbers = whole(rng, (7, 5), "i1"), whole(rng, (5, 7), "i1")
+    for _ in range(2):
+        found = tw.matmul(*numbers, alpha=3)
+        np.testing.assert_array_equal(
+            found, 3 * (numbers[0].astype("i8") @ numbers[1].astype("i8"))
+        )
+        with pytest.raises(ArgumentError, match="whole"):
+            tw.matmul(*numbers, alpha=0.5)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_packed_b(order: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.array(whole(rng, (9, 5)), order=order), whole(rng, (5, 7))
+    packed, bias, out = tw.pack(b), whole(rng, (7,)), whole(rng, (9, 7))
+    product_ = a.astype("f8") @ b.astype("f8")
+    expected = 2 * product_ + 3 * out.astype("f8") + bias
+    np.testing.assert_array_equal(in_c(a, packed, None, monkeypatch), product_)
+    scaled = {"alpha": 2, "beta": 3, "epilogue": tw.acc + BIAS, "bias": bias}
+    in_c(a, packed, out, monkeypatch, **scaled)
+    np.testing.assert_array_equal(out, expected)
+    for wrong in (a[:, :4], a.astype("f8"), out):
+        with pytest.raises(ArgumentError):
+            tw.matmul(wrong, packed, out)
+    np.testing.assert_array_equal(out, expected)
