@@ -262,10 +262,14 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     product = product_of(spec, target, name)
     if product.unit is None and not (is_plain(spec, target) and read.order == written.order):
         return schedule
-    if sizes[0] * sizes[1] * ITEMSIZE[written.type] <= core.second.size:
+    across, length = sizes[:2] if along == "n" else sizes[1::-1]
+    many = product.unit is None and across >= MANY_ROWS
+    passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
+    if many and length <= THIN and sizes[2] >= LARGE[2] and passing > core.second.size // 2:
+        return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=along)
+    if across * length * ITEMSIZE[written.type] <= core.second.size:
         return schedule
-    across = sizes[0] if along == "n" else sizes[1]
-    if product.unit is None and sizes[2] < LARGE[2] and across >= MANY_ROWS:
+    if many and sizes[2] < LARGE[2]:
         return _with_nest(schedule, of_short_sums(along))
     # Matrices are read again from the second cache as fast as they are multiplied.
     near = core.second.size if product.unit is not None else core.caches[0].size

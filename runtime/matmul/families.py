@@ -238,8 +238,10 @@ def class_of(
     in_rows = by_rows if fixed else not crosses(axes)
     if shape == "blocks" and in_rows and not converted:
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
-    if shape == "matrix" and one_by_one and given[across] < MANY_ROWS:
-        bounds.cut(along, given[along], SHORT_LINE // ITEMSIZE[types[0]] + 1)
+    if shape == "matrix" and one_by_one:
+        few = given[across] < MANY_ROWS
+        longest = SHORT_LINE // ITEMSIZE[types[0]] if few else THIN
+        bounds.cut(along, given[along], longest + 1)
     parallel = not alone and (fixed or given[3] >= PARALLEL_WORK)
     if not (alone or fixed):
         bounds.cut(3, given[3], PARALLEL_WORK)
@@ -544,7 +546,9 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
         steps = IN_PLACE if crosses(family.axes) else IN_PLACE_MANY
     else:
         steps = IN_PLACE_SHORT if near else IN_PLACE
-    return Schedule(loops=f"k{along}{across}k", block={"k": steps}, prefetch=ahead)
+    thin = many and not crosses(family.axes) and sizes.most["mn".index(along)] <= THIN
+    tiles = f"{across}{along}" if thin else f"{along}{across}"
+    return Schedule(loops=f"k{tiles}k", block={"k": steps}, prefetch=ahead)
 
 
 def _of_stack(family: Family) -> Schedule:
