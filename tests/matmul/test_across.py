@@ -29,9 +29,9 @@ def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("orders", list(product("CF", repeat=3)), ids="".join)
 def test_results_are_those_of_numpy(orders: tuple[str, str, str]) -> None:
-    """Of each pair of sizes one, added to C or not."""
-    first, *_ = lines = tuple(order == "F" for order in orders)
-    for index, (m, n, k) in enumerate(SIZES[first::2]):
+    """Of three sizes one, added to C or not."""
+    lines = tuple(order == "F" for order in orders)
+    for index, (m, n, k) in enumerate(SIZES[(lines[0] + 2 * lines[1] + lines[2]) % 3 :: 3]):
         beta = 2 * ((index + sum(lines)) % 2)
         a, b, out = (
             matrix(*shape, order)

@@ -12,6 +12,8 @@ MEANS = ("interpreted", "compiled", "native", "qemu", "header")
 RUNS = ("native", "qemu", "header")
 #: The target on which all cases of a list are tried.
 THOROUGH = "avx2"
+#: Targets of which so many other cases run that a list's may be fewer, whatever their features.
+FREQUENT = ("amx", "avx512", "neon", "scalar")
 T = TypeVar("T")
 #: The targets of which a run must try enough cases, those with more features among them.
 REQUIRED = (
@@ -69,8 +71,11 @@ def sampled(target: str, every: Iterable[T], one_of: int = 3) -> list[T]:
     """All of ``every`` on one target, and one of so many on each other, other ones on each.
 
     The more targets there are, the more of them try a case: the time of a run grows by little.
+    Those that many other tests try take half as many.
     """
+    cases = list(every)
     if target == THOROUGH:
-        return list(every)
-    first = zlib.crc32(target.encode()) % one_of
-    return list(every)[first::one_of]
+        return cases
+    one_of *= 2 if target.partition("+")[0] in FREQUENT else 1
+    one_of = max(1, min(one_of, len(cases)))
+    return cases[zlib.crc32(target.encode()) % one_of :: one_of]
