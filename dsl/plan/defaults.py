@@ -265,7 +265,8 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     across, length = sizes[:2] if along == "n" else sizes[1::-1]
     many = product.unit is None and across >= MANY_ROWS
     passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
-    if many and length <= THIN and sizes[2] >= LARGE[2] and passing > core.second.size // 2:
+    few = LARGE[1] <= length <= THIN
+    if many and few and sizes[2] >= LARGE[2] and passing > core.second.size // 2:
         return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=along)
     if across * length * ITEMSIZE[written.type] <= core.second.size:
         return schedule

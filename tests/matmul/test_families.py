@@ -192,6 +192,15 @@ def test_few_rows_stream_a_large_matrix() -> None:
         assert schedule_of(Family(F32, axes, found, Options(threads=1))).loops == loops
 
 
+def test_few_columns_of_many_rows_are_passed_a_row_of_tiles_at_a_time() -> None:
+    options = Options(threads=1)
+    for axes, loops in (((1, 1, 1), ("kmnk", "knmk")), ((0, 0, 0), ("knmk", "kmnk"))):
+        for few, expected in zip((128, 129), loops, strict=True):
+            sizes = (1000, few, 128) if axes[2] == 1 else (few, 1000, 128)
+            found = class_of(*sizes, F32, options, axes)
+            assert schedule_of(Family(F32, axes, found, options)).loops == expected
+
+
 def test_short_lines_along_k_are_turned() -> None:
     for axes, loops, packed in (((1, 0, 1), "mnk", "b"), ((1, 1, 0), "nmk", "a")):
         found = class_of(500, 400, 7, F32, Options(threads=1), axes)

@@ -101,6 +101,18 @@ def test_a_large_c_is_written_line_by_line() -> None:
         assert nest(planned(halves, "amx"))[0] == loops
 
 
+def test_few_columns_of_many_rows_are_passed_a_row_of_tiles_at_a_time() -> None:
+    """A is read once then; where both stay in a cache, or lines are long, tiles lie as always."""
+    sizes = ((8000, 64, "mnk"), (128, 64, "nmk"), (64, 8000, "nmk"), (8000, 3, "mnk"))
+    for m, n, loops in sizes:
+        found = planned(tw.Gemm(m, n, 64))
+        assert nest(found)[0] == loops
+        assert found.vectorize == ("n" if n > 3 else "k")
+    columns = tw.Matrix("f32", "F")
+    turned = planned(tw.Gemm(64, 8000, 64, a=columns, b=columns, c=columns))
+    assert (nest(turned)[0], turned.vectorize) == ("nmk", "m")
+
+
 def test_tiles_that_lie_side_by_side_follow_each_other() -> None:
     """All tiles of a row, of what is left over too, where the loop over rows is the outer one."""
     sizes: Any = {each: tw.dim(each) for each in ("m", "n", "k", "ldb")}
