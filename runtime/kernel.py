@@ -17,6 +17,7 @@ from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.descriptor import descriptor
+from tilewright.runtime.call.session import Session, ask_consent
 from tilewright.runtime.machine import host, threadpools
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.argument_checks import Checked
     from tilewright.runtime.call.frame import Frame
     from tilewright.runtime.call.packed_matrix import PackedMatrix
-    from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
 
@@ -136,8 +136,6 @@ class Kernel:
         library = self._entry.library
         host.check_thread(self._target)
         if self._target.unit:
-            from tilewright.runtime.call.session import ask_consent
-
             ask_consent(self._target.unit, self._target.consent)
         self._symbol = dispatch.symbol(library, self.name)
         invoke = dispatch.symbol(library, f"{self.name}_invoke")
@@ -524,8 +522,6 @@ class Kernel:
         it back. Sessions may lie in each other. It changes nothing for kernels that configure
         nothing, and emulated ones, whose calls run in a process of their own.
         """
-        from tilewright.runtime.call.session import Session
-
         if self.emulated is not None or not self._configures():
             return Session(None, None)
         load, release = (self._function(name) for name in ("configure", "release"))
