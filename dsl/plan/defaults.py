@@ -263,11 +263,14 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     if product.unit is None and not (is_plain(spec, target) and read.order == written.order):
         return schedule
     across, length = sizes[:2] if along == "n" else sizes[1::-1]
+    vectorize = None if product.unit is not None else along
+    in_lines = replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
     many = product.unit is None and across >= MANY_ROWS
+    # What passes once for each column of tiles otherwise, of few columns.
     passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
     few = LARGE[1] <= length <= THIN
     if many and few and sizes[2] >= LARGE[2] and passing > core.second.size // 2:
-        return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=along)
+        return in_lines
     if across * length * ITEMSIZE[written.type] <= core.second.size:
         return schedule
     if many and sizes[2] < LARGE[2]:
@@ -275,10 +278,7 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     # Matrices are read again from the second cache as fast as they are multiplied.
     near = core.second.size if product.unit is not None else core.caches[0].size
     again = sizes[2] * getattr(spec, along) * ITEMSIZE[product.along]
-    if again > near // 2:
-        return schedule
-    vectorize = None if product.unit is not None else along
-    return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
+    return schedule if again > near // 2 else in_lines
 
 
 def asking_ahead(

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.spec.types import ELEMENTS
 
 from .dtypes import preferred
-from .memory import makes_arrays
+from .memory import new_array
 from .views import torch_if_loaded
 
 
@@ -30,7 +30,7 @@ def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
         dtype = torch_type(torch, type_)
         if dtype is not None:
             return partial(torch.empty, dtype=dtype, device="cpu")
-    return makes_arrays(preferred(type_))
+    return partial(new_array, dtype=preferred(type_))
 
 
 def is_tensor(value: Any) -> bool:

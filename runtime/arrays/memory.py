@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
@@ -57,17 +56,6 @@ def new_array(shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"] = "C"
         return made
     large: Array = aligned(made.nbytes).view(dtype).reshape(shape, order=order)
     return large
-
-
-def makes_arrays(dtype: np.dtype[Any]) -> Callable[[tuple[int, ...]], Array]:
-    """What makes new arrays of a shape, as ``new_array`` does, and small ones as soon as numpy."""
-    empty = np.empty
-
-    def make(shape: tuple[int, ...]) -> Array:
-        made: Array = empty(shape, dtype)
-        return made if made.nbytes < LARGE else new_array(shape, dtype)
-
-    return make
 
 
 def at(

@@ -25,6 +25,8 @@ def is_number(value: Any) -> bool:
 
     An array without axes is one if what it holds is.
     """
+    if type(value) is float or type(value) is int:
+        return True
     if type(value) is np.ndarray and value.ndim == 0:
         value = value[()]
     if isinstance(value, (int, float, np.integer, np.floating)):

@@ -77,6 +77,11 @@ class PackedB(NamedTuple):
         k, n = self.matrix.shape
         return k, n
 
+    @property
+    def ndim(self) -> int:
+        """2: it is one matrix."""
+        return len(self.shape)
+
 
 def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     """``b``, a k x n array or tensor in any order, packed for ``tw.matmul(a, packed)``.

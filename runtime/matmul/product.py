@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -117,34 +117,27 @@ def matmul(
     """
     if (
         alpha == 1 and beta == 0 and epilogue is None and threads is None
-        and not deterministic and target == "host" and not operands
+        and not deterministic and target == "host" and not operands and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
             out = _new(a, b)
         if out is not None and _usual.decide((a, b, out)) == 0:
             return out
-        if type(b) is PackedB and (done := _of_packed(a, b, out, _USUAL, _usual)) is not None:
-            return done
         return _general(a, b, out, {}, _USUAL)
     reads = not _is(beta, 0)
     scaled = reads or not _is(alpha, 1)
     options, routes = _asked_for(scaled, reads, epilogue, threads, bool(deterministic), target)
-    scalars = (alpha, beta) if scaled else ()
-    if routes is not None and type(b) is PackedB:
-        if (done := _of_packed(a, b, out, options, routes, operands, scalars)) is not None:
-            return done
-    elif routes is not None:
-        if out is None and not reads:
-            out = _new(a, b)
-        if out is not None and routes.run((a, b, out), operands, scalars):
-            return out
+    if routes is not None and (type(b) is not PackedB or _serves(b, a, options)):
+        made = _new(a, b) if out is None and not reads else out
+        factor = b.matrix if type(b) is PackedB else b
+        scalars = (alpha, beta) if scaled else ()
+        if made is not None and routes.run((a, factor, made), operands, scalars):
+            return made
     named = {"alpha": alpha, "beta": beta, **operands} if scaled else operands
     return _general(a, b, out, named, options)
 
 
 def _is(value: Any, number: int) -> bool:
-    if type(value) is float or type(value) is int:
-        return value == number
     return is_number(value) and bool(value == number)
 
 
@@ -193,12 +186,9 @@ def _asked_for(
     return found
 
 
-_NOTHING: Mapping[str, Any] = {}
 Maker = Callable[[tuple[int, ...]], Any]
-#: What makes results of a shape, by the dtypes of a and b.
-_made: dict[tuple[Any, Any], Maker] = {}
-#: The same for tensors, by the type of a.
-_tensors: dict[type, dict[tuple[Any, Any], Maker]] = {}
+#: What makes results of a shape, by the type of a, and then by its dtype and what b holds.
+_makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
 
 
 # Found and loaded while this module is imported, and not by the first product.
@@ -208,36 +198,26 @@ dispatch.prepare()
 
 def _new(a: Any, b: Any) -> Any:
     """A new output of two arrays that fit; None where Python has to look closer."""
-    kind = type(a)
-    if kind is np.ndarray and type(b) is np.ndarray:
-        make = _made.get((a.dtype, b.dtype))
-    elif kind in _tensors:
-        make = _tensors[kind].get((a.dtype, getattr(b, "dtype", None)))
-    else:
-        return None
+    make = _maker_of(a, b)
     shape = None if make is None else _new_shape(a, b)
     return None if make is None or shape is None else make(shape)
 
 
-def _of_packed(
-    a: Any,
-    b: PackedB,
-    out: Any,
-    options: Options,
-    routes: Routes,
-    operands: Mapping[str, Any] = _NOTHING,
-    scalars: tuple[Any, ...] = (),
-) -> Any:
-    """The product with a packed b, if C decides about it; None where Python has to look closer."""
-    known = _made if type(a) is np.ndarray else _tensors.get(type(a), {})
-    make = known.get((a.dtype, (b.a, b.factor))) if known else None
-    if make is None or options.target != b.target or b.quantize is not None:
-        return None
-    if out is None:
-        if options.reads or not a.ndim:
-            return None
-        out = make((*a.shape[:-1], b.matrix.shape[1]))
-    return out if routes.run((a, b.matrix, out), operands, scalars) else None
+def _maker_of(a: Any, b: Any) -> Maker | None:
+    """What makes results of such arrays; None where no such product was computed before."""
+    known = _makers.get(type(a))
+    return None if known is None else known.get((a.dtype, _held_by(b)))
+
+
+def _held_by(b: Any) -> Any:
+    """What tells elements of b from others: of a packed one that of A, too."""
+    return (b.a, b.factor) if type(b) is PackedB else getattr(b, "dtype", None)
+
+
+def _serves(b: PackedB, a: Any, options: Options) -> bool:
+    """Whether C may multiply ``a`` with a packed b: it was packed for that, and was before."""
+    packed_for = b.quantize is None and options.target == b.target
+    return packed_for and _maker_of(a, b) is not None
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
@@ -257,12 +237,8 @@ def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
 
 def _remember(a: Any, b: Any, type_: str) -> None:
     """Have results of such arrays made of ``type_``, as that of ``a`` and ``b`` is."""
-    packed = isinstance(b, PackedB)
-    if isinstance(a, np.ndarray) and (packed or isinstance(b, np.ndarray)):
-        _made[a.dtype, (b.a, b.factor) if packed else b.dtype] = maker(a, type_)
-    elif is_tensor(a) and (packed or is_tensor(b)):
-        of_a = _tensors.setdefault(type(a), {})
-        of_a[a.dtype, (b.a, b.factor) if packed else b.dtype] = maker(a, type_)
+    if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
+        _makers.setdefault(type(a), {})[a.dtype, _held_by(b)] = maker(a, type_)
 
 
 # --- any call ----------------------------------------------------------------------------------

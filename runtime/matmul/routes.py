@@ -113,15 +113,15 @@ def _route(family: Family, kernel: Kernel, operands: int) -> list[int]:
         *(ITEMSIZE[type_] for type_ in family.types),
         *family.axes,
         *family.sizes.least, *family.sizes.most,
-        2 if b.packed else _takes(family), *family.sizes.total,
+        _takes(family.sizes, packed=b.packed), *family.sizes.total,
         *_lies(family.sizes), family.sizes.above, twice,
         len(slots), *slots, *[0] * (LIMITS["slots"] - len(slots)),
     ]  # fmt: skip
 
 
-def _takes(family: Family) -> int:
+def _takes(sizes: Class, *, packed: bool) -> int:
     """What the kernel takes: TW_ONE, TW_STACK or TW_ANY."""
-    return 1 if family.sizes.stacked else 2 if family.sizes.shape in ("thin", "blocks") else 0
+    return 1 if sizes.stacked else 2 if packed or sizes.shape in ("thin", "blocks") else 0
 
 
 def _lies(sizes: Class) -> tuple[int, int]:
