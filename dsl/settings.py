@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from .errors import TilewrightError
 
@@ -11,40 +10,58 @@ from .errors import TilewrightError
 _CROSS = "TILEWRIGHT_CC_"
 
 
-class Settings(NamedTuple):
-    """A snapshot of the environment.
+class Settings:
+    """What the environment says now: a variable is read when it is asked for."""
 
-    ``cache_dir``  TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache).
-    ``user_cache`` XDG_CACHE_HOME: where Linux users want their caches (default: ~/.cache).
-    ``data_dir``   TILEWRIGHT_DATA_DIR: where calibrations and tunings lie (default: user data).
-    ``user_data``  XDG_DATA_HOME: where Linux users want their data (default: ~/.local/share).
-    ``compiler``   CC: the native compiler command; may contain spaces and options.
-    ``emulate``    TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native.
-    ``compile_seconds``  TILEWRIGHT_COMPILE_SECONDS: how long a compiler may take for one file
-    (default: 600).
-    """
+    __slots__ = ()
 
-    cache_dir: str | None
-    user_cache: str | None
-    data_dir: str | None
-    user_data: str | None
-    compiler: str | None
-    emulate: bool
-    compile_seconds: float
+    @property
+    def cache_dir(self) -> str | None:
+        """TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache)."""
+        return _text("TILEWRIGHT_CACHE_DIR")
+
+    @property
+    def user_cache(self) -> str | None:
+        """XDG_CACHE_HOME: where Linux users want their caches (default: ~/.cache)."""
+        return _text("XDG_CACHE_HOME")
+
+    @property
+    def data_dir(self) -> str | None:
+        """TILEWRIGHT_DATA_DIR: where calibrations and tunings lie (default: user data)."""
+        return _text("TILEWRIGHT_DATA_DIR")
+
+    @property
+    def user_data(self) -> str | None:
+        """XDG_DATA_HOME: where Linux users want their data (default: ~/.local/share)."""
+        return _text("XDG_DATA_HOME")
+
+    @property
+    def compiler(self) -> str | None:
+        """CC: the native compiler command; may contain spaces and options."""
+        return _text("CC")
+
+    @property
+    def emulate(self) -> bool:
+        """TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native."""
+        return os.environ.get("TILEWRIGHT_EMULATE", "") not in ("", "0")
+
+    @property
+    def compile_seconds(self) -> float:
+        """TILEWRIGHT_COMPILE_SECONDS: how long a compiler may take for one file (default: 600)."""
+        return _seconds("TILEWRIGHT_COMPILE_SECONDS", 600.0)
+
+
+_SETTINGS = Settings()
 
 
 def settings() -> Settings:
-    """The settings in force now."""
-    get = os.environ.get
-    return Settings(
-        cache_dir=get("TILEWRIGHT_CACHE_DIR") or None,
-        user_cache=get("XDG_CACHE_HOME") or None,
-        data_dir=get("TILEWRIGHT_DATA_DIR") or None,
-        user_data=get("XDG_DATA_HOME") or None,
-        compiler=get("CC") or None,
-        emulate=get("TILEWRIGHT_EMULATE", "") not in ("", "0"),
-        compile_seconds=_seconds("TILEWRIGHT_COMPILE_SECONDS", 600.0),
-    )
+    """The settings; asking costs nothing, each of them a look at the environment."""
+    return _SETTINGS
+
+
+def _text(name: str) -> str | None:
+    """A variable; None where it is empty or absent."""
+    return os.environ.get(name) or None
 
 
 def _seconds(name: str, default: float) -> float:

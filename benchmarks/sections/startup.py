@@ -1,4 +1,4 @@
-"""What starting costs: importing cached kernels, compiling new ones, rendering many variants.
+"""What starting costs: importing cached kernels, a first product, compiling, rendering variants.
 
 Each is measured in processes of its own with a cache of its own.
 """
@@ -19,21 +19,26 @@ from benchmarks.measure.native import MissingError
 from benchmarks.measure.options import Options
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-IMPORT_MS, COMPILE_S, RENDER_S = 60.0, 4.0, 20.0
+IMPORT_MS, FIRST_MS, COMPILE_S, RENDER_S = 60.0, 1.0, 4.0, 20.0
 
 
 def run(options: Options) -> Section:
-    """Run the three programs; the import is repeated, the others are long enough."""
+    """Run the four programs; those that are short are repeated."""
     times = 5 if options.effort.rounds < 10 else 15
     with TemporaryDirectory() as cache:
         compiled = _seconds("new_kernels", cache, options.target)
     with TemporaryDirectory() as cache:
         _seconds("cached_kernels", cache, options.target)
         warm = [_seconds("cached_kernels", cache, options.target) for _ in range(times)]
+        _seconds("first_product", cache, options.target)
+        first = [_seconds("first_product", cache, options.target) for _ in range(times)]
         rendered = _seconds("many_variants", cache, options.target)
     figures = (
         Figure(
             "import of 20 cached kernels", 1e3 * statistics.median(warm), IMPORT_MS, True, " ms"
+        ),
+        Figure(
+            "first tw.matmul of a process", 1e3 * statistics.median(first), FIRST_MS, True, " ms"
         ),
         Figure("20 new kernels of a family", compiled, COMPILE_S, True, " s"),
         Figure("1000 variants planned and rendered", rendered, RENDER_S, True, " s"),

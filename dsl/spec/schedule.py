@@ -292,9 +292,13 @@ def _block(block: Any) -> tuple[tuple[str, int], ...]:
     """The blocks in alphabetical order, from a mapping or from pairs as JSON has them."""
     if block is None:
         return ()
-    pairs = list(block.items()) if isinstance(block, Mapping) else block
+    pairs: Any = [None]
+    if isinstance(block, (tuple, list)):
+        pairs = block
+    elif isinstance(block, Mapping):
+        pairs = block.items()
     sizes: dict[str, int] = {}
-    for pair in pairs if isinstance(pairs, (tuple, list)) else [None]:
+    for pair in pairs:
         letter, size = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else ("", 0)
         whole = _whole(size, "block")
         known = isinstance(letter, str) and letter in ("m", "n", "k") and letter not in sizes

@@ -24,15 +24,14 @@ class _Packer:
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        self.dims: list[Dim] = []
-        for parameter in signature.sizes:
-            if parameter.dim not in self.dims:
-                self.dims.append(parameter.dim)
+        #: Dims of one name are equal.
+        self.dims: list[Dim] = list({p.dim.name: p.dim for p in signature.sizes}.values())
+        self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
 
     def size(self, size: Size | None) -> tuple[int, int]:
         if size is None:
             return _ABSENT
-        return (self.dims.index(size), 0) if isinstance(size, Dim) else (-1, size)
+        return (self.numbers[size.name], 0) if isinstance(size, Dim) else (-1, size)
 
     def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
         """The fields of struct tw_array."""
@@ -68,7 +67,7 @@ def descriptor(
     packer = _Packer(signature)
     arrays = [packer.array(parameter, static) for parameter in signature.arrays]
     output = signature.arrays.index(signature.output)
-    slots = [packer.dims.index(parameter.dim) for parameter in signature.sizes]
+    slots = [packer.numbers[parameter.dim.name] for parameter in signature.sizes]
     words = [
         *functions,
         id(np.ndarray), id(tuple), id(PackedMatrix), object.__basicsize__, tuple.__basicsize__,

@@ -15,6 +15,8 @@ from types import TracebackType
 
 from tilewright.errors import TargetError
 
+from . import abi
+
 
 @cache
 def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
@@ -41,12 +43,10 @@ def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
 
 def _system_call(words: tuple[int, ...]) -> int:
     """Make a system call: 0, or the number of its error."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(*(ctypes.c_long(word) for word in words)) == 0:
-        return 0
-    return ctypes.get_errno()
+    this_process = abi.backend.load_library(None, abi.backend.RTLD_NOW)
+    takes_words = abi.function_type(("long",) * len(words), "long")
+    call = this_process.load_function(takes_words, "syscall")
+    return 0 if call(*words) == 0 else int(abi.backend.get_errno())
 
 
 class _Stack(threading.local):

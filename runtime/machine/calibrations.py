@@ -35,6 +35,8 @@ FORMAT = 1
 _LONGEST = 1 << 20
 #: What stands behind the + for measured numbers.
 _NAME = re.compile(r"core[0-9a-f]{8}")
+#: What a file's name has "_" for.
+_NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 class Measured(NamedTuple):
@@ -64,7 +66,7 @@ def path_of(processor: str) -> Path:
     """The file of a processor; of the compiler too, where the environment names one."""
     named = settings().compiler
     parts = [processor] if named is None else [processor, named]
-    text = re.sub(r"[^a-z0-9]+", "_", " ".join(parts).lower()).strip("_")
+    text = _NO_LETTERS.sub("_", " ".join(parts).lower()).strip("_")
     if named is not None or len(text) > 80:  # of commands that differ in what is no letter
         text = f"{text[:80]}_{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
     return folders.data_directory() / "cores" / f"{text}.json"

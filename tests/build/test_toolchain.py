@@ -275,7 +275,7 @@ def test_a_compiler_that_does_not_end_is_ended(
 def test_what_is_no_time_is_refused(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_COMPILE_SECONDS", seconds)
     with pytest.raises(TilewrightError, match=f"(?s)is not a time.*{seconds}.*positive number"):
-        settings()
+        _ = settings().compile_seconds
 
 
 def test_clang_does_not_follow_a_row_of_scalars(
