@@ -90,11 +90,14 @@ def test_threads_must_gain_what_the_cores_do(product: float, cores: float, met: 
 
 @here
 def test_threads_are_measured_beside_the_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, said = options()
+    chosen, said = options("^32x32x32$")
     monkeypatch.setattr(threads, "QUANTUM", 1e-3)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     section = threads.run(chosen)
-    (row,) = section.rows
+    row, *chosen_by_size = section.rows
+    assert [(each["types"], each["shape"]) for each in chosen_by_size] == [
+        ("f32", "32x32x32"), ("f64", "32x32x32"),
+    ]  # fmt: skip
     for name in ("product", "cores"):
         gain = row[name]
         assert isinstance(gain, float)

@@ -1,4 +1,4 @@
-"""What a loop in upper case gains: a product by ``loops="NMk"`` on one thread and on two.
+"""What a second thread gains: of a kernel with a loop in upper case, and of ``tw.matmul``.
 
 Two processors may be one core's, or another program's: threads then gain nothing, whoever makes
 them. So the chains of the peak run on two threads as well, in the same rounds. Where these do not
@@ -17,6 +17,7 @@ from threading import Barrier
 import numpy as np
 from rich.console import Console
 
+from benchmarks.matmul import two_threads
 from benchmarks.measure import kernels, peak
 from benchmarks.measure.figures import Figure, Section
 from benchmarks.measure.native import Call, Effort, calls_in, seconds
@@ -55,7 +56,7 @@ class Gain:
         if not self.figures:
             console.print(
                 f"There are no {THREADS} idle cores here: below {IDLE} times for the chains, "
-                "nothing is demanded of the product."
+                "nothing is demanded of products."
             )
 
 
@@ -72,7 +73,11 @@ def run(options: Options) -> Section:
     product, cores = (median(column) for column in zip(*rounds, strict=True))
     found = Gain(product, cores, cpus)
     found.tell(options.console, options.target)
-    return Section("threads", found.figures, (asdict(found),))
+    chosen = two_threads.measured(options)
+    two_threads.tell(chosen, options.console)
+    demanded = two_threads.figures(chosen) if found.figures else ()
+    records = ({**row._asdict(), "shape": str(row.shape)} for row in chosen)
+    return Section("threads", (*found.figures, *demanded), (asdict(found), *records))
 
 
 def _products(options: Options) -> tuple[Call, Call]:

@@ -208,6 +208,8 @@ def class_of(
     shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
     alone = options.threads == 1 or (options.threads is None and usable_cpus() == 1)
+    if not (alone or fixed):
+        alone = not bounds.cut(3, given[3], PARALLEL_WORK)
     one_by_one = alone and not (fixed or converted or along_k)
     unit = converted and identify(options.target).unit
     if converted and not fixed and axes[:2] == (1, 0):
@@ -242,10 +244,7 @@ def class_of(
         few = given[across] < MANY_ROWS
         longest = SHORT_LINE // ITEMSIZE[types[0]] if few else THIN
         bounds.cut(along, given[along], longest + 1)
-    parallel = not alone and (fixed or given[3] >= PARALLEL_WORK)
-    if not (alone or fixed):
-        bounds.cut(3, given[3], PARALLEL_WORK)
-    return Class(shape, parallel, tuple(bounds.least), tuple(bounds.most))  # type: ignore[arg-type]
+    return Class(shape, not alone, tuple(bounds.least), tuple(bounds.most))  # type: ignore[arg-type]
 
 
 class _Bounds(NamedTuple):

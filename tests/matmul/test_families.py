@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -265,6 +266,22 @@ def test_threads_are_offered_to_what_takes_long() -> None:
         loops = schedule_of(Family(F32, (1, 1, 1), sizes, Options())).loops
         assert (loops != (loops or "").lower()) is parallel
     assert not class_of(500, 500, 500, F32, Options(threads=1)).parallel
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("types", [F32, BF16])
+def test_what_is_too_small_for_threads_is_computed_as_by_one(
+    types: tuple[str, str, str], axes: tuple[int, int, int]
+) -> None:
+    one, two = Options(threads=1), Options(threads=2)
+    small = [sizes for sizes in SIZES if math.prod(sizes) < PARALLEL_WORK]
+    assert small
+    for sizes in small:
+        apart, offered = (class_of(*sizes, types, options, axes) for options in (one, two))
+        assert not offered.parallel
+        assert offered.most == (*apart.most[:3], min(apart.most[3], PARALLEL_WORK - 1))
+        mine, others = (Family(types, axes, *each) for each in ((apart, one), (offered, two)))
+        assert (spec_of(mine), schedule_of(mine)) == (spec_of(others), schedule_of(others))
 
 
 def test_a_column_has_one_column_and_a_row_one_row() -> None:

@@ -1,0 +1,91 @@
+"""What a second thread gains where ``tw.matmul`` chooses how many compute.
+
+Most products of at most 512 in each direction are below the size from which it offers them to two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import tilewright as tw
+from benchmarks.matmul.products import rounds_of
+from benchmarks.measure.figures import Figure
+from benchmarks.measure.operands import WrongResultError
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import Shape
+
+THREADS = 2
+TYPES = {"f32": np.float32, "f64": np.float64}
+LARGE = tuple(Shape(n, n, n) for n in (1024, 1536, 2048))
+#: Squares on both sides of the size from which there are two threads, and as many at random.
+SQUARES = tuple(Shape(n, n, n) for n in (32, 96, 160, 192, 208, 224, 256, 320, 384, 512))
+MOST = 512
+#: Times as fast as one thread, at least. Most of the others run as on one thread, but for noise.
+OF_LARGE, OF_OTHERS = 1.9, 0.97
+
+
+class Row(NamedTuple):
+    """How many times as fast two threads are as one, the median of the rounds."""
+
+    types: str
+    shape: Shape
+    gain: float
+
+    @property
+    def large(self) -> bool:
+        """Whether all its sizes are beyond those of which two threads may gain nothing."""
+        return min(self.shape.m, self.shape.n, self.shape.k) > MOST
+
+
+def measured(options: Options) -> tuple[Row, ...]:
+    """Time every product that ``--only`` leaves."""
+    rng = np.random.default_rng(options.seed)
+    random = (Shape(*map(int, rng.integers(1, MOST + 1, 3))) for _ in SQUARES)
+    shapes = [shape for shape in (*LARGE, *SQUARES, *random) if options.wants(shape)]
+    asked = [(types, shape) for types in TYPES for shape in shapes]
+    shown = track(asked, "two threads", console=options.console, transient=True)
+    return tuple(_row(types, shape, options) for types, shape in shown)
+
+
+def _row(types: str, shape: Shape, options: Options) -> Row:
+    rng, dtype = np.random.default_rng(options.seed), TYPES[types]
+    a, b = (
+        rng.integers(-2, 3, sizes).astype(dtype)
+        for sizes in ((shape.m, shape.k), (shape.k, shape.n))
+    )
+    exact, out = a.astype(np.float64) @ b, np.empty((shape.m, shape.n), dtype)
+    calls = {
+        "one": lambda: tw.matmul(a, b, out, threads=1),
+        "two": lambda: tw.matmul(a, b, out, threads=THREADS),
+    }
+    for who, call in calls.items():
+        if (call() != exact).any():
+            raise WrongResultError(f"{who}: {shape} {types} is wrong")
+    seconds = rounds_of(calls, options.effort)
+    return Row(types, shape, float(np.median(seconds["one"] / seconds["two"])))
+
+
+def tell(rows: Sequence[Row], console: Console) -> None:
+    """Print every product with what the second thread gains."""
+    table = Table(title=f"tw.matmul on {THREADS} threads, times as fast as on one")
+    for heading in ("m x n x k", *TYPES):
+        table.add_column(heading, justify="left" if heading == "m x n x k" else "right")
+    for shape in dict.fromkeys(row.shape for row in rows):
+        gains = {row.types: f"{row.gain:.2f}" for row in rows if row.shape == shape}
+        table.add_row(str(shape), *(gains[types] for types in TYPES))
+    console.print(table)
+
+
+def figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    """What is demanded of them."""
+    for large, most in ((True, OF_LARGE), (False, OF_OTHERS)):
+        gains = [row.gain for row in rows if row.large == large]
+        if gains:
+            of = "1024 and above" if large else f"1 to {MOST}"
+            yield Figure(f"two threads to one, products of {of}, least", min(gains), most)
