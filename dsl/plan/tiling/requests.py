@@ -49,6 +49,7 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
         source=_source(plan),
         converts=_converts(plan),
         stride=_stride(plan),
+        lines=(_line(plan, plan.along), _line(plan, plan.across)),
         spare=_spare(plan),
         unit=plan.target.matrix if plan.product.op.form == "matrix" else None,
         sums=plan.target.matrix if plan.product.op.form == "block" else None,
@@ -293,6 +294,21 @@ def _stride(plan: Plan) -> int:
         return 0  # whole lines of bytes
     step = value(along.strides["k"]) if not plan.dot else None
     return (step or 0) * plan.product.depth * ITEMSIZE[along.type]
+
+
+def _line(plan: Plan, d: str) -> int:
+    """Bytes from one line along K of an operand to the next, where they are read as they are.
+
+    0 where vectors do not lie along K, there is one line, all begin in their place, or it is
+    unknown.
+    """
+    operand = plan.input_of(d)
+    packed = operand.packed or operand.name in plan.packs
+    if not plan.dot or packed or value(plan.sizes[d]) == 1:
+        return 0
+    held = plan.product.along if d == plan.along else plan.product.across
+    stride = value(operand.strides[d])
+    return stride * ITEMSIZE[operand.type] if stride and operand.type == held else 0
 
 
 def _lane_forms(plan: Plan) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ class TileShape:
     along a vector. In the registers of ``unit`` the accumulators and factors are matrices, and a
     step takes ``groups`` groups of K; in those of ``sums`` the accumulators alone. ``latency`` is
     the multiply-add's, 0 the core's; ``converts``: elements alone are converted in steps;
-    ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned. ``zeros``
+    ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned; ``lines``
+    those from line to line along the vectors, and across, where the vectors lie along K. ``zeros``
     vectors are taken by loads of a tail of K, whose other lanes are 0. A load reads as many factors
     that are vectors as ``several`` says, most first, () one. ``scalars_apart`` is the target's.
     With ``scaled`` a step is a block of K, whose sums have registers of their own until scaled.
@@ -90,6 +91,7 @@ class TileShape:
     latency: int = 0
     converts: bool = False
     stride: int = 0
+    lines: tuple[int, int] = (0, 0)
     scalars_apart: bool = False
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
@@ -188,9 +190,14 @@ class TileShape:
 
     def touched(self, core: Core) -> float:
         """The loads of a K step, with what a vector costs more that reaches into a second line."""
+        if self.unit is not None:
+            return self.loads
+        vectors = [(self.stride, self.vectors)]
+        if self.form == "along_k":
+            vectors = list(zip(self.lines, (self.columns, self.bands), strict=True))
         size = self.vector.nbytes
-        beyond = (size - gcd(self.stride, size)) / core.line * core.crossing
-        return self.loads + (self.vectors * beyond if self.unit is None else 0)
+        beyond = sum(count * (size - gcd(stride, size)) for stride, count in vectors)
+        return self.loads + beyond / core.line * core.crossing
 
     def loading(self, core: Core) -> float:
         """The cycles of these; an element across that is spread is a load as narrow as it is."""
@@ -235,7 +242,8 @@ class TileRequest:
     overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
-    ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
+    ``stride`` bytes lie between the vectors of one step and the next, ``lines`` as in
+    ``TileShape``. ``several`` is that of
     ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at
     once. ``far``: what a matrix unit reads comes from the second cache. ``kept``: so many
     rows along the vectors, and across them, lie in the first cache at once, where they are read in
@@ -261,6 +269,7 @@ class TileRequest:
     source: str = ""
     converts: bool = False
     stride: int = 0
+    lines: tuple[int, int] = (0, 0)
     unit: MatrixUnit | None = None
     sums: MatrixUnit | None = None
     scalars_apart: bool = False
@@ -382,6 +391,7 @@ class Way:
             latency=one.latency,
             converts=one.converts,
             stride=one.stride,
+            lines=one.lines,
             scalars_apart=one.scalars_apart,
             scaled=one.scaled,
             several=one.several,
@@ -404,7 +414,7 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
     if request.dot:
         zeros = vector.mask.zeros if vector.mask else 0
         op = product.form(vector, "broadcast") or plain
-        one = replace(one, form="along_k", op=op, zeros=zeros)
+        one = replace(one, form="along_k", op=op, zeros=zeros, lines=request.lines)
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(
