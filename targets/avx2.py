@@ -95,6 +95,7 @@ TARGET = Target(
     registers=16,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4, shared=1),
+    threads=2,
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
     hints=CompilerHints(constraint="x", operands=True, pointers=False, lanes=False, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),

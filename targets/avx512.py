@@ -184,6 +184,7 @@ TARGET = Target(
     registers=32,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shared=1),
+    threads=2,
     hints=CompilerHints(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
     emulation=HEADER,
     features={

@@ -120,6 +120,7 @@ TARGET = Target(
         )
     ),
     core=Core(fma_latency=7, fma_units=4, loads=2, stores=2, issue=8, shuffles=4, speeds=_SPEEDS),
+    threads=8,
     features=processors("power10"),
     hints=CompilerHints(constraint="wa", operands=False, pointers=False, lanes=False, spare=2),
     emulation=Emulation(qemu="qemu-ppc64le", cpu="power10"),

@@ -134,15 +134,22 @@ class Core:
         """What the core does with vectors of ``size`` bytes."""
         return self._at.get(size, self)
 
-    @property
-    def beside_neighbour(self) -> Core:
-        """The core while its other thread works: loads, and lines from caches, take half as long
-        again, as was measured of Emerald Rapids in many a round.
+    def busy(self, issue: float, loads: float, lines: float) -> Core:
+        """The core while another thread of it is at work, by which its rates are divided.
+
+        ``lines`` is that of caches and memory. Multiply-adds keep theirs: few threads start two a
+        cycle.
         """
-        widths = tuple(replace(each, loads=each.loads / 1.5) for each in self.widths)
-        caches = tuple(replace(each, rate=each.rate / 1.5) for each in self.caches)
-        loads, memory = self.loads / 1.5, self.memory / 1.5
-        return replace(self, loads=loads, widths=widths, caches=caches, memory=memory)
+        widths = tuple(replace(each, loads=each.loads / loads) for each in self.widths)
+        caches = tuple(replace(each, rate=each.rate / lines) for each in self.caches)
+        return replace(
+            self,
+            issue=self.issue / issue,
+            loads=self.loads / loads,
+            memory=self.memory / lines,
+            widths=widths,
+            caches=caches,
+        )
 
     def speed(self, mnemonic: str) -> Speed | None:
         """That of the multiply-add, of the vectors of ``at``; None where none is known."""

@@ -72,6 +72,7 @@ class Target:
     need none. ``fence`` is the statement behind stores past the caches, which are in no order with
     others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there
     are of vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
+    ``threads`` are those that may share a core, whose number of a machine nobody here may be told.
     ``set_aside`` is the matrix unit of a target that is seen without it, for a part of a kernel.
     """
 
@@ -97,6 +98,7 @@ class Target:
     hints: CompilerHints | None = None
     core_source: str = "the target's own numbers"
     scalars_apart: bool = False
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.registers < 4:
@@ -118,6 +120,15 @@ class Target:
                     got=f"vectors of {', '.join(sorted(elements))}",
                     expected=f"one of {', '.join(sorted(missing))} as well",
                 )
+
+    @property
+    def states(self) -> tuple[tuple[float, Core], ...]:
+        """Shares of time, and what the core is in them: alone, and beside a thread that is busy.
+
+        Such a thread mostly takes operations away, which the core starts at 0.4 of its rate then,
+        and now and then loads, as sampled on Emerald Rapids (``docs/lessons.md``).
+        """
+        return _states(self.core)
 
     @property
     def every_vector(self) -> tuple[Vector, ...]:
@@ -145,6 +156,12 @@ class Target:
                 expected=f"of its features: {', '.join(self.features) or 'none'}",
             )
         return _extended(self, tuple(name for name in self.features if name in asked))
+
+
+@cache
+def _states(core: Core) -> tuple[tuple[float, Core], ...]:
+    operates, loads = core.busy(2.5, 1.1, 1.5), core.busy(1.3, 2, 1.5)
+    return (0.5, core), (0.4, operates), (0.1, loads)
 
 
 @cache

@@ -198,8 +198,8 @@ def test_of_tiles_that_are_alike_the_one_loads_least() -> None:
         assert (whole.shape.rows, whole.shape.vectors) == (8, 3), type_
 
 
-@pytest.mark.parametrize(("type_", "tile"), [("f32", (14, 32)), ("f64", (14, 16))])
+@pytest.mark.parametrize(("type_", "tile"), [("f32", (24, 16)), ("f64", (24, 8))])
 def test_panels_are_for_a_core_with_a_neighbour(type_: Any, tile: tuple[int, int]) -> None:
-    """29 rows of one vector, which were half a percent ahead, load for each multiply-add."""
+    """It takes operations away: a multiply-add that reads its element itself needs fewest."""
     plan = planned(tw.Gemm(1024, 1024, 1024, a=type_, b=type_), "avx512+emeraldrapids")
     assert (plan.packs, plan.panel_tile) == ("ab", tile)

@@ -22,6 +22,9 @@ _CONVERTING = 1 / 8
 #: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
 #: waits for the other (measured on an Intel core with AMX).
 _APART = 0.7
+#: What crossing takes of all loads at least in the tiles on which that is measured, of two vectors
+#: and more. Tiles of one vector, which load an element for each multiply-add, wait hardly ever.
+_CROSSING = 0.2
 
 
 def chains_wanted(shape: TileShape, core: Core) -> int:
@@ -55,9 +58,11 @@ def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
     """
     each = bounds.values()
     cycles = max(each) + (sum(each) - max(each)) * core.overlap
-    if core.contention and shape.touched(core) > shape.loads:
+    crossing = 1 - shape.loads / shape.touched(core)
+    if core.contention and crossing:
         less, more = sorted((bounds["multiply-add units"], bounds["loads"]))
-        cycles *= 1 + core.contention * max(0.0, (less / more - _APART) / (1 - _APART))
+        share = min(1.0, crossing / _CROSSING)
+        cycles *= 1 + core.contention * share * max(0.0, (less / more - _APART) / (1 - _APART))
     chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
     strain = max(core.strain, _CONVERTING if shape.shuffles else 0)
     return cycles * (1 + strain * min(1, max(0, 3 - 2 * chains)))

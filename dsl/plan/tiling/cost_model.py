@@ -8,9 +8,9 @@ pays for adding the sets and for reading and writing C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import takewhile
 from math import ceil, inf
 from typing import NamedTuple
@@ -232,12 +232,16 @@ def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a region is cut: into parts along and across, and what that costs in cycles."""
+    """How a region is cut: into parts along and across, and what that costs in cycles.
+
+    ``masked``: the last vector of those along is.
+    """
 
     vector: Vector
     along: tuple[tuple[int, int], ...]
     across: tuple[tuple[int, int], ...]
     cycles: float
+    masked: bool = False
 
 
 def choose(target: Target, across: int, along: int, cuts: bool, request: TileRequest) -> Choice:
@@ -254,26 +258,68 @@ def ranking(
     target: Target, across: int, along: int, cuts: bool, request: TileRequest
 ) -> tuple[Choice, ...]:
     """All cuts that were compared, the one that ``choose`` takes first."""
-    compared: list[Choice] = []
-    best: Choice | None = None
-    for vector in request.vectors:
-        found = list(_cuts(target, vector, across, along, cuts, request))
-        choice = min(found, key=_cycles, default=None)
-        if choice and (best is None or choice.cycles <= best.cycles):
-            best = choice
-        compared += found
-    if best is None:
+    compared = [
+        choice
+        for vector in reversed(request.vectors)  # of those that are as good the narrowest
+        for choice in _cuts(target, vector, across, along, cuts, request)
+        if choice.cycles != inf
+    ]
+    if not compared:
         raise ScheduleError(
             f"no register tile with k_split {request.splits} fits {target.name}'s "
             f"{request.free(target) + request.spare} registers",
             hint="a smaller k_split",
         )
-    others = (each for each in compared if each.cycles != float("inf") and each != best)
-    return (best, *sorted(others, key=_cycles))
+    return _ranked(target, request, compared)
+
+
+def _ranked(target: Target, request: TileRequest, found: Iterable[Choice]) -> tuple[Choice, ...]:
+    """``found``, the fewest cycles first; but before all the one that is best in the mean of the
+    states of the core, if ``CLOSE`` to the fewest, and by ``GAIN``.
+
+    It is one whose multiply-adds read elements across from memory, at offsets that are known: the
+    fewest operations are in these, of which a busy neighbour takes most away.
+    """
+    quickest, *others = ranked = sorted(found, key=_cycles)
+    if target.threads == 1 or not request.offsets or request.source:
+        return tuple(ranked)
+
+    def mean(choice: Choice) -> float:
+        return choice.cycles * _slowed(target, request, choice, target.states)
+
+    near = takewhile(lambda each: each.cycles <= CLOSE * quickest.cycles, others)
+    fits = (each for each in near if _form(target, request, each) == "memory")
+    first = min(fits, key=mean, default=quickest)
+    first = first if mean(first) < GAIN * mean(quickest) else quickest
+    return (first, *(each for each in ranked if each is not first))
+
+
+def _form(target: Target, request: TileRequest, choice: Choice) -> str:
+    """How the operand across arrives at the first tiles of a cut."""
+    rows, width = choice.across[0][0], choice.along[0][0]
+    shape = shape_of(target, choice.vector, rows, width, choice.masked, request)
+    return "" if shape is None else shape.form
 
 
 def _cycles(choice: Choice) -> float:
     return choice.cycles
+
+
+def _slowed(
+    target: Target, request: TileRequest, choice: Choice, states: Sequence[tuple[float, Core]]
+) -> float:
+    """How many times as long as on the core alone the tiles take in the mean of the ``states``."""
+    tiles = [
+        (columns * count, shape)
+        for width, columns in choice.along
+        for rows, count in choice.across
+        if (shape := shape_of(target, choice.vector, rows, width, choice.masked, request))
+    ]
+
+    def taken(core: Core) -> float:
+        return sum(count * tile_cycles(shape, core, request) for count, shape in tiles)
+
+    return sum(share * taken(core) for share, core in states) / taken(target.core)
 
 
 def _cuts(
@@ -307,7 +353,7 @@ def _whole_cuts(
         for parts in _heights(across, most, lower):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, request)
-            yield Choice(vector, along, cut, cycles)
+            yield Choice(vector, along, cut, cycles, masks)
 
 
 def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
@@ -384,7 +430,7 @@ def steady(
 ) -> tuple[Choice, ...]:
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
-    Of tiles that are ``ALIKE`` the one is first that loses least beside a busy neighbour.
+    Of tiles that are ``ALIKE`` the one is first that loses least beside a neighbour that loads.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
     a tail is charged a quarter, and its rows must leave registers to what computes the tail. Where
@@ -418,18 +464,10 @@ def steady(
             hint="a smaller k_split",
         )
     found.sort(key=_cycles)
-    alike = [each for each in found if each.cycles <= ALIKE * found[0].cycles]
-    first = min(alike, key=partial(_beside_neighbour, target, request)) if alike[1:] else found[0]
+    alike = takewhile(lambda each: each.cycles <= ALIKE * found[0].cycles, found)
+    loads = target.states[-1:]
+    first = min(alike, key=lambda each: each.cycles * _slowed(target, request, each, loads))
     return (first, *(each for each in found if each is not first))
-
-
-def _beside_neighbour(target: Target, request: TileRequest, choice: Choice) -> float:
-    """The cycles of an element of a tile where a neighbour is busy on the core's other thread."""
-    rows, vectors = choice.across[0][0], choice.along[0][0]
-    shape = shape_of(target, choice.vector, rows, vectors, False, request)
-    assert shape is not None, "it was compared"
-    cycles = tile_cycles(shape, target.core.beside_neighbour, request)
-    return cycles / (rows * vectors * choice.vector.lanes)
 
 
 def _of_few_rows(tiles: Sequence[float], few: FewLines) -> float:
@@ -472,9 +510,9 @@ def steady_cuts(
             for rows in range(1, request.tallest(target, vector, cut[0][0]) + 1):
                 cycles = _cut_cycles(target, vector, cut, ((rows, 1),), masked, request) / rows
                 cycles *= 1.25 if multiple > 1 and multiple % rows else 1.0
-                found.append(Choice(vector, cut, ((rows, 1),), cycles))
-    fits = (each for each in found if each.cycles != float("inf"))
-    return tuple(sorted(fits, key=_cycles))
+                if cycles != inf:
+                    found.append(Choice(vector, cut, ((rows, 1),), cycles, masked))
+    return tuple(sorted(found, key=_cycles))
 
 
 def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
@@ -487,6 +525,9 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
 
 #: Estimates that are so near are alike.
 ALIKE = 1.003
+#: Up to so many times the fewest cycles tiles may take that lose less beside a busy neighbour, and
+#: the share of the mean that they take at most.
+CLOSE, GAIN = 1.05, 0.97
 #: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
 LOOP_OVERHEAD = 3
 #: A K that issues in so many cycles may go without a loop; and so many take the steps of a trip

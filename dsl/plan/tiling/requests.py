@@ -64,6 +64,7 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
         streams=_streams(plan, known),
         long=_long(plan, known),
         beyond=_beyond(plan),
+        offsets=value(plan.input_of(plan.across).strides[plan.across]) is not None,
     )
 
 

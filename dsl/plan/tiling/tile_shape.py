@@ -251,7 +251,7 @@ class TileRequest:
     operand across are shifted as they are spread. ``streams``: few lines across meet a matrix whose
     lines are read once, from afar; ``long``: vectors lie along lines that do not follow each other;
     ``beyond``: what tiles read along the vectors is more than the first cache holds, in place, or
-    packed and all of it for each row of tiles.
+    packed and all of it for each row of tiles. ``offsets``: those of rows across are known.
     """
 
     product: Product
@@ -283,6 +283,7 @@ class TileRequest:
     streams: bool = False
     long: bool = False
     beyond: bool = False
+    offsets: bool = False
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
