@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from math import inf
+from math import gcd, inf
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, MulAdd, Vector
 from tilewright.plan.tiling.bounds import bounds, chains_wanted, step_cycles
 from tilewright.plan.tiling.cost_model import (
+    CLOSE,
     EXPOSED,
     UNASKED,
     _fits,
@@ -220,6 +221,46 @@ def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
     beyond = (3 * 4 - 4) / core.line
     assert replace(whole, stride=28).touched(core) == whole.loads + whole.vectors * beyond
     assert bounds(odd, core)["loads"] == odd.touched(core) / core.loads
+
+
+def test_vectors_along_k_touch_more_lines_of_both_operands() -> None:
+    """Rows of 21 floats begin anywhere; those of 32 do not, nor does what was packed."""
+    target, shapes = resolve("avx512"), {}
+    for k in (21, 32):
+        spec = Gemm(4, 3, k, b=Matrix("f32", "F"))
+        tile = next(planned(spec, target, Schedule(vectorize="k"))).shape
+        shapes[k] = tile
+        size, beyond = 4 * k, tile.touched(target.core) - tile.loads
+        crossed = (64 - gcd(size, 64)) / 64 * target.core.crossing * tile.loads
+        assert tile.lines == (size, size) and beyond == pytest.approx(crossed), k
+    assert shapes[32].touched(target.core) == shapes[32].loads
+    packs = Gemm(4, 3, 21)
+    (turned,) = {each.shape.lines for each in planned(packs, target, Schedule(vectorize="k"))}
+    assert sorted(turned) == [0, 4 * 21], "B, which lies across, is packed"
+
+
+def test_a_busy_neighbour_takes_operations_away_and_no_multiply_adds() -> None:
+    core = resolve("avx512").core
+    (alone, plain), *others = resolve("avx512").states
+    assert plain == core and alone + sum(share for share, _ in others) == pytest.approx(1)
+    for _, busy in others:
+        assert (busy.fma_units, busy.fma_latency) == (core.fma_units, core.fma_latency)
+        assert busy.issue < core.issue and busy.loads < core.loads and busy.memory < core.memory
+
+
+def test_of_tiles_that_are_near_one_that_reads_from_memory_loses_least() -> None:
+    """Where threads share the core, and offsets of its rows are known."""
+    target = resolve("avx512+emeraldrapids")
+    fixed, given = Gemm(60, 32, 66), Gemm(60, 32, 66, lda=dim("lda"))
+    shapes = {tile.shape.form for tile in planned(fixed, target)}
+    assert shapes == {"memory"}
+    for spec, on in ((fixed, replace(target, threads=1)), (given, target)):
+        (shape,) = {tile.shape for tile in planned(spec, on)}
+        assert shape.vectors == 2 and shape.form != "memory", on.threads
+    request = tile_request(plan_for(fixed, Schedule(), target), Integer(66), False)
+    first, *others = ranking(target, 60, 32, True, request)
+    fewest = min(each.cycles for each in others)
+    assert fewest < first.cycles <= CLOSE * fewest
 
 
 def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
