@@ -72,7 +72,7 @@ class Target:
     need none. ``fence`` is the statement behind stores past the caches, which are in no order with
     others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there
     are of vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
-    ``threads`` are those that may share a core, whose number of a machine nobody here may be told.
+    ``threads`` is how many may share a core: whether they do a virtual machine does not say.
     ``set_aside`` is the matrix unit of a target that is seen without it, for a part of a kernel.
     """
 
