@@ -35,6 +35,7 @@ from tilewright.plan.tiling.cost_model import (
     choose,
     equal_parts,
     ranking,
+    steady,
     tile_cycles,
 )
 from tilewright.plan.tiling.requests import tile_request
@@ -261,6 +262,15 @@ def test_of_tiles_that_are_near_one_that_reads_from_memory_loses_least() -> None
     first, *others = ranking(target, 60, 32, True, request)
     fewest = min(each.cycles for each in others)
     assert fewest < first.cycles <= CLOSE * fewest
+
+
+def test_tiles_of_no_steps_are_ranked_on_a_core_that_hides_their_ends() -> None:
+    target = resolve("avx512")
+    free = replace(target, core=replace(target.core, idle=0, hidden=64))
+    plan = plan_for(Gemm(dim("m"), dim("n"), dim("k")), Schedule(), free)
+    request = replace(tile_request(plan, Integer(0), False), steps=0)
+    first, *others = steady(free, request, (1, 1))
+    assert first.cycles == 0 and others
 
 
 def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:

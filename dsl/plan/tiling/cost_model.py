@@ -308,7 +308,10 @@ def _cycles(choice: Choice) -> float:
 def _slowed(
     target: Target, request: TileRequest, choice: Choice, states: Sequence[tuple[float, Core]]
 ) -> float:
-    """How many times as long as on the core alone the tiles take in the mean of the ``states``."""
+    """How many times as long as on the core alone the tiles take in the mean of the ``states``.
+
+    Tiles of no steps, which finish sums, may be estimated to take nothing.
+    """
     tiles = [
         (columns * count, shape)
         for width, columns in choice.along
@@ -319,7 +322,8 @@ def _slowed(
     def taken(core: Core) -> float:
         return sum(count * tile_cycles(shape, core, request) for count, shape in tiles)
 
-    return sum(share * taken(core) for share, core in states) / taken(target.core)
+    alone = taken(target.core)
+    return sum(share * taken(core) for share, core in states) / alone if alone else 1.0
 
 
 def _cuts(
