@@ -288,10 +288,10 @@ def _ranked(target: Target, request: TileRequest, found: Iterable[Choice]) -> tu
         return choice.cycles * _slowed(target, request, choice, target.states)
 
     near = takewhile(lambda each: each.cycles <= CLOSE * quickest.cycles, others)
-    fits = (each for each in near if _form(target, request, each) == "memory")
-    first = min(fits, key=mean, default=quickest)
-    first = first if mean(first) < GAIN * mean(quickest) else quickest
-    return (first, *(each for each in ranked if each is not first))
+    fits = [each for each in near if _form(target, request, each) == "memory"]
+    if fits and mean(first := min(fits, key=mean)) < GAIN * mean(quickest):
+        return (first, *(each for each in ranked if each is not first))
+    return tuple(ranked)
 
 
 def _form(target: Target, request: TileRequest, choice: Choice) -> str:
@@ -468,7 +468,9 @@ def steady(
             hint="a smaller k_split",
         )
     found.sort(key=_cycles)
-    alike = takewhile(lambda each: each.cycles <= ALIKE * found[0].cycles, found)
+    alike = [*takewhile(lambda each: each.cycles <= ALIKE * found[0].cycles, found)]
+    if not alike[1:]:
+        return tuple(found)
     loads = target.states[-1:]
     first = min(alike, key=lambda each: each.cycles * _slowed(target, request, each, loads))
     return (first, *(each for each in found if each is not first))
