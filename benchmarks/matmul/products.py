@@ -135,6 +135,8 @@ def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
 
 #: Seconds of a call of which there are fewer.
 LONG = 5e-3
+#: Seconds of a call that is timed once.
+VERY_LONG = 0.25
 DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
     "s8": np.int8,
@@ -196,17 +198,20 @@ def rounds_of(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[st
     """Seconds of one call, of each in turn: in each round the least of the repeats.
 
     Of calls that take long there are fewer; not of others, which take some six until what the last
-    cache keeps for them is there.
+    cache keeps for them is there. A call that takes very long, as PyTorch's of f16 does on a core
+    without such products, is only timed before the rounds.
     """
     counted = {name: _count(call, effort.quantum) for name, call in calls.items()}
     seconds = {name: np.full(effort.rounds, np.inf) for name in calls}
     long = max(taken for _, taken in counted.values()) > LONG
-    for i in range(3 if long else effort.rounds):
-        for _ in range(2 if long else effort.repeats):
+    rounds, repeats = (3, 2) if long else (effort.rounds, effort.repeats)
+    for i in range(rounds):
+        for _ in range(repeats):
             for name, call in calls.items():
-                taken = _taken(call, counted[name][0])
+                count, before = counted[name]
+                taken = before if before > VERY_LONG else _taken(call, count)
                 seconds[name][i] = min(seconds[name][i], taken)
-    return {name: taken[np.isfinite(taken)] for name, taken in seconds.items()}
+    return {name: taken[:rounds] for name, taken in seconds.items()}
 
 
 def _count(call: Callable[[], object], quantum: float) -> tuple[int, float]:

@@ -1,11 +1,14 @@
 """What a second thread gains where ``tw.matmul`` chooses how many compute.
 
 Most products of at most 512 in each direction are below the size from which it offers them to two.
+The processors of a virtual machine may become one core's while this runs: two chains of
+multiply-adds are timed before each product and after it, and nothing is demanded where they gain
+too little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,14 +31,20 @@ SQUARES = tuple(Shape(n, n, n) for n in (32, 96, 160, 192, 208, 224, 256, 320, 3
 MOST = 512
 #: Times as fast as one thread, at least. Most of the others run as on one thread, but for noise.
 OF_LARGE, OF_OTHERS = 1.9, 0.97
+#: What chains of multiply-adds gain where two cores are idle, at least.
+IDLE = 1.8
 
 
 class Row(NamedTuple):
-    """How many times as fast two threads are as one, the median of the rounds."""
+    """How many times as fast two threads are as one, the median of the rounds.
+
+    ``cores`` says the same of chains of multiply-adds, just before and after, whichever is less.
+    """
 
     types: str
     shape: Shape
     gain: float
+    cores: float
 
     @property
     def large(self) -> bool:
@@ -43,17 +52,17 @@ class Row(NamedTuple):
         return min(self.shape.m, self.shape.n, self.shape.k) > MOST
 
 
-def measured(options: Options) -> tuple[Row, ...]:
-    """Time every product that ``--only`` leaves."""
+def measured(options: Options, of_cores: Callable[[], float]) -> tuple[Row, ...]:
+    """Time every product that ``--only`` leaves; ``of_cores`` times the chains of both cores."""
     rng = np.random.default_rng(options.seed)
     random = (Shape(*map(int, rng.integers(1, MOST + 1, 3))) for _ in SQUARES)
     shapes = [shape for shape in (*LARGE, *SQUARES, *random) if options.wants(shape)]
     asked = [(types, shape) for types in TYPES for shape in shapes]
     shown = track(asked, "two threads", console=options.console, transient=True)
-    return tuple(_row(types, shape, options) for types, shape in shown)
+    return tuple(_row(types, shape, options, of_cores) for types, shape in shown)
 
 
-def _row(types: str, shape: Shape, options: Options) -> Row:
+def _row(types: str, shape: Shape, options: Options, of_cores: Callable[[], float]) -> Row:
     rng, dtype = np.random.default_rng(options.seed), TYPES[types]
     a, b = (
         rng.integers(-2, 3, sizes).astype(dtype)
@@ -67,8 +76,10 @@ def _row(types: str, shape: Shape, options: Options) -> Row:
     for who, call in calls.items():
         if (call() != exact).any():
             raise WrongResultError(f"{who}: {shape} {types} is wrong")
+    before = of_cores()
     seconds = rounds_of(calls, options.effort)
-    return Row(types, shape, float(np.median(seconds["one"] / seconds["two"])))
+    gain = float(np.median(seconds["one"] / seconds["two"]))
+    return Row(types, shape, gain, min(before, of_cores()))
 
 
 def tell(rows: Sequence[Row], console: Console) -> None:
@@ -77,15 +88,21 @@ def tell(rows: Sequence[Row], console: Console) -> None:
     for heading in ("m x n x k", *TYPES):
         table.add_column(heading, justify="left" if heading == "m x n x k" else "right")
     for shape in dict.fromkeys(row.shape for row in rows):
-        gains = {row.types: f"{row.gain:.2f}" for row in rows if row.shape == shape}
+        gains = {row.types: _said(row) for row in rows if row.shape == shape}
         table.add_row(str(shape), *(gains[types] for types in TYPES))
     console.print(table)
+    if any(row.cores < IDLE for row in rows):
+        console.print(f"In parentheses: chains of multiply-adds gained less than {IDLE} beside it.")
+
+
+def _said(row: Row) -> str:
+    return f"{row.gain:.2f}" if row.cores >= IDLE else f"({row.gain:.2f})"
 
 
 def figures(rows: Sequence[Row]) -> Iterator[Figure]:
     """What is demanded of them."""
     for large, most in ((True, OF_LARGE), (False, OF_OTHERS)):
-        gains = [row.gain for row in rows if row.large == large]
+        gains = [row.gain for row in rows if row.large == large and row.cores >= IDLE]
         if gains:
             of = "1024 and above" if large else f"1 to {MOST}"
             yield Figure(f"two threads to one, products of {of}, least", min(gains), most)

@@ -48,8 +48,10 @@ PANEL_ROWS = 16
 #: tiles need a cache must give, as other cores read from it too. On Emerald Rapids one of 1.3 times
 #: leaves 2048x2048x2048 in f32 at 110 GFLOPS, 135 in blocks of the second cache.
 SPARE, MORE = 4, 2
-#: Bytes of a block that half of a second cache holds: there a quarter is not worth it.
-LEAST_NEAR = 256 * 1024
+#: Bytes of a block up to which half of the second cache is worth it. One that has twice as many is
+#: enough: on Zen 5 (1 MiB) blocks in the last cache are as fast where C has many rows, and 256x2048
+#: by 2048x2048 in f32 has 179 GFLOPS so, 218 in blocks of 512 KiB, 205 in blocks of 256.
+LEAST_NEAR = 512 * 1024
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -317,7 +319,7 @@ def _passing(target: Target) -> int:
     rows = (target.registers - SPARE) // 2
     needed = vector.nbytes * core.at(vector.nbytes).fma_units / rows
     last, near = core.caches[-1], core.second.size
-    if last.rate >= needed * MORE:
+    if near // 2 < LEAST_NEAR and last.rate >= needed * MORE:
         return last.size
     return max(near // 4, min(near // 2, LEAST_NEAR))
 

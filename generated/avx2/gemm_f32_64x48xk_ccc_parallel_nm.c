@@ -71,15 +71,17 @@
 /* Threads are made by the first loop that runs in parallel, wait a moment for the next one before
  * they sleep, and leave after a second without one. Who finds the pool taken, by another thread or
  * by a loop around, runs alone. A forked child, known by its process id, begins with an empty pool.
+ * Threads that are awake come and go without the lock: who waits for a lock sleeps, and is late.
  * Link with -z nodelete. */
 static struct {
     pid_t owner;  /* atomic: the process that runs a loop, 0 for none */
     pid_t process;         /* whose the other fields are */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    int workers;
-    int welcome, active;   /* atomic: how many may come, and how many work */
+    int workers, asleep;   /* atomic: how many threads there are, and how many of them sleep */
+    int waits;             /* atomic: whether the owner sleeps until they are done */
     int patient;           /* atomic: whether each thread has a CPU */
+    int64_t places;        /* atomic: in units of POOL_PLACE how many may come, plus how many work */
     void (*run)(const void *, int64_t, int64_t);
     const void *context;
     int64_t trips, chunk;
@@ -87,11 +89,22 @@ static struct {
     int64_t next;  /* atomic: the first trip that nobody has taken */
 } pool;
 
+#define POOL_PLACE ((int64_t)1 << 32)
 /* Nanoseconds for which a thread watches before it sleeps: waking it takes about as long. */
 #define POOL_PATIENCE 100000
 
-/* Watches `word` until it is 0, or with `wanted` until it is not, or patience ends. */
-static void pool_watch(const int *word, int wanted)
+static int pool_open(void)
+{
+    return __atomic_load_n(&pool.places, __ATOMIC_SEQ_CST) >= POOL_PLACE;
+}
+
+static int pool_finished(void)
+{
+    return __atomic_load_n(&pool.places, __ATOMIC_SEQ_CST) % POOL_PLACE == 0;
+}
+
+/* Watches until `seen` says yes, or patience ends. */
+static void pool_watch(int (*seen)(void))
 {
     struct timespec since, now;
     if (!__atomic_load_n(&pool.patient, __ATOMIC_RELAXED))
@@ -99,7 +112,7 @@ static void pool_watch(const int *word, int wanted)
     clock_gettime(CLOCK_MONOTONIC, &since);
     do {
         for (int i = 0; i < 16; i++) {
-            if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) != 0) == wanted)
+            if (seen())
                 return;
             POOL_PAUSE();
         }
@@ -114,33 +127,59 @@ static void pool_take(void)
             pool.trips - first < pool.chunk ? pool.trips : first + pool.chunk);
 }
 
-static void *pool_worker(void *unused)
+/* Whether the thread now works: it takes one of the places, if there is one. */
+static int pool_enter(void)
+{
+    int64_t now = __atomic_load_n(&pool.places, __ATOMIC_SEQ_CST);
+    while (now >= POOL_PLACE)
+        if (__atomic_compare_exchange_n(
+                &pool.places, &now, now - POOL_PLACE + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            return 1;
+    return 0;
+}
+
+/* Whether the thread stays: it sleeps until there are places, or leaves after a second. */
+static int pool_sleep(void)
 {
     struct timespec until;
+    int late = 0;
     pthread_mutex_lock(&pool.lock);
-    for (int late = 0;;) {
-        pthread_mutex_unlock(&pool.lock);
-        pool_watch(&pool.welcome, 1);
-        pthread_mutex_lock(&pool.lock);
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += 1;
-        while (!pool.welcome && !late)
-            late = pthread_cond_timedwait(&pool.work, &pool.lock, &until);
-        if (!pool.welcome)
-            break;
-        late = 0;
-        __atomic_fetch_sub(&pool.welcome, 1, __ATOMIC_RELEASE);
-        __atomic_fetch_add(&pool.active, 1, __ATOMIC_RELEASE);
-        pthread_mutex_unlock(&pool.lock);
-        fesetenv(&pool.rounding);
-        pool_take();
-        pthread_mutex_lock(&pool.lock);
-        if (__atomic_sub_fetch(&pool.active, 1, __ATOMIC_RELEASE) == 0)
-            pthread_cond_signal(&pool.done);
-    }
-    pool.workers--;
+    __atomic_fetch_add(&pool.asleep, 1, __ATOMIC_SEQ_CST);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    while (!pool_open() && !late)
+        late = pthread_cond_timedwait(&pool.work, &pool.lock, &until);
+    __atomic_fetch_sub(&pool.asleep, 1, __ATOMIC_SEQ_CST);
+    const int stays = pool_open();
+    if (!stays)
+        __atomic_fetch_sub(&pool.workers, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&pool.lock);
-    return unused;
+    return stays;
+}
+
+/* The thread has no more to do; who sleeps until the last one has not is woken. */
+static void pool_leave(void)
+{
+    const int64_t left = __atomic_sub_fetch(&pool.places, 1, __ATOMIC_SEQ_CST);
+    if (left % POOL_PLACE == 0 && __atomic_load_n(&pool.waits, __ATOMIC_SEQ_CST)) {
+        pthread_mutex_lock(&pool.lock);
+        pthread_cond_signal(&pool.done);
+        pthread_mutex_unlock(&pool.lock);
+    }
+}
+
+static void *pool_worker(void *unused)
+{
+    for (;;) {
+        pool_watch(pool_open);
+        if (pool_enter()) {
+            fesetenv(&pool.rounding);
+            pool_take();
+            pool_leave();
+        } else if (!pool_sleep()) {
+            return unused;
+        }
+    }
 }
 
 /* Signals are for the threads of the caller, but for those that say what went wrong here. */
@@ -155,7 +194,7 @@ static void pool_grow(int wanted)
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     while (pool.workers < wanted && pthread_create(&thread, NULL, pool_worker, NULL) == 0) {
         pthread_detach(thread);
-        pool.workers++;
+        __atomic_fetch_add(&pool.workers, 1, __ATOMIC_SEQ_CST);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
@@ -172,7 +211,8 @@ static int pool_claim(void)
         pthread_mutex_init(&pool.lock, NULL);
         pthread_cond_init(&pool.work, NULL);
         pthread_cond_init(&pool.done, NULL);
-        pool.workers = pool.welcome = pool.active = 0;
+        pool.workers = pool.asleep = pool.waits = 0;
+        pool.places = 0;
         pool.process = self;
     }
     return 1;
@@ -207,25 +247,34 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
         run(context, 0, trips);
         return;
     }
-    pthread_mutex_lock(&pool.lock);
     pool.run = run, pool.context = context;
-    pool.trips = trips, pool.chunk = (trips + 8 * most - 1) / (8 * most);
+    pool.trips = trips, pool.chunk = (trips + 32 * most - 1) / (32 * most);
     fegetenv(&pool.rounding);
     __atomic_store_n(&pool.next, 0, __ATOMIC_SEQ_CST);
-    pool_grow((int)most - 1);
-    __atomic_store_n(&pool.patient, pool.workers < pool_cpus(), __ATOMIC_RELAXED);
-    __atomic_store_n(&pool.welcome, pool.workers < most - 1 ? pool.workers : (int)most - 1, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&pool.work);
-    pthread_mutex_unlock(&pool.lock);
+    if (__atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST) < most - 1) {
+        pthread_mutex_lock(&pool.lock);
+        pool_grow((int)most - 1);
+        pthread_mutex_unlock(&pool.lock);
+    }
+    const int64_t others = __atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool.patient, others < pool_cpus(), __ATOMIC_RELAXED);
+    __atomic_store_n(&pool.places, POOL_PLACE * (others < most - 1 ? others : most - 1), __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&pool.asleep, __ATOMIC_SEQ_CST)) {
+        pthread_mutex_lock(&pool.lock);
+        pthread_cond_broadcast(&pool.work);
+        pthread_mutex_unlock(&pool.lock);
+    }
     pool_take();
-    pthread_mutex_lock(&pool.lock);
-    __atomic_store_n(&pool.welcome, 0, __ATOMIC_RELEASE);  /* who has not come by now need not */
-    pthread_mutex_unlock(&pool.lock);
-    pool_watch(&pool.active, 0);
-    pthread_mutex_lock(&pool.lock);
-    while (pool.active)
-        pthread_cond_wait(&pool.done, &pool.lock);
-    pthread_mutex_unlock(&pool.lock);
+    __atomic_fetch_and(&pool.places, POOL_PLACE - 1, __ATOMIC_SEQ_CST);  /* who has not come by now need not */
+    pool_watch(pool_finished);
+    if (!pool_finished()) {
+        pthread_mutex_lock(&pool.lock);
+        __atomic_store_n(&pool.waits, 1, __ATOMIC_SEQ_CST);
+        while (!pool_finished())
+            pthread_cond_wait(&pool.done, &pool.lock);
+        __atomic_store_n(&pool.waits, 0, __ATOMIC_SEQ_CST);
+        pthread_mutex_unlock(&pool.lock);
+    }
     __atomic_store_n(&pool.owner, 0, __ATOMIC_SEQ_CST);
 }
 

@@ -225,7 +225,7 @@ class Planned:
 @pytest.mark.parametrize(
     "true",
     [
-        {"overlap": 1 / 24, "strain": 0.0, "idle": 0.5, "hidden": 8, "late": 2.0}
+        {"overlap": 1 / 24, "strain": 1 / 48, "idle": 0.5, "hidden": 8, "late": 2.0}
         | {"crossing": 2.0, "contention": 0.15},
         {"overlap": 1 / 48, "strain": 1 / 6, "idle": 2.0, "hidden": 0, "late": 0.5}
         | {"crossing": 1.5, "contention": 0.0},

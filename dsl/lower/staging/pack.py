@@ -43,6 +43,8 @@ from .convert_panels import panel_nest, spilled
 COPY_LINES = 4
 #: Vectors of each line that one call copies.
 COPY_VECTORS = 4
+#: In how many multiply-adds a vector is packed that comes from beyond the near caches.
+WORK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,11 @@ def pack(
     line = LINE[name]
     extent, depth = extents[line], extents["k"]
     width = plan.panel(name)
+    shared = plan.shared and not alone
     if width is not None:
-        return _panels(plan, buffer, (line, extent, depth), width, (at, prefix))
+        return _panels(plan, buffer, (line, extent, depth), width, (at, prefix), shared=shared)
     if plan.product.unit is not None:
-        return _converted(plan, buffer, extents, (at, prefix), shared=plan.shared and not alone)
+        return _converted(plan, buffer, extents, (at, prefix), shared=shared)
     if plan.dot:
         nodes, tiles = _turned(plan, buffer, (depth, extent), (at, ZERO), prefix)
         return Packed(buffer, buffer.strides[line] * extent, nodes, tiles)
@@ -134,8 +137,13 @@ def _panels(
     block: tuple[str, Expr, Expr],
     width: int,
     place: tuple[Expr, str],
+    *,
+    shared: bool,
 ) -> Packed:
-    """Pack into ``[panel][K][width]``: whole panels, then one of what is left."""
+    """Pack into ``[panel][K][width]``: whole panels, then one of what is left.
+
+    ``shared``: threads share the whole ones.
+    """
     (line, extent, depth), (at, prefix) = block, place
     step = plan.operands[buffer.name].strides[line]
     whole = whole_groups(depth, plan.product) * plan.product.group
@@ -149,6 +157,10 @@ def _panels(
         # Lines that lie along panels are read through all of them, as they follow each other.
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
+    if shared and isinstance(nodes[0], BlockLoop):
+        size = width * depth if nodes[0].counter == "pp" else COPY_LINES * extent
+        work = div(WORK * size, plan.lanes)
+        nodes = replace(nodes[0], parallel=True, work=work), *nodes[1:]
     elements = div(extent + (width - 1), width) * width * whole
     if not plan.plain:
         elements += spilled(_conversion(plan, buffer, prefix), width)
