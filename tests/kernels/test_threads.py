@@ -52,6 +52,9 @@ CASES: list[tuple[Gemm, dict[str, Any]]] = [
     (Gemm(M, N, K), {"loops": "NMk"}),
     (Gemm(M, N, K, lda=tw.dim("lda"), beta="scalar"), {"loops": "MNmnk", "block": BOTH}),
     (Gemm(M, N, K), {"loops": "NMk", "pack": "b"}),
+    (Gemm(M, N, K), {"loops": "nkMmnk", "pack": "ab"}),
+    (Gemm(M, N, K, b=tw.Matrix("f32", "F"), beta=1), {"loops": "nkMmnk", "pack": "ab"}),
+    (Gemm(M, N, K, a="bf16", b="bf16"), {"loops": "nkMmnk", "pack": "ab"}),
     (Gemm(M, N, K, batch=tw.Strided(COUNT)), {"loops": "NMbk"}),
     (Gemm(129, 113, 51, batch=tw.Strided(3)), {"loops": "bNMk"}),
     (Gemm(129, 113, 51, batch=tw.Offsets(COUNT)), {"loops": "NMbk"}),
@@ -323,6 +326,16 @@ def test_two_parallel_loops_are_one() -> None:
     assert max(len(fork.loops) for fork in found) == 2
     assert forks(program("nmk"), signature(SPEC), "x") == ()
     assert forks(program("NMk", threads=1), signature(SPEC), "x") == ()
+
+
+@pytest.mark.parametrize(("order", "counter"), [("C", "kp"), ("F", "pp")])
+def test_a_block_that_all_threads_read_is_packed_by_all(order: Any, counter: str) -> None:
+    spec = Gemm(M, N, K, b=tw.Matrix("f32", order))
+    schedule = tw.Schedule(loops="nkMmnk", pack="ab", vectorize="n", threads=2)
+    planned = program_for(plan_for(spec, schedule, targets.load("avx2")))
+    found = forks(planned, signature(spec), "x")
+    # Each thread packs the rows of A that it multiplies.
+    assert [fork.loops[0].counter for fork in found] == [counter, "m0"]
 
 
 def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:
