@@ -55,6 +55,8 @@ CASES: list[tuple[Gemm, dict[str, Any]]] = [
     (Gemm(M, N, K), {"loops": "nkMmnk", "pack": "ab"}),
     (Gemm(M, N, K, b=tw.Matrix("f32", "F"), beta=1), {"loops": "nkMmnk", "pack": "ab"}),
     (Gemm(M, N, K, a="bf16", b="bf16"), {"loops": "nkMmnk", "pack": "ab"}),
+    (Gemm(M, N, K, a="f16", b=tw.Matrix("f16", "F")), {"loops": "nkMmnk", "pack": "ab",
+                                                       "tile": (4, 8)}),
     (Gemm(M, N, K, batch=tw.Strided(COUNT)), {"loops": "NMbk"}),
     (Gemm(129, 113, 51, batch=tw.Strided(3)), {"loops": "bNMk"}),
     (Gemm(129, 113, 51, batch=tw.Offsets(COUNT)), {"loops": "NMbk"}),
@@ -336,6 +338,20 @@ def test_a_block_that_all_threads_read_is_packed_by_all(order: Any, counter: str
     found = forks(planned, signature(spec), "x")
     # Each thread packs the rows of A that it multiplies.
     assert [fork.loops[0].counter for fork in found] == [counter, "m0"]
+
+
+@pytest.mark.parametrize(("columns", "counters"), [(8, ["m0"]), (16, ["pp", "m0"])])
+def test_panels_that_are_written_beyond_their_ends_are_packed_in_order(
+    columns: int, counters: list[str]
+) -> None:
+    """A panel of 8 columns is stored in vectors of 16, which reach into the next one."""
+    spec = Gemm(M, N, K, a="f16", b=tw.Matrix("f16", "F"))
+    schedule = tw.Schedule(
+        loops="nkMmnk", pack="ab", vectorize="n", threads=2, tile=(4, columns)
+    )  # fmt: skip
+    planned = program_for(plan_for(spec, schedule, targets.load("avx512")))
+    found = forks(planned, signature(spec), "x")
+    assert [fork.loops[0].counter for fork in found] == counters
 
 
 def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:

@@ -142,7 +142,8 @@ def _panels(
 ) -> Packed:
     """Pack into ``[panel][K][width]``: whole panels, then one of what is left.
 
-    ``shared``: threads share the whole ones.
+    ``shared``: threads share the whole ones, unless one is written beyond its end, where the next
+    one must come later.
     """
     (line, extent, depth), (at, prefix) = block, place
     step = plan.operands[buffer.name].strides[line]
@@ -157,13 +158,12 @@ def _panels(
         # Lines that lie along panels are read through all of them, as they follow each other.
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
-    if shared and isinstance(nodes[0], BlockLoop):
+    beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
+    if shared and not beyond and isinstance(nodes[0], BlockLoop):
         size = width * depth if nodes[0].counter == "pp" else COPY_LINES * extent
         work = div(WORK * size, plan.lanes)
         nodes = replace(nodes[0], parallel=True, work=work), *nodes[1:]
-    elements = div(extent + (width - 1), width) * width * whole
-    if not plan.plain:
-        elements += spilled(_conversion(plan, buffer, prefix), width)
+    elements = div(extent + (width - 1), width) * width * whole + beyond
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
 
 
