@@ -237,8 +237,9 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
 {
     const int64_t worth = trips * work / 32768;
     int64_t most = trips < worth ? trips : worth;
-    if (most >= 2 && threads == 0)
-        threads = pool_cpus();
+    const int64_t cpus = most >= 2 ? pool_cpus() : 1;
+    if (threads == 0)
+        threads = cpus;
     if (most > threads)
         most = threads;
     if (tilewright_most_threads && most > tilewright_most_threads)
@@ -257,7 +258,7 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
         pthread_mutex_unlock(&pool.lock);
     }
     const int64_t others = __atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&pool.patient, others < pool_cpus(), __ATOMIC_RELAXED);
+    __atomic_store_n(&pool.patient, others < cpus, __ATOMIC_RELAXED);
     __atomic_store_n(&pool.places, POOL_PLACE * (others < most - 1 ? others : most - 1), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool.asleep, __ATOMIC_SEQ_CST)) {
         pthread_mutex_lock(&pool.lock);
