@@ -19,6 +19,7 @@ from tilewright.ir.nest import (
     SelectBatch,
     When,
     WhenSame,
+    passed,
 )
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
@@ -125,10 +126,9 @@ class _Machine:
             tile = Tile(replace(self.around, sizes={**self.around.sizes, **sizes}), program)
             self.tiles[key] = tile, tile.compiled()
         tile, run = self.tiles[key]
-        passed = [p for p in tile.program.parameters if p.role not in ("size", "scalar")]
         tile.pointers.clear()
         tile.registers.clear()
-        for parameter, argument in zip(passed, call.arguments, strict=True):
+        for parameter, argument in zip(passed(tile.program), call.arguments, strict=True):
             offset = evaluate(argument.offset, env)
             tile.bind(parameter, operands.get(argument.symbol), offset, argument.cast)
         run()

@@ -5,6 +5,7 @@ What depends on sizes known only at the call is None.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -44,6 +45,18 @@ class Pointer:
 #: Of each parameter, and (True) of each one's matrix of a batch: the elements that are touched,
 #: from the first to the one behind the last.
 Reach: TypeAlias = dict[tuple[str, bool], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a tile touches, as far as it is known.
+
+    ``written`` are the stretches of elements that it writes behind each parameter, each from its
+    first element to the one behind its last; not those of a loop that moves its pointers.
+    """
+
+    reach: Reach
+    written: Mapping[str, Set[tuple[int, int]]]
 
 
 def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:

@@ -27,7 +27,7 @@ from .nodes import (
     rewritten,
     walk,
 )
-from .ops import Store, TileProgram
+from .ops import Parameter, Store, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,11 @@ class Call(Node):
     kind: ClassVar[str] = "call"
     program: str
     arguments: tuple[Argument, ...]
+
+
+def passed(tile: TileProgram) -> list[Parameter]:
+    """The parameters that a call has arguments for; sizes and scalars follow by their names."""
+    return [p for p in tile.parameters if p.role not in ("size", "scalar")]
 
 
 @dataclass(frozen=True, slots=True)

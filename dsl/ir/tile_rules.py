@@ -458,9 +458,12 @@ def _matrix_access(
     rows, stride = _matrix(w, op, register), w.size(op, op.stride)
     if stride is not None and rows is not None and rows > 1 and stride < register.columns and write:
         w.refuse(op, f"rows {stride} elements apart", f"{register.columns} or more: rows of memory")
-    known = rows is not None and stride is not None
-    count = (rows - 1) * stride + register.columns if known else None  # type: ignore[operator]
-    w.access(op, op.address, register.element, count, write=write)
+    if rows is None or stride is None:
+        w.access(op, op.address, register.element, None, write=write)
+        return
+    for row in range(rows):
+        address = replace(op.address, offset=op.address.offset + row * stride)
+        w.access(op, address, register.element, register.columns, write=write)
 
 
 def _multiply_matrices(w: Walk, op: MultiplyMatrices) -> None:

@@ -51,6 +51,7 @@ class Walk:
         self.buffers: dict[str, StackBuffer] = {}
         self.roles: dict[str, str] = {p.name: p.role for p in tile.parameters}
         self.reach: Reach = {}
+        self.written: dict[str, set[tuple[int, int]]] = {}
         self.idle = False
         for parameter in tile.parameters:
             self._parameter(parameter)
@@ -191,6 +192,8 @@ class Walk:
         key = pointer.base, pointer.each
         low, high = self.reach.get(key, (at.low, at.high))
         self.reach[key] = min(low, at.low), max(high, at.high + count)
+        if write and at.low == at.high:
+            self.written.setdefault(pointer.base, set()).add((at.low, at.low + count))
 
     def _outside(self, op: Op, buffer: StackBuffer) -> NoReturn:
         inside = f"is not inside of the {buffer.elements} elements there are"

@@ -8,7 +8,7 @@ tile touches lies outside of them, as far as sizes are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -18,11 +18,11 @@ from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 from tilewright.spec.signature import Signature
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
-from tilewright.symbolic import ZERO, bounds, slots, value
+from tilewright.symbolic import bounds, slots, value
 
 from .alive import live_registers, verify_alive
 from .dataflow import matrices_of
-from .extents import Held, Reach, held
+from .extents import Held, Touched, held
 from .nest import (
     Argument,
     Bind,
@@ -30,7 +30,6 @@ from .nest import (
     Call,
     Configuration,
     Configure,
-    Name,
     NestNode,
     Pack,
     Program,
@@ -38,11 +37,13 @@ from .nest import (
     Selected,
     When,
     WhenSame,
+    passed,
 )
-from .nodes import inside, walk
+from .nodes import walk
 from .ops import Parameter, TileProgram
 from .tile_rules import RULES
 from .tile_walk import Walk, shown
+from .trips import verify_places, verify_trips
 
 
 def verify_program(
@@ -52,18 +53,19 @@ def verify_program(
 
     ``parameters`` are the kernel's, ``packed`` the bytes of one matrix of each packed operand.
     """
-    reaches: dict[str, Reach] = {}
+    touched: dict[str, Touched] = {}
     for tile in program.tiles:
-        if tile.name in reaches:
+        if tile.name in touched:
             raise PlanError(f"two tiles are called {tile.name}", expected="a name for each")
-        reaches[tile.name] = verify_tile(tile, target)
-    _Nest(program, parameters, packed, reaches).nodes(program.nest)
+        touched[tile.name] = verify_tile(tile, target)
+    _Nest(program, parameters, packed, touched).nodes(program.nest)
+    verify_trips(program, parameters, touched)
 
 
 # --- tiles -------------------------------------------------------------------------------------
 
 
-def verify_tile(tile: TileProgram, target: Target) -> Reach:
+def verify_tile(tile: TileProgram, target: Target) -> Touched:
     """PlanError if an operation breaks its rule, or the registers do not do; what it touches."""
     names = [parameter.name for parameter in tile.parameters]
     if len({*names}) < len(names):
@@ -81,7 +83,7 @@ def verify_tile(tile: TileProgram, target: Target) -> Reach:
         )
     aliased = len(found.shapes) * unit.aliases if unit else 0
     verify_alive(tile, target, body, end, aliased)
-    return found.reach
+    return Touched(found.reach, found.written)
 
 
 # --- the nest ----------------------------------------------------------------------------------
@@ -95,9 +97,9 @@ class _Nest:
         program: Program,
         parameters: Signature,
         packed: Mapping[str, int],
-        reaches: Mapping[str, Reach],
+        touched: Mapping[str, Touched],
     ) -> None:
-        self.program, self.reaches = program, reaches
+        self.program, self.touched = program, touched
         self.tiles = {tile.name: tile for tile in program.tiles}
         arrays = [a for a in parameters.arrays if a.kind != "offsets"]
         self.operands = {a.symbol: held(a, packed.get(a.name)) for a in arrays}
@@ -141,22 +143,22 @@ def _call(n: _Nest, node: Call) -> None:
     tile = n.tiles.get(node.program)
     if tile is None:
         n.refuse(node, "calls what does not exist", f"one of {', '.join(n.tiles) or 'no tiles'}")
-    wanted = arguments_of(tile)
+    wanted = passed(tile)
     if len(wanted) != len(node.arguments):
         n.refuse(node, f"passes {len(node.arguments)} arguments", f"{len(wanted)}")
     for parameter in tile.parameters:
         known = {"size": n.sizes, "scalar": n.scalars}.get(parameter.role)
         if known is not None and parameter.name not in known:
             n.refuse(node, f"knows no {parameter.name}", "a parameter of the kernel")
-    passed = dict(zip((p.name for p in wanted), node.arguments, strict=True))
+    given = dict(zip((p.name for p in wanted), node.arguments, strict=True))
     at = {
         p.name: _argument(n, node, tile, p, argument)
         for p, argument in zip(wanted, node.arguments, strict=True)
     }
     if not n.idle:
-        for (name, each), reach in n.reaches[tile.name].items():
+        for (name, each), reach in n.touched[tile.name].reach.items():
             place = at.get(f"{name}_at") if tile_role(wanted, name) == "table" else at[name]
-            _inside(n, node, (tile, name), passed[name], each, place, reach)
+            _inside(n, node, (tile, name), given[name], each, place, reach)
     if tile.numbers or n.program.configurations:
         _configured(n, node, tile)
 
@@ -235,7 +237,7 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     if node.first < 0:
         n.refuse(node, f"begins at {node.first}", "0 or more")
     if node.parallel:
-        _verify_parallel(node, n.program)
+        verify_places(node, n.program)
     n.size(node, node.trips)
     trips = value(node.trips)
     idle = n.idle
@@ -377,47 +379,6 @@ NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     WhenSame: _when_same,
     Configure: _configure,
 }
-
-
-# --- parallel loops ----------------------------------------------------------------------------
-
-
-def _verify_parallel(loop: BlockLoop, program: Program) -> None:
-    """PlanError unless each trip writes elements, and fills buffers, that are its own."""
-    if loop.first != 0:
-        raise PlanError("a parallel loop must begin at 0", got=loop.counter)
-    for operand, offset in _written(loop.body, program):
-        if loop.counter not in slots(offset):
-            raise PlanError(
-                f"all trips of the parallel loop {loop.counter} write the same place of {operand}",
-                got=str(offset),
-            )
-
-
-def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
-    """What is written outside of buffers on the stack: the operand, and where it begins."""
-    for node in nodes:
-        if isinstance(node, Call):
-            wanted = arguments_of(program.tile(node.program))
-            for parameter, argument in zip(wanted, node.arguments, strict=False):
-                if parameter.role == "out":
-                    yield argument.operand, argument.offset
-        own = node.buffer if isinstance(node, Pack) and node.scratch is None else None
-        for name, offset in _written(inside(node), program):
-            if name is None or name != own:
-                yield name, offset + _selected_at(node, name)
-
-
-def _selected_at(node: NestNode, name: Name | None) -> Expr:
-    """Where the matrix of a batch begins that ``node`` calls ``name``; 0 where it calls none so."""
-    if not isinstance(node, SelectBatch):
-        return ZERO
-    return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
-
-
-def arguments_of(tile: TileProgram) -> list[Parameter]:
-    """The parameters for which a call has arguments; sizes and scalars follow by their names."""
-    return [p for p in tile.parameters if p.role not in ("size", "scalar")]
 
 
 __all__ = ["NEST_RULES", "live_registers", "verify_program", "verify_tile"]

@@ -87,6 +87,8 @@ def in_matrix_blocks(
     if not panels and has_few_along_k(spec, target):
         return schedule, {}
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
+    if found.product.unit is None:
+        return schedule, {}
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
     ends, lines = not panels and isinstance(spec.k, Dim), most_of(getattr(spec, found.lines))
     pays = lines > NEAR_LINES or (ends and lines >= THIN)

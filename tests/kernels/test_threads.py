@@ -21,7 +21,8 @@ from tilewright import targets
 from tilewright.emit.parallel import forks
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.generate import explain_plan, plan_for, program_for, verified
-from tilewright.ir.nest import BlockLoop, NestNode, Program
+from tilewright.ir.nest import BlockLoop, NestNode, Pack, Program
+from tilewright.ir.nodes import rewritten
 from tilewright.runtime.machine.host import means
 from tilewright.runtime.reference.arguments import sample
 from tilewright.spec.gemm import Gemm
@@ -371,3 +372,30 @@ def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:
     late = BlockLoop("nt", honest.nest[0].trips, (), 1, parallel=True)  # type: ignore[union-attr]
     with pytest.raises(PlanError, match="begin at 0"):
         verified(Program((late,), ()), SPEC, target)
+
+
+@pytest.mark.parametrize(("operand", "columns"), [("a", 16), ("b", 8), ("b", 16)])
+def test_a_loop_whose_trips_write_beyond_their_ends_is_refused(operand: str, columns: int) -> None:
+    """All begin at places of their own; panels narrower than a vector are stored as whole ones."""
+    spec = Gemm(M, N, K, a="f16", b=tw.Matrix("f16", "F"))
+    schedule = tw.Schedule(
+        loops="nkmmnk", pack="ab", vectorize="n", tile=(4, columns)
+    )  # fmt: skip
+    target = targets.load("avx512")
+    packed = verified(program_for(plan_for(spec, schedule, target)), spec, target)
+
+    def shared(node: NestNode) -> NestNode:
+        """The panels of the operand, in parallel."""
+        if not isinstance(node, Pack) or not str(node.buffer).startswith(operand):
+            return node
+        first, *others = node.fill
+        assert isinstance(first, BlockLoop)
+        assert first.counter == "pp"
+        return replace(node, fill=(replace(first, parallel=True), *others))
+
+    wrong = replace(packed, nest=tuple(rewritten(packed.nest, shared)))
+    if columns == 16 and operand == "b":
+        verified(wrong, spec, target)
+        return
+    with pytest.raises(PlanError, match=f"trips 0 and 1 of .* pp write .* of {operand}_packed"):
+        verified(wrong, spec, target)

@@ -55,6 +55,17 @@ def test_a_large_b_is_converted_in_blocks(m: int, expected: str, blocks: dict[st
     assert not plan.sources
 
 
+def test_one_line_of_c_is_summed_by_vectors_unless_packing_is_asked_for() -> None:
+    """Groups of K for one line would take longer than the product."""
+    spec = tw.Gemm(333, 1, 500, a=tw.Matrix("bf16", "F"), b="bf16", order="F")
+    plan = planned(spec)
+    assert (plan.along, plan.packs, plan.product.op.form) == ("m", "", "broadcast")
+    assert tw.compile(spec, target="amx").verify().cases == 3
+    asked = planned(spec, pack="a")
+    assert (asked.along, asked.packs, asked.product.op.form) == ("n", "a", "matrix")
+    assert tw.compile(spec, tw.Schedule(pack="a"), "amx").verify().cases == 3
+
+
 def test_blocks_of_a_short_k_are_wide() -> None:
     assert planned(tw.Gemm(300, 4096, 2048, a="bf16", b="bf16")).blocks == {"n": 256}
     assert planned(tw.Gemm(300, 4096, 4096, a="u8", b="s8")).blocks == {"n": 256}

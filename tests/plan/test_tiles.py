@@ -20,7 +20,7 @@ from tilewright.plan.tiling.parts import cut
 from tilewright.plan.tiling.tiles import Grid, UnlessEmpty, grids_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Packed, Strided
+from tilewright.spec.operands import Matrix, Packed, Strided
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from tilewright.symbolic import symbol, value
@@ -196,3 +196,10 @@ def test_the_instruction_that_is_chosen_is_the_one_that_is_issued(
         assert {shape.op, shape.plain} <= set(plan.product.ops[shape.vector])
         issued = {op.op for op in walk(tile.body) if isinstance(op, MultiplyAdd | MultiplyMatrices)}
         assert issued and issued <= {shape.op, shape.plain}
+
+
+def test_tiles_leave_registers_to_the_conversions_of_both_operands() -> None:
+    """Along K both are converted in steps where no load does: 3x4 sums and their steps are 19."""
+    spec = Gemm(48, 16, 13, a=Matrix("f16", "C"), order="F")
+    program = program_for(plan_for(spec, Schedule(vectorize="k"), resolve("scalar")))
+    assert max(int(tile.mr * tile.nr) for tile in program.tiles if tile.mr is not None) == 10

@@ -147,6 +147,7 @@ def _panels(
     """
     (line, extent, depth), (at, prefix) = block, place
     step = plan.operands[buffer.name].strides[line]
+    along = value(step) == 1
     whole = whole_groups(depth, plan.product) * plan.product.group
     nodes: tuple[NestNode, ...] = ()
     tiles: dict[str, TileProgram] = {}
@@ -156,11 +157,11 @@ def _panels(
         found, programs = _moved(plan, buffer, panel, (at + first * step, first * whole), prefix)
         tiles |= {program.name: program for program in programs}
         # Lines that lie along panels are read through all of them, as they follow each other.
-        across = value(step) == 1 and part.count != 1
-        nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
+        through = along and part.count != 1
+        nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
     beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
     if shared and not beyond and isinstance(nodes[0], BlockLoop):
-        size = width * depth if nodes[0].counter == "pp" else COPY_LINES * extent
+        size = COPY_LINES * extent if along else width * depth
         work = div(WORK * size, plan.lanes)
         nodes = replace(nodes[0], parallel=True, work=work), *nodes[1:]
     elements = div(extent + (width - 1), width) * width * whole + beyond

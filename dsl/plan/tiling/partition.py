@@ -253,6 +253,9 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
     if plan.dot:
         return _dot_vector(plan)
     usable = [v for v in vectors if not columns % v.lanes or _maskable(plan, v, columns % v.lanes)]
+    if not usable:
+        what = f"no vector of {plan.target.name} ends after {columns} lanes along {plan.along}"
+        raise ScheduleError(what, got=plan.schedule.tails, expected="tails='auto', or a wider tile")
 
     def taken(vector: Vector) -> tuple[int, int, int]:
         count = -(-columns // vector.lanes)

@@ -262,7 +262,7 @@ def _overlaps(plan: Plan, steps: int | None, accumulate: bool) -> bool:
 def _converts(plan: Plan) -> bool:
     """Whether one element alone takes steps to become what is multiplied."""
     product = plan.product
-    if plan.dot or product.unit is not None:
+    if product.unit is not None:
         return False
     ways = (
         (plan.input_of(plan.along), product.along),

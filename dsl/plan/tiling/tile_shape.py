@@ -416,6 +416,7 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         zeros = vector.mask.zeros if vector.mask else 0
         op = product.form(vector, "broadcast") or plain
         one = replace(one, form="along_k", op=op, zeros=zeros, lines=request.lines)
+        one = replace(one, converts=request.converts)
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(

@@ -1,0 +1,254 @@
+"""Whether the trips of a parallel loop write elements of their own, and none of each other's.
+
+Each place must depend on the loop's counter. Beyond that one call is gone through, with sizes that
+the kernel allows, and the bytes that the first two trips write and the last are compared. What is
+found by offsets or addresses is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TypeAlias
+
+from sympy import Expr
+
+from tilewright.errors import PlanError
+from tilewright.spec.signature import Signature
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ZERO, evaluate, slots
+
+from .extents import Touched
+from .nest import (
+    Bind,
+    BlockLoop,
+    Call,
+    Name,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    defined,
+    passed,
+)
+from .nodes import inside, walk
+
+#: Bytes of an operand, from the first to the one behind the last.
+Stretch: TypeAlias = tuple[int, int]
+
+
+# --- where writes begin ------------------------------------------------------------------------
+
+
+def verify_places(loop: BlockLoop, program: Program) -> None:
+    """PlanError unless what each trip writes begins elsewhere."""
+    if loop.first != 0:
+        raise PlanError("a parallel loop must begin at 0", got=loop.counter)
+    for operand, offset in _places(loop.body, program):
+        if loop.counter not in slots(offset):
+            raise PlanError(
+                f"all trips of the parallel loop {loop.counter} write the same place of {operand}",
+                got=str(offset),
+            )
+
+
+def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
+    """What is written outside of buffers on the stack: the operand, and where it begins."""
+    for node in nodes:
+        if isinstance(node, Call):
+            wanted = passed(program.tile(node.program))
+            for parameter, argument in zip(wanted, node.arguments, strict=False):
+                if parameter.role == "out":
+                    yield argument.operand, argument.offset
+        for name, offset in _places(inside(node), program):
+            if name is None or name != _own(node):
+                yield name, offset + _selected_at(node, name)
+
+
+def _own(node: NestNode) -> Name | None:
+    """The buffer on the stack that each trip has for itself, if that is what the node defines."""
+    return node.buffer if isinstance(node, Pack) and node.scratch is None else None
+
+
+def _selected_at(node: NestNode, name: Name | None) -> Expr:
+    """Where the matrix of a batch begins that ``node`` calls ``name``; 0 where it calls none so."""
+    if not isinstance(node, SelectBatch):
+        return ZERO
+    return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, Touched]) -> None:
+    """PlanError where trips of a parallel loop write the same elements in a call.
+
+    ``parameters`` are the kernel's, ``touched`` is what each of its tiles touches.
+    """
+    if any(isinstance(node, BlockLoop) and node.parallel for node in walk(program.nest)):
+        elements = {array.symbol: array.element for array in parameters.arrays}
+        _Around(program, touched, elements, _one_call(parameters)).written(program.nest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is known where nodes stand: types by name, counters and sizes by their values.
+
+    ``shared``: a parallel loop is around them, so that more than its first trip is to be seen.
+    """
+
+    program: Program
+    touched: Mapping[str, Touched]
+    elements: Mapping[str, str]
+    known: Mapping[str, int]
+    shared: bool = False
+
+    def value(self, expr: Expr) -> int | None:
+        """What a formula is here; None: it depends on what is not known."""
+        return evaluate(expr, self.known) if slots(expr) <= self.known.keys() else None
+
+    def written(self, nodes: tuple[NestNode, ...]) -> dict[str, set[Stretch]]:
+        """What nodes write, by operands and by buffers that threads share."""
+        return _united(self._by(node) for node in nodes)
+
+    def _by(self, node: NestNode) -> dict[str, set[Stretch]]:
+        match node:
+            case Call():
+                return self._called(node)
+            case BlockLoop():
+                return self._looped(node)
+            case Bind():
+                return self._bound(node).written(node.body)
+            case When():
+                count = self.value(node.count)
+                taken = () if count is None else node.body if count > 0 else node.otherwise
+                return self.written(taken)
+            case SelectBatch():
+                return self._selected(node)
+        around = replace(self, elements={**self.elements, **defined(node)})
+        found = around.written(inside(node))
+        found.pop(str(_own(node)), None)
+        return found
+
+    def _called(self, call: Call) -> dict[str, set[Stretch]]:
+        tile = self.program.tile(call.program)
+        found: dict[str, set[Stretch]] = {}
+        for parameter, argument in zip(passed(tile), call.arguments, strict=True):
+            stretches = self.touched[tile.name].written.get(parameter.name, ())
+            at = self.value(argument.offset)
+            if at is not None and stretches:
+                begin = at * ITEMSIZE[self.elements[argument.symbol]]
+                size = ITEMSIZE[parameter.element or tile.element]
+                moved = {(begin + low * size, begin + high * size) for low, high in stretches}
+                found.setdefault(argument.symbol, set()).update(moved)
+        return found
+
+    def _looped(self, loop: BlockLoop) -> dict[str, set[Stretch]]:
+        shared, trips = self.shared or loop.parallel, self.value(loop.trips) or 0
+        # The first two trips and the last; the first alone outside of what threads share.
+        several = (loop.first, loop.first + 1, trips - 1) if shared else (loop.first,)
+        written = {
+            trip: replace(self, known={**self.known, loop.counter: trip}, shared=shared).written(
+                loop.body
+            )
+            for trip in sorted({*several})
+            if loop.first <= trip < trips
+        }
+        if loop.parallel:
+            _verify_apart(loop, written)
+        return _united(written.values())
+
+    def _bound(self, node: Bind) -> _Around:
+        around = self
+        for bound in node.bound:
+            if (at := around.value(bound.value)) is not None:
+                around = replace(around, known={**around.known, bound.name: at})
+        return around
+
+    def _selected(self, node: SelectBatch) -> dict[str, set[Stretch]]:
+        """The matrices that are selected are part of their batch, where that is known."""
+        around = replace(self, elements={**self.elements, **defined(node)})
+        found = around.written(node.body)
+        for each in node.selected:
+            stretches = found.pop(str(each.chosen), set())
+            at = self.value(node.index * each.stride)
+            if at is not None and each.batch == "strided":
+                begin = at * ITEMSIZE[each.element]
+                moved = {(begin + low, begin + high) for low, high in stretches}
+                found.setdefault(str(each.name), set()).update(moved)
+        return found
+
+
+def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretch]]:
+    """What all of them write."""
+    found: dict[str, set[Stretch]] = {}
+    for part in parts:
+        for name, stretches in part.items():
+            found.setdefault(name, set()).update(stretches)
+    return found
+
+
+def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretch]]]) -> None:
+    """PlanError where two trips write the same bytes."""
+    for (one, its), (other, others) in combinations(written.items(), 2):
+        for name in its.keys() & others.keys():
+            if (both := _overlap(its[name], others[name])) is not None:
+                trips = f"trips {one} and {other} of the parallel loop {loop.counter}"
+                raise PlanError(
+                    f"{trips} write the same elements of {name}",
+                    got=f"bytes {both[0]} to {both[1]} by both",
+                    expected="elements of its own for each trip",
+                )
+
+
+def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
+    """Bytes of both: those of the first two stretches that overlap."""
+    reached: dict[bool, int] = {True: -1, False: -1}
+    marked = sorted([(*each, True) for each in one] + [(*each, False) for each in other])
+    for low, high, mine in marked:
+        if low < reached[not mine]:
+            return low, min(high, reached[not mine])
+        reached[mine] = max(reached[mine], high)
+    return None
+
+
+# --- values of one call ------------------------------------------------------------------------
+
+#: Whole tiles, panels and vectors of all widths fit in it: it has all factors up to 16, and 64.
+WHOLE = 2880 * 1001
+
+
+def _one_call(parameters: Signature) -> dict[str, int]:
+    """Sizes of a call, each as the signature allows: matrices are tight, and batches follow."""
+    known = {slot: _whole(dim) for slot, dim in parameters.sizes}
+    for array in parameters.arrays:
+        sizes = zip(array.shape, array.slots, strict=False)  # a number has a shape, and no slots
+        rows, cols = (1, 1, *(s if isinstance(s, int) else known[slot] for s, slot in sizes))[-2:]
+        lines, line = (rows, cols) if array.order == "C" else (cols, rows)
+        leading = _at_least(line, array.leading, array.leading_slot, known)
+        stride = _at_least(lines * leading, array.batch_stride, array.stride_slot, known)
+        if array.role != "in" and (leading < line or 0 < stride < lines * leading):
+            return {}  # the spec's own strides are for smaller sizes
+    return known
+
+
+def _whole(dim: Dim) -> int:
+    """A size that is whole, or else the largest that there is."""
+    most = math.lcm(WHOLE, dim.multiple_of)
+    return most if dim.max is None else min(most, dim.max // dim.multiple_of * dim.multiple_of)
+
+
+def _at_least(least: int, size: Size | None, slot: str, known: dict[str, int]) -> int:
+    """What lies between lines or matrices: as little as there may be, where the call decides."""
+    if size is None or isinstance(size, int):
+        return least if size is None else size
+    found = -(-least // size.multiple_of) * size.multiple_of
+    known[slot] = found
+    return found
+
+
+__all__ = ["verify_places", "verify_trips"]
