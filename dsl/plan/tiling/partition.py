@@ -249,11 +249,12 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 
     Of those that take as many registers in all, the ones of which fewer cover them.
     """
-    vectors = plan.vectors
     if plan.dot:
         return _dot_vector(plan)
-    usable = [v for v in vectors if not columns % v.lanes or _maskable(plan, v, columns % v.lanes)]
-    if not usable:
+    able = [
+        v for v in plan.vectors if not columns % v.lanes or _maskable(plan, v, columns % v.lanes)
+    ]
+    if not able:
         what = f"no vector of {plan.target.name} ends after {columns} lanes along {plan.along}"
         raise ScheduleError(what, got=plan.schedule.tails, expected="tails='auto', or a wider tile")
 
@@ -261,7 +262,7 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
         count = -(-columns // vector.lanes)
         return count * vector.registers, count, vector.lanes
 
-    return min(usable, key=taken)
+    return min(able, key=taken)
 
 
 def _dot_vector(plan: Plan) -> Vector:
