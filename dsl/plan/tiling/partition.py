@@ -251,9 +251,7 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
     """
     if plan.dot:
         return _dot_vector(plan)
-    able = [
-        v for v in plan.vectors if not columns % v.lanes or _maskable(plan, v, columns % v.lanes)
-    ]
+    able = [v for v in plan.vectors if not (left := columns % v.lanes) or _maskable(plan, v, left)]
     if not able:
         what = f"no vector of {plan.target.name} ends after {columns} lanes along {plan.along}"
         raise ScheduleError(what, got=plan.schedule.tails, expected="tails='auto', or a wider tile")
