@@ -11,7 +11,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import MANY_ROWS, Schedule
+from tilewright.spec.schedule import LINES, MANY_ROWS, Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
@@ -170,13 +170,15 @@ class Plan(Decided):
         """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc.
 
         Without panels, and where a quantized B is unpacked, these are of dimensions that only the
-        call knows. Without panels it is K: one tile then serves whole blocks and the last one. What
-        a matrix unit or a quantized B reads has steps of its own in what whole blocks leave over.
+        call knows. Without panels it is K: one tile then serves whole blocks and the last one. Of
+        blocks of ``LINES`` steps or less the tiles of whole ones do not count them. What a matrix
+        unit or a quantized B reads has steps of its own in what whole blocks leave over.
         """
         equal, called = [d for d in "mnk" if d in self.blocks], value(self.sizes["k"]) is None
         if self.panel_tile is None:
             vectors = self.product.unit is None and self.spec.quantized is None
-            return {"k": "kc"} if "k" in equal and called and vectors else {}
+            long = called and self.blocks.get("k", 0) > LINES
+            return {"k": "kc"} if long and vectors else {}
         return {d: f"{d}c" for d in equal if not self.unpacks or value(self.sizes[d]) is None}
 
     @property

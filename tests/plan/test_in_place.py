@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -44,6 +45,22 @@ def test_few_rows_stream_a_matrix(few: int, block: int) -> None:
     ):
         assert plan.blocks["k"] == block
     assert nest(planned(tw.Gemm(few, 4096, 4096))) == ("knmk", 8, "")
+
+
+def test_tiles_of_a_few_lines_count_no_steps() -> None:
+    """Whole blocks of 8 lines have tiles of their own; longer ones share the last one's."""
+    spec = tw.Gemm(1, tw.dim("n"), tw.dim("k"), ldb=tw.dim("ldb"))
+    few, many = (planned(spec, loops="knmk", block={"k": lines}) for lines in (8, 9))
+    assert few.block_sizes == {}
+    assert many.block_sizes == {"k": "kc"}
+    assert {str(tile.steps) for tile in few.tiles} == {"8", "Remainder(k, 8)"}
+    assert {str(tile.steps) for tile in many.tiles} == {"kc"}
+    kernel = tw.compile(spec, tw.Schedule(loops="knmk", block={"k": 8}))
+    rng = np.random.default_rng(0)
+    for k in (0, 1, 7, 8, 9, 16, 23):
+        a, b = rng.integers(-9, 9, (1, k)), rng.integers(-9, 9, (k, 75))
+        found = kernel(a.astype(np.float32), b.astype(np.float32))
+        np.testing.assert_array_equal(found, a @ b)
 
 
 @pytest.mark.parametrize(
