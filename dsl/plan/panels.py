@@ -38,7 +38,8 @@ def in_panels(plan: Plan) -> Plan:
     """``plan`` with blocks packed in panels as wide as its tile, where the call computes sizes.
 
     It does where sizes are of the call, or the schedule leaves it to the caches how large blocks
-    are. Blocks of m and n have whole panels then, at most as many elements as were asked for.
+    are. Blocks of m and n have whole panels then, at most as many elements as were asked for, and
+    about as many as a cache holds.
     """
     lines = [LINE[name] for name in plan.packs]
     unknown = all(value(plan.sizes[d]) is None for d in plan.blocks) or not plan.schedule.block
@@ -59,7 +60,10 @@ def in_panels(plan: Plan) -> Plan:
     for d in widths.keys() & blocks.keys():
         width = widths[d]
         spilled = not plan.plain and width < plan.lanes  # room behind the last panel
-        blocks[d] = max(1, (blocks[d] - spilled) // width) * width
+        # What a cache holds is not so exact; what lies on a stack is.
+        near = d == plan.along and not (plan.unpacks or plan.partial)
+        more = width // 2 if near and d not in dict(plan.schedule.block) else 0
+        blocks[d] = max(1, (blocks[d] - spilled + more) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
     )
