@@ -192,7 +192,7 @@ class Walk:
         key = pointer.base, pointer.each
         low, high = self.reach.get(key, (at.low, at.high))
         self.reach[key] = min(low, at.low), max(high, at.high + count)
-        if write and at.low == at.high:
+        if write and count and at.low == at.high:
             self.written.setdefault(pointer.base, set()).add((at.low, at.low + count))
 
     def _outside(self, op: Op, buffer: StackBuffer) -> NoReturn:

@@ -41,10 +41,24 @@ from .nodes import inside, walk
 Stretch: TypeAlias = tuple[int, int]
 
 
+def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, Touched]) -> None:
+    """PlanError unless each trip of a parallel loop writes elements, and fills buffers, of its own.
+
+    ``parameters`` are the kernel's, ``touched`` is what each of its tiles touches.
+    """
+    nodes = (node for node in walk(program.nest) if isinstance(node, BlockLoop))
+    loops = [loop for loop in nodes if loop.parallel]
+    for loop in loops:
+        _verify_places(loop, program)
+    if loops:
+        elements = {array.symbol: array.element for array in parameters.arrays}
+        _Around(program, touched, elements, _one_call(parameters)).written(program.nest)
+
+
 # --- where writes begin ------------------------------------------------------------------------
 
 
-def verify_places(loop: BlockLoop, program: Program) -> None:
+def _verify_places(loop: BlockLoop, program: Program) -> None:
     """PlanError unless what each trip writes begins elsewhere."""
     if loop.first != 0:
         raise PlanError("a parallel loop must begin at 0", got=loop.counter)
@@ -61,7 +75,7 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
     for node in nodes:
         if isinstance(node, Call):
             wanted = passed(program.tile(node.program))
-            for parameter, argument in zip(wanted, node.arguments, strict=False):
+            for parameter, argument in zip(wanted, node.arguments, strict=True):
                 if parameter.role == "out":
                     yield argument.operand, argument.offset
         for name, offset in _places(inside(node), program):
@@ -84,16 +98,6 @@ def _selected_at(node: NestNode, name: Name | None) -> Expr:
 # --- what is written ---------------------------------------------------------------------------
 
 
-def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, Touched]) -> None:
-    """PlanError where trips of a parallel loop write the same elements in a call.
-
-    ``parameters`` are the kernel's, ``touched`` is what each of its tiles touches.
-    """
-    if any(isinstance(node, BlockLoop) and node.parallel for node in walk(program.nest)):
-        elements = {array.symbol: array.element for array in parameters.arrays}
-        _Around(program, touched, elements, _one_call(parameters)).written(program.nest)
-
-
 @dataclass(frozen=True, slots=True)
 class _Around:
     """What is known where nodes stand: types by name, counters and sizes by their values.
@@ -111,6 +115,10 @@ class _Around:
         """What a formula is here; None: it depends on what is not known."""
         return evaluate(expr, self.known) if slots(expr) <= self.known.keys() else None
 
+    def _knowing(self, name: str, number: int) -> _Around:
+        """The same where a counter or a size has that value, too."""
+        return replace(self, known={**self.known, name: number})
+
     def written(self, nodes: tuple[NestNode, ...]) -> dict[str, set[Stretch]]:
         """What nodes write, by operands and by buffers that threads share."""
         return _united(self._by(node) for node in nodes)
@@ -127,12 +135,10 @@ class _Around:
                 count = self.value(node.count)
                 taken = () if count is None else node.body if count > 0 else node.otherwise
                 return self.written(taken)
-            case SelectBatch():
-                return self._selected(node)
         around = replace(self, elements={**self.elements, **defined(node)})
         found = around.written(inside(node))
         found.pop(str(_own(node)), None)
-        return found
+        return self._in_batches(node, found) if isinstance(node, SelectBatch) else found
 
     def _called(self, call: Call) -> dict[str, set[Stretch]]:
         tile = self.program.tile(call.program)
@@ -143,20 +149,18 @@ class _Around:
             if at is not None and stretches:
                 begin = at * ITEMSIZE[self.elements[argument.symbol]]
                 size = ITEMSIZE[parameter.element or tile.element]
-                moved = {(begin + low * size, begin + high * size) for low, high in stretches}
-                found.setdefault(argument.symbol, set()).update(moved)
+                found.setdefault(argument.symbol, set()).update(_behind(begin, stretches, size))
         return found
 
     def _looped(self, loop: BlockLoop) -> dict[str, set[Stretch]]:
-        shared, trips = self.shared or loop.parallel, self.value(loop.trips) or 0
+        within = replace(self, shared=self.shared or loop.parallel)
+        first, trips = loop.first, self.value(loop.trips) or 0
         # The first two trips and the last; the first alone outside of what threads share.
-        several = (loop.first, loop.first + 1, trips - 1) if shared else (loop.first,)
+        several = {first, first + 1, trips - 1} if within.shared else {first}
         written = {
-            trip: replace(self, known={**self.known, loop.counter: trip}, shared=shared).written(
-                loop.body
-            )
-            for trip in sorted({*several})
-            if loop.first <= trip < trips
+            trip: within._knowing(loop.counter, trip).written(loop.body)
+            for trip in sorted(several)
+            if first <= trip < trips
         }
         if loop.parallel:
             _verify_apart(loop, written)
@@ -166,21 +170,25 @@ class _Around:
         around = self
         for bound in node.bound:
             if (at := around.value(bound.value)) is not None:
-                around = replace(around, known={**around.known, bound.name: at})
+                around = around._knowing(bound.name, at)
         return around
 
-    def _selected(self, node: SelectBatch) -> dict[str, set[Stretch]]:
-        """The matrices that are selected are part of their batch, where that is known."""
-        around = replace(self, elements={**self.elements, **defined(node)})
-        found = around.written(node.body)
+    def _in_batches(
+        self, node: SelectBatch, found: dict[str, set[Stretch]]
+    ) -> dict[str, set[Stretch]]:
+        """The matrices that are selected as parts of their batches, where these are known."""
         for each in node.selected:
             stretches = found.pop(str(each.chosen), set())
             at = self.value(node.index * each.stride)
             if at is not None and each.batch == "strided":
                 begin = at * ITEMSIZE[each.element]
-                moved = {(begin + low, begin + high) for low, high in stretches}
-                found.setdefault(str(each.name), set()).update(moved)
+                found.setdefault(str(each.name), set()).update(_behind(begin, stretches))
         return found
+
+
+def _behind(begin: int, stretches: Iterable[Stretch], size: int = 1) -> Iterator[Stretch]:
+    """Stretches of elements of ``size`` bytes, in bytes, where their operand begins there."""
+    return ((begin + low * size, begin + high * size) for low, high in stretches)
 
 
 def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretch]]:
@@ -244,11 +252,13 @@ def _whole(dim: Dim) -> int:
 
 def _at_least(least: int, size: Size | None, slot: str, known: dict[str, int]) -> int:
     """What lies between lines or matrices: as little as there may be, where the call decides."""
-    if size is None or isinstance(size, int):
-        return least if size is None else size
+    if size is None:
+        return least
+    if isinstance(size, int):
+        return size
     found = -(-least // size.multiple_of) * size.multiple_of
     known[slot] = found
     return found
 
 
-__all__ = ["verify_places", "verify_trips"]
+__all__ = ["verify_trips"]

@@ -43,7 +43,7 @@ from .nodes import walk
 from .ops import Parameter, TileProgram
 from .tile_rules import RULES
 from .tile_walk import Walk, shown
-from .trips import verify_places, verify_trips
+from .trips import verify_trips
 
 
 def verify_program(
@@ -236,8 +236,6 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
         n.refuse(node, f"counts {node.counter} again", "a counter of its own")
     if node.first < 0:
         n.refuse(node, f"begins at {node.first}", "0 or more")
-    if node.parallel:
-        verify_places(node, n.program)
     n.size(node, node.trips)
     trips = value(node.trips)
     idle = n.idle

@@ -94,8 +94,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     legal = [d for d in along if asked == d or (asked is None and (d != "k" or packed))]
     blocks = converts_in_blocks(spec, schedule, target)
     if blocks:  # what meets one line alone is summed by vectors
-        lines = {d: "a" if d == "m" else "b" for d in legal}
-        legal = [d for d in legal if product_of(spec, target, lines[d]).unit is not None]
+        products = ((d, product_of(spec, target, "a" if d == "m" else "b")) for d in legal)
+        legal = [d for d, product in products if product.unit is not None]
     packs = panels or blocks or unpacks_in_panels(spec, schedule, target)
     reads = asked is None and not (packed or packs) and "k" in along
     if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":

@@ -305,6 +305,13 @@ def test_a_tile_reaches_as_far_as_its_loops_take_its_pointers() -> None:
     assert verify_tile(tile(*never), AVX2).reach == {}
 
 
+def test_what_a_tile_writes_is_known_stretch_by_stretch() -> None:
+    """Rows of C, not what lies between them; nothing where no element is written."""
+    rows = tuple(Store(Address("c", at * ONE), X) for at in (0, 100))
+    assert verify_tile(tile(*KNOWN, end=rows), AVX2).written == {"c": {(0, 8), (100, 108)}}
+    assert verify_tile(tile(Copy(C, A, "f32", ZERO)), AVX2).written == {}
+
+
 # --- nests -------------------------------------------------------------------------------------
 
 SPEC = Gemm(16, 24, 5, beta=1)

@@ -378,9 +378,7 @@ def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:
 def test_a_loop_whose_trips_write_beyond_their_ends_is_refused(operand: str, columns: int) -> None:
     """All begin at places of their own; panels narrower than a vector are stored as whole ones."""
     spec = Gemm(M, N, K, a="f16", b=tw.Matrix("f16", "F"))
-    schedule = tw.Schedule(
-        loops="nkmmnk", pack="ab", vectorize="n", tile=(4, columns)
-    )  # fmt: skip
+    schedule = tw.Schedule(loops="nkmmnk", pack="ab", vectorize="n", tile=(4, columns))
     target = targets.load("avx512")
     packed = verified(program_for(plan_for(spec, schedule, target)), spec, target)
 

@@ -411,12 +411,13 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         one = replace(one, scaled=request.scaled)
         yield Way(one)
         return
-    one = replace(one, instructions=plain.instructions, latency=plain.latency)
+    one = replace(
+        one, instructions=plain.instructions, latency=plain.latency, converts=request.converts
+    )
     if request.dot:
         zeros = vector.mask.zeros if vector.mask else 0
         op = product.form(vector, "broadcast") or plain
         one = replace(one, form="along_k", op=op, zeros=zeros, lines=request.lines)
-        one = replace(one, converts=request.converts)
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(
@@ -456,7 +457,7 @@ def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
 
 def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
-    shape = replace(one, converts=request.converts, scalars_apart=request.scalars_apart)
+    shape = replace(one, scalars_apart=request.scalars_apart)
     shape = replace(shape, shuffles=1) if request.shifted else shape
     if request.source:
         spread = one.vector.spreads.get(request.source)
