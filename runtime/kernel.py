@@ -441,17 +441,15 @@ class Kernel:
         """Floating-point operations of one call: an int, or a formula of the run-time sizes."""
         if not isinstance(self.spec, Gemm):
             return 0
-        slots = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
+        sizes = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
         if self.spec.batch is not None:
-            slots["count"] = self.spec.batch.count
-        flops: Any = 2
-        for slot, size in slots.items():
-            if isinstance(size, Dim):
-                from tilewright.symbolic import size_expr
+            sizes["count"] = self.spec.batch.count
+        dims = {slot: size for slot, size in sizes.items() if isinstance(size, Dim)}
+        if dims:
+            from tilewright.symbolic import size_expr
 
-                size = size_expr(slot, size)
-            flops = flops * size
-        return flops
+            sizes |= {slot: size_expr(slot, size) for slot, size in dims.items()}
+        return self.spec.flops(sizes)
 
     def explain(self, *, measure: bool = False, **sizes: int) -> str:
         """The plan in words: formulas, register budget, each decision's reason, and what a call is

@@ -85,8 +85,7 @@ def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
             letters = (along if along in blocks else "") + ("k" if "k" in blocks else "")
             if blocks or pack:
                 yield Nest(f"{letters}{other}{along}k", tuple(sorted(blocks.items())), pack)
-    flops = 2 * prod(sizes.values())
-    if cpus > 1 and flops >= _THREADED and not spec.outputs:
+    if cpus > 1 and spec.flops(sizes) >= _THREADED and not spec.outputs:
         for nest in orders(spec):
             yield replace(nest, loops=nest.loops.upper().replace("K", "k"), threads=cpus)
 

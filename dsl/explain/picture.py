@@ -181,7 +181,7 @@ def roof(plan: Plan) -> Roof:
     count = number(plan.batch.count) if plan.batch else 1
     form = plan.packed_format
     of_b = k * n * ITEMSIZE[spec.b.type] if form is None else form.nbytes
-    moved = (m * k * ITEMSIZE[spec.a.type] + of_b) * count
+    moved = (m * k * ITEMSIZE[spec.a.type] + of_b * spec.products) * count
     moved += m * n * ITEMSIZE[plan.output.type] * (2 if spec.beta != 0 else 1)
     summed, most = estimate(plan, {}), 2 * peak(plan)
     names = [f"L{i + 1}" for i in range(len(core.caches))]
@@ -193,7 +193,7 @@ def roof(plan: Plan) -> Roof:
     return Roof(
         peak=most,
         expected=most * (summed.least / summed.cycles or 1.0) if summed.cycles else most,
-        intensity=max(1, 2 * m * n * k * count) / max(1, moved),
+        intensity=max(1, spec.flops({"m": m, "n": n, "k": k, "count": count})) / max(1, moved),
         bytes=moved,
         slopes={**slopes, "memory": core.memory},
     )

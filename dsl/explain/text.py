@@ -30,7 +30,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import RegisterTile, steps_text
-from tilewright.symbolic import ONE, ZERO, c_text, evaluate, value
+from tilewright.symbolic import ZERO, c_text, evaluate, value
 
 from . import estimates, reasons
 from .decisions import AnyPlan, decisions, head, text_of
@@ -359,5 +359,5 @@ def flops(plan: AnyPlan) -> Expr:
     """Additions and multiplications that the spec asks for."""
     if not isinstance(plan, Plan | StackPlan):
         return ZERO
-    count = plan.batch.count if plan.batch else ONE
-    return sympy.Mul(Integer(2), *plan.sizes.values(), count)
+    counted = {"count": plan.batch.count} if plan.batch else {}
+    return sympy.sympify(plan.spec.flops({**plan.sizes, **counted}))

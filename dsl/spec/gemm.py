@@ -244,6 +244,19 @@ class Gemm:
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
 
     @property
+    def products(self) -> int:
+        """The number of products of each pair of the batch: 2 where there is a second B."""
+        return 1 if self.b2 is None else 2
+
+    def flops(self, sizes: Mapping[str, Any]) -> Any:
+        """Return the additions and multiplications of all products of one call.
+
+        ``sizes`` has m, n and k, and of a batch its count, as numbers or as formulas.
+        """
+        count = 1 if self.batch is None else sizes["count"]
+        return 2 * self.products * sizes["m"] * sizes["n"] * sizes["k"] * count
+
+    @property
     def quantized(self) -> Quantized | None:
         """How B is quantized, block by block of K; None where it is not."""
         return self.b.quantized if isinstance(self.b, Packed) else None

@@ -164,8 +164,10 @@ def flops(kernel: Sampled, held: Sample) -> int:
     spec = kernel.spec
     if not isinstance(spec, Gemm):
         return 0
-    count = 1 if spec.batch is None else held.size(spec.batch.count)
-    return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)
+    sizes = {name: held.size(getattr(spec, name)) for name in "mnk"}
+    if spec.batch is not None:
+        sizes["count"] = held.size(spec.batch.count)
+    return int(spec.flops(sizes))
 
 
 def _last_cache() -> int:

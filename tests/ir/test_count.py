@@ -17,6 +17,8 @@ from tilewright.generate import plan_for, program_for
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.count import Formulas, calls, counted, formulas, is_counted
 from tilewright.ir.nest import Program
+from tilewright.plan.estimate.kernel import estimate
+from tilewright.spec.expression import acc, acc2
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Matrix, Strided
 from tilewright.spec.schedule import Schedule
@@ -128,3 +130,14 @@ def test_flops_are_what_the_spec_asks_for() -> None:
     spec = Gemm(3, dim("n"), 5, batch=Addresses(dim("count")))
     plan = plan_for(spec, Schedule(), targets.load("scalar"))
     assert evaluate(flops(plan), {"n": 7, "count": 2}) == 2 * 3 * 7 * 5 * 2
+
+
+def test_flops_are_those_of_both_products_of_a_gated_kernel() -> None:
+    plain, gated = Gemm(37, 96, 64), Gemm(37, 96, 64, b2="f32", epilogue=acc * acc2)
+    target = targets.load("avx2")
+    one, two = (plan_for(spec, Schedule(), target) for spec in (plain, gated))
+    assert flops(one) == 2 * 37 * 96 * 64
+    assert flops(two) == 4 * 37 * 96 * 64
+    assert estimate(two, {}).least == 2 * estimate(one, {}).least
+    adds = formulas(program_for(two)).multiply_adds
+    assert adds == 2 * formulas(program_for(one)).multiply_adds

@@ -66,6 +66,14 @@ def test_flops_of_runtime_sizes() -> None:
     assert tw.compile(Transpose(4, 4), target="scalar").flops == 0
 
 
+def test_flops_and_bench_count_both_products_of_a_gated_kernel() -> None:
+    gated = tw.compile(Gemm(tw.dim("m"), 3, 4, b2="f32", epilogue=tw.acc * tw.acc2))
+    (m,) = gated.flops.free_symbols
+    assert gated.flops.subs(m, 10) == 2 * 2 * 10 * 3 * 4
+    timing = gated.bench(seconds=0.01, m=10)
+    assert timing.gflops == pytest.approx(2 * 2 * 10 * 3 * 4 / timing.median / 1e9)
+
+
 def test_the_address_is_of_the_declared_function(kernel: tw.Kernel) -> None:
     a, b = inputs(16, 16, 16)
     c = np.empty((16, 16), np.float32)

@@ -124,7 +124,8 @@ def nest_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[Nest, float]:
         return nest_of(plan.many.plan, sizes)
     slots |= _leading(plan, extents, sizes)
     walk = _Walk(plan, slots, extents, configured=_configured(plan))
-    return walk.whole(), prod(extents.values()) * walk.count / peak(plan)
+    multiply_adds = plan.spec.flops({**extents, "count": walk.count}) / 2
+    return walk.whole(), multiply_adds / peak(plan)
 
 
 def _configured(plan: Plan) -> dict[int, int]:

@@ -42,7 +42,8 @@ def _product(plan: StackPlan, slots: Mapping[str, int]) -> tuple[Nest, float]:
     for name in "abc":
         span = float(evaluate(plan.elements(name), slots) * item)
         regions[name] = Region(1, span, span)
-    least = extents["m"] * extents["n"] * extents["k"] / vector.lanes / plan.target.core.fma_units
+    multiply_adds = plan.spec.flops({**extents, "count": 1}) / 2
+    least = multiply_adds / vector.lanes / plan.target.core.fma_units
     return Piece(regions, Cycles({MOVING: beside_cycles(plan, extents)})), least
 
 
