@@ -35,7 +35,8 @@ def legal_dimensions(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
 
 def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:
     """(dimension of the vectors, operands to pack) to choose from: unpacked ones first."""
-    strides = {name: operand_of(spec, name).strides for name in "abc"}
+    strides = {name: operand_of(spec, name).strides for name in "ab"}
+    written = operand_of(spec, spec.output).strides
     may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
     found: list[Layout] = []
     if not is_plain(spec, target):
@@ -59,10 +60,10 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
         raise _no_layout(spec, schedule)
 
     def last(layout: Layout) -> tuple[bool, bool, bool]:
-        """What needs packing, and what is not contiguous in C; a line alone fills no vector."""
+        """What needs packing, and is not contiguous in the output; a line alone fills no vector."""
         along, packs = layout
         alone = along != "k" and getattr(spec, along) == 1
-        return alone, packs != "", along == "k" or value(strides["c"][along]) != 1
+        return alone, packs != "", along == "k" or value(written[along]) != 1
 
     found.sort(key=last)
     return tuple(found[:1] if schedule.tile is not None else found)

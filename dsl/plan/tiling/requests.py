@@ -30,10 +30,15 @@ SHORT_LINE = 2048
 
 
 def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
-    """What the cost model must know of a tile with ``steps`` K steps."""
+    """Return what the cost model must know of a tile with ``steps`` K steps.
+
+    A tile without K steps, for example one that finishes sums, reads neither A nor B: it converts
+    nothing.
+    """
     count = (value(plan.batch.count) or 1) if plan.batch and "b" in plan.inner else 1
     schedule = plan.schedule
     known = value(steps)
+    reads = known != 0
     return TileRequest(
         vectors=plan.vectors,
         steps=(known if known is not None else max(64, plan.blocks.get("k", 0) // 2)) * count,
@@ -46,11 +51,11 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
         overlaps=_overlaps(plan, known, accumulate),
         padded=plan.padded,
         product=plan.product,
-        source=_source(plan),
-        converts=_converts(plan),
+        source=_source(plan) if reads else "",
+        converts=reads and _converts(plan),
         stride=_stride(plan),
         lines=(_line(plan, plan.along), _line(plan, plan.across)),
-        spare=_spare(plan),
+        spare=_spare(plan, reads=reads),
         unit=plan.target.matrix if plan.product.op.form == "matrix" else None,
         sums=plan.target.matrix if plan.product.op.form == "block" else None,
         scalars_apart=plan.target.scalars_apart,
@@ -224,13 +229,16 @@ def _splits(plan: Plan, steps: int | None, count: int) -> tuple[int, ...]:
     return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
 
 
-def _spare(plan: Plan) -> int:
-    """Registers that accumulators and operands must leave: to the compiler, to conversions."""
+def _spare(plan: Plan, *, reads: bool) -> int:
+    """Return how many registers accumulators and operands must leave to the compiler, and to
+    conversions where the tile ``reads`` A and B.
+    """
     if plan.product.unit is not None:
         return 0
     along, element = plan.input_of(plan.along).type, plan.product.along
     counted = plan.unpacks or plan.product.partial  # by the tile, as its blocks' bytes
-    converting = 0 if counted or loads_as(plan.target, along, element) else STEPS
+    loaded = counted or not reads or loads_as(plan.target, along, element)
+    converting = 0 if loaded else STEPS
     return converting if plan.schedule.tile else _spare_for_compilers(plan) + converting
 
 
