@@ -28,6 +28,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
@@ -66,7 +67,7 @@ def schedule_of_code(text: str) -> Schedule:
 
 def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
     try:
-        return _of(ast.parse(text.strip(), mode="eval").body)
+        return _Reading().of(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, ValueError, RecursionError) as wrong:
         if isinstance(wrong, (SpecError, ScheduleError)):
             raise
@@ -75,24 +76,36 @@ def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
         ) from None
 
 
-def _of(node: ast.expr) -> Any:
-    """The value of one node."""
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name) if name in _names():
-            return _names()[name]
-        case ast.Tuple(elts=parts):
-            return tuple(map(_of, parts))
-        case ast.List(elts=parts):
-            return list(map(_of, parts))
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            return {_of(key): _of(one) for key, one in zip(keys, values, strict=True) if key}
-        case ast.UnaryOp(op=op, operand=one) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_of(one))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_of(left), _of(right))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in _names():
-            named = {word.arg: _of(word.value) for word in words if word.arg is not None}
-            return _names()[name](*map(_of, args), **named)
-    raise ValueError(f"{ast.unparse(node)} is no call of what specs are made of")
+class _Reading:
+    """One text, with the values that it gives names: ``(e0 := acc + 1, e0 * e0)[-1]``."""
+
+    def __init__(self) -> None:
+        self.names = dict(_names())
+
+    def of(self, node: ast.expr) -> Any:
+        """Return the value of one node."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name) if name in self.names:
+                return self.names[name]
+            case ast.Tuple(elts=parts):
+                return tuple(map(self.of, parts))
+            case ast.List(elts=parts):
+                return list(map(self.of, parts))
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                pairs = zip(keys, values, strict=True)
+                return {self.of(key): self.of(one) for key, one in pairs if key}
+            case ast.UnaryOp(op=op, operand=one) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](self.of(one))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](self.of(left), self.of(right))
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in _names():
+                named = {word.arg: self.of(word.value) for word in words if word.arg is not None}
+                return _names()[name](*map(self.of, args), **named)
+            case ast.NamedExpr(target=ast.Name(id=name), value=value) if name not in _names():
+                self.names[name] = self.of(value)
+                return self.names[name]
+            case ast.Subscript(value=ast.Tuple(elts=parts), slice=ast.UnaryOp()):
+                return self.of(ast.Tuple(parts))[self.of(node.slice)]
+        raise ValueError(f"{ast.unparse(node)} is no call of what specs are made of")

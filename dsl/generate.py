@@ -33,6 +33,7 @@ from tilewright.lower.nest.configure import numbered
 from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
+from tilewright.plan.epilogues import check_length
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
@@ -112,6 +113,7 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
         return plan_packing(spec, schedule, target)
     if isinstance(spec, PackQuantized):
         return plan_quantized_packing(spec, schedule, target)
+    check_length(spec)
     return (plan_stack if spec.stacked else make_plan)(spec, schedule, target)
 
 

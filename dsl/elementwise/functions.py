@@ -57,9 +57,8 @@ class _Lowering:
 
     def of(self, expression: Expression) -> Argument | Truth:
         """The value of an expression."""
-        for node in walk(expression):
-            if id(node) not in self.values:
-                self.values[id(node)] = self._node(node)
+        for node in walk(expression, self.values):
+            self.values[id(node)] = self._node(node)
         return self.values[id(expression)]
 
     def _node(self, node: Expression) -> Argument | Truth:

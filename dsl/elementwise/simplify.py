@@ -13,6 +13,7 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
+from tilewright.errors import PlanError
 from tilewright.spec.expression import (
     REGISTRY,
     Call,
@@ -46,14 +47,38 @@ class _ForeignError(Exception):
     """A term that expressions do not have."""
 
 
+#: Functions of an expression, and functions within each other, that sympy is asked about at most.
+#: Its time multiplies with each of them: of 10 within each other it takes 4 s, of 20 many minutes.
+MOST, DEEPEST = 64, 16
+
+
 def simplify(expression: Expression) -> Expression:
-    """What sympy makes of ``expression``, or itself where that is no shorter."""
+    """Return what sympy makes of ``expression``, or itself where that is no shorter.
+
+    PlanError if it has more functions than sympy is asked about.
+    """
+    _check_size(expression)
     known = _Known()
     try:
         found = _back(sympy.simplify(_forth(expression, known)), known)
     except _ForeignError:
         return expression
     return found if _length(found) < _length(expression) else expression
+
+
+def _check_size(expression: Expression) -> None:
+    """Raise PlanError if sympy would take too long."""
+    depths: dict[int, int] = {}
+    for node in walk(expression):
+        args = node.args if isinstance(node, Call) else ()
+        depths[id(node)] = bool(args) + max((depths[id(arg)] for arg in args), default=0)
+    if (count := _length(expression)) > MOST or depths[id(expression)] > DEEPEST:
+        raise PlanError(
+            "algebra=True rewrites short expressions only",
+            got=f"{count} functions, {depths[id(expression)]} of them within each other",
+            expected=f"at most {MOST}, and {DEEPEST} within each other",
+            hint="algebra=False",
+        )
 
 
 def _length(expression: Expression) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tilewright.errors import SpecError
 
-from .expression import Call, Expression, acc2, dst, operands_of, uses, walk
-from .scalars import QUANTITIES
+from .expression import Call, Expression, Number, acc2, dst, operands_of, uses, walk, walk_meanings
+from .scalars import QUANTITIES, check_finite
 
 #: What arguments of a call are called.
 _TAKEN = (
@@ -36,8 +37,25 @@ def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> Non
         )
 
 
+#: Nodes of an expression that are read, at most.
+MOST_NODES = 10_000
+
+
+def check_size(expression: Expression) -> None:
+    """Raise SpecError if an expression is larger than any that is read."""
+    count = sum(1 for _ in walk(expression))
+    if count > MOST_NODES:
+        raise SpecError(
+            "an expression is too large",
+            got=f"{count} functions, operands and numbers",
+            expected=f"at most {MOST_NODES}",
+            hint="e = e + e uses one node twice: what is computed twice need not be written twice",
+        )
+
+
 def check_types(expression: Expression, type_: str) -> None:
     """SpecError unless an expression of sums of ``type_`` can be computed."""
+    check_numbers(expression, type_)
     for operand in operands_of(expression):
         if (operand.type == "f64") != (type_ == "f64"):
             raise SpecError(
@@ -48,30 +66,27 @@ def check_types(expression: Expression, type_: str) -> None:
         check_functions(expression, type_)
 
 
+def check_numbers(expression: Expression, type_: str) -> None:
+    """Raise SpecError if a number is finite, but not in the type that is computed in."""
+    for node in walk_meanings([expression]):
+        if isinstance(node, Number) and math.isfinite(node.value):
+            check_finite(node.value, node.value, "a number of an expression", type_)
+
+
 def check_functions(expression: Expression, element: str) -> None:
     """SpecError if ``expression`` has a function that is not computed in lanes of ``element``."""
-    for node in walk(expression):
+    for node in walk_meanings([expression]) if element == "f64" else walk(expression):
         if not isinstance(node, Call):
             continue
         if element == "s32" and not node.entry.whole:
             raise SpecError(f"{node.fn} is not computed in s32", got=node, expected="+ and - alone")
-        if element == "f64":
-            _check_f64(node)
-
-
-def _check_f64(node: Call) -> None:
-    """SpecError if a post-op, or what it is defined by, is not computed in f64."""
-    if node.entry.lower is None:
-        meaning = node.meaning()
-        assert meaning is not None
-        check_functions(meaning, "f64")
-    elif not node.entry.has_f64(node.parameters):
-        raise SpecError(
-            f"{node.fn} is not computed in f64",
-            got=node,
-            expected="arithmetic, comparisons, sqrt, and the powers -2, -1, 0.5, 1 to 4",
-            hint="with f32 operands it is computed in f32",
-        )
+        if element == "f64" and node.entry.lower and not node.entry.has_f64(node.parameters):
+            raise SpecError(
+                f"{node.fn} is not computed in f64",
+                got=node,
+                expected="arithmetic, comparisons, sqrt, and the powers -2, -1, 0.5, 1 to 4",
+                hint="with f32 operands it is computed in f32",
+            )
 
 
 def check_names(names: Iterable[str]) -> None:

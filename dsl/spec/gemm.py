@@ -564,8 +564,10 @@ def _check_types(spec: Gemm) -> None:
 
 
 def _check_expressions(spec: Gemm) -> None:
-    from .checks import check_leaves, check_names, check_types
+    from .checks import check_leaves, check_names, check_size, check_types
 
+    for expression in spec.expressions:
+        check_size(expression)
     check_leaves(spec.expressions, b2=spec.b2 is not None, d=spec.d is not None)
     for expression in spec.expressions:
         check_types(expression, spec.type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Literal
 
@@ -57,7 +58,7 @@ def check_factor(value: Any, name: str, sums: str) -> Factor:
     number = real_number(value)
     if number is None:
         raise SpecError(f"{name} must be a number or 'scalar'", got=value)
-    _check_finite(number, value, name, sums)
+    check_finite(number, value, name, sums)
     if is_integer(sums) and abs(number) >= 2**31:
         raise SpecError(f"{name} must fit 32 bits where sums are integers", got=value)
     return number
@@ -79,7 +80,7 @@ def check_quantity(value: Any, name: str, sums: str) -> Quantity:
             hint=f"{name}={per!r}, and the array at the call" if hasattr(value, "ndim") else None,
         )
     if name.endswith("_scale"):
-        _check_finite(number, value, name, sums)
+        check_finite(number, value, name, sums)
         if name == "d_scale" and number == 0:
             raise SpecError("d_scale divides, and cannot be 0", got=value)
         return number
@@ -88,12 +89,13 @@ def check_quantity(value: Any, name: str, sums: str) -> Quantity:
     return int(number)
 
 
-def _check_finite(number: float, value: object, name: str, sums: str) -> None:
-    """SpecError unless a factor is finite in the type it acts in."""
+def check_finite(number: float, value: object, name: str, sums: str) -> None:
+    """SpecError unless a number is finite in the type that it acts in beside such sums."""
     kind = "f64" if sums == "f64" else "f32"
     if not abs(number) <= _LARGEST[kind]:
         raise SpecError(
             f"{name} must be a finite number of {kind}",
             got=value,
             expected=f"at most {_LARGEST[kind]:.8g} in magnitude",
+            hint="sums in f64 hold it: a and b of f64" if abs(number) < math.inf else None,
         )

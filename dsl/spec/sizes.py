@@ -163,6 +163,9 @@ def canonical(value: Any) -> str:
 
     A part that is equal to itself alone, as a user's post-op, stands in it by its name.
     """
+    own = getattr(value, "canonical", None)  # an expression, which is a graph
+    if own is not None:
+        return str(own(canonical))
     names = getattr(value, "__dataclass_fields__", None)
     if names is not None and value.__dataclass_params__.eq:
         inner = ",".join([f"{name}={canonical(getattr(value, name))}" for name in names])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,10 +47,17 @@ class _Evaluation:
         self.meanings: list[Expression] = []  # kept, as their nodes are known by address
 
     def of(self, expression: Expression) -> Interval:
-        """The value of an expression."""
-        for node in walk(expression):
-            if id(node) not in self.values:
-                self.values[id(node)] = self._node(node)
+        """Return the value of an expression; values are kept while something needs them."""
+        nodes = list(walk(expression, self.values))
+        uses = Counter(id(arg) for node in nodes if isinstance(node, Call) for arg in node.args)
+        made: set[int] = set()
+        for node in nodes:
+            self.values[id(node)] = self._node(node)
+            made.add(id(node))
+            for arg in node.args if isinstance(node, Call) else ():
+                uses[id(arg)] -= 1
+                if not uses[id(arg)] and id(arg) in made:
+                    del self.values[id(arg)]
         return self.values[id(expression)]
 
     def _node(self, node: Expression) -> Interval:
@@ -112,18 +120,20 @@ def evaluate_whole(
     expression: Expression, sums: Mapping[str, Array], operands: Mapping[str, Any]
 ) -> Array:
     """The same in integers, additions only; modulo 2**64."""
-    match expression:
-        case Number(value):
-            return np.array(int(value), np.int64)
-        case Call(fn, args):
-            given = [evaluate_whole(arg, sums, operands) for arg in args]
-            apply: Any = {"add": np.add, "sub": np.subtract, "neg": np.negative}[fn]
-            whole: Array = apply(*given)
-            return whole
-        case Leaf(name) if name in sums:
-            return sums[name]
-        case _:
-            return elements(expression, operands)
+    values: dict[int, Array] = {}
+    for node in walk(expression):
+        match node:
+            case Number(value):
+                found = np.array(int(value), np.int64)
+            case Call(fn, args):
+                apply: Any = {"add": np.add, "sub": np.subtract, "neg": np.negative}[fn]
+                found = apply(*(values[id(arg)] for arg in args))
+            case Leaf(name) if name in sums:
+                found = sums[name]
+            case _:
+                found = elements(node, operands)
+        values[id(node)] = found
+    return values[id(expression)]
 
 
 def elements(leaf: Expression, operands: Mapping[str, Any]) -> Array:

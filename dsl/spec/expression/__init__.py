@@ -24,6 +24,7 @@ from .nodes import (
     parameter,
     uses,
     walk,
+    walk_meanings,
 )
 from .postop import REGISTRY, Arithmetic, Compared, Monotone, PostOp, Truth, Within
 
@@ -57,4 +58,5 @@ __all__ = [
     "postop",
     "uses",
     "walk",
+    "walk_meanings",
 ]

@@ -1,14 +1,17 @@
-"""Comparisons, which are masks in a kernel until a number is needed, and the choice by them."""
+"""Comparisons, which are masks in a kernel until a number is needed, and what is made of them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .define import builtin
-from .nodes import Term
+from .nodes import Term, call
 from .postop import Arithmetic, Compared, Lane, Program, Truth
 
-__all__ = ["eq", "ge", "gt", "le", "lt", "ne", "where"]
+__all__ = [
+    "eq", "ge", "gt", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",
+    "where",
+]  # fmt: skip
 
 
 @builtin(lower=lambda b, x, y: Truth(b("eq", x, y)), reference=Compared(np.equal))
@@ -85,3 +88,47 @@ def where(condition: Term, x: Term, y: Term) -> None:
     >>> tw.matmul(one, x, epilogue=tw.where(tw.acc < 0, -1, tw.acc))
     array([[-1.,  0.,  3.]], dtype=float32)
     """
+
+
+@builtin()
+def logical_and(x: Term, y: Term) -> Term:
+    """1.0 where neither ``x`` nor ``y`` is 0, else 0.0: ``x & y``; NaN is not 0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=(tw.acc > -1) & (tw.acc < 1))
+    array([[0., 1., 0.]], dtype=float32)
+    """
+    return call("where", x, call("ne", y, 0), 0)
+
+
+@builtin()
+def logical_or(x: Term, y: Term) -> Term:
+    """1.0 where ``x`` or ``y`` is not 0, else 0.0: ``x | y``; NaN is not 0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=(tw.acc < -1) | (tw.acc > 1))
+    array([[1., 0., 1.]], dtype=float32)
+    """
+    return call("where", x, 1, call("ne", y, 0))
+
+
+@builtin()
+def logical_xor(x: Term, y: Term) -> Term:
+    """1.0 where one of ``x`` and ``y`` is 0 and the other is not, else 0.0: ``x ^ y``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=(tw.acc < 1) ^ (tw.acc > -1))
+    array([[1., 0., 1.]], dtype=float32)
+    """
+    return call("where", x, call("eq", y, 0), call("ne", y, 0))
+
+
+@builtin()
+def logical_not(x: Term) -> Term:
+    """1.0 where ``x`` is 0, else 0.0: ``~x``; NaN is not 0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=~(tw.acc < 0))
+    array([[0., 1., 1.]], dtype=float32)
+    """
+    return call("eq", x, 0)

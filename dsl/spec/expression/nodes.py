@@ -1,16 +1,17 @@
 """Expressions over the accumulator, D's old value and operands: what an epilogue computes.
 
 Nodes are immutable and equal by structure. Python's operators build them; nothing is evaluated
-or rewritten here.
+or rewritten here. An expression is a graph: a node that is used twice is one node. Whatever reads
+an expression visits each node once, and without recursion, so that depth and sharing cost nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from numbers import Rational, Real
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from tilewright.errors import SpecError
 
@@ -23,7 +24,9 @@ Per = Literal["column", "row", "full"]
 
 
 class Expression:
-    """A node; ``+ - * / ** abs() < <= > >=`` make new ones. ``==`` compares structure.
+    """A node; ``+ - * / ** abs() < <= > >= & | ^ ~`` make new ones. ``==`` compares structure.
+
+    ``& | ^ ~`` are logical: of conditions, which hold where a value is not 0.
 
     >>> gate = tw.Operand("gate", "f32", per="full")
     >>> (tw.acc + 1) * gate < 6
@@ -100,11 +103,33 @@ class Expression:
     def __ge__(self, other: Term) -> Expression:
         return call("ge", self, other)
 
+    def __and__(self, other: Term) -> Expression:
+        return call("logical_and", self, other)
+
+    def __rand__(self, other: Term) -> Expression:
+        return call("logical_and", other, self)
+
+    def __or__(self, other: Term) -> Expression:
+        return call("logical_or", self, other)
+
+    def __ror__(self, other: Term) -> Expression:
+        return call("logical_or", other, self)
+
+    def __xor__(self, other: Term) -> Expression:
+        return call("logical_xor", self, other)
+
+    def __rxor__(self, other: Term) -> Expression:
+        return call("logical_xor", other, self)
+
+    def __invert__(self) -> Expression:
+        return call("logical_not", self)
+
     def __bool__(self) -> NoReturn:
         raise SpecError(
             "an expression has no truth value: it stands for every element of D",
             got=self,
-            hint="tw.where(condition, x, y) chooses by element; a < b < c is (a < b) * (b < c)",
+            hint="tw.where(condition, x, y) chooses by element; a < b < c is (a < b) & (b < c), "
+            "and `and`, `or` and `not` are &, | and ~",
         )
 
 
@@ -114,7 +139,8 @@ Term = Expression | float
 _UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
-    "greater_equal": "ge", "rint": "round",
+    "greater_equal": "ge", "rint": "round", "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not",
 }  # fmt: skip
 
 
@@ -237,7 +263,7 @@ class Number(Expression):
         return repr(int(self.value) if whole else self.value)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Call(Expression):
     """A post-op applied to expressions: its operands, then its parameters as literals.
 
@@ -248,9 +274,37 @@ class Call(Expression):
     fn: str
     args: tuple[Expression, ...]
     own: PostOp | None = None
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.fn, self.args, self.own)))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Call) and self._hash == other._hash and rows(self) == rows(other)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __repr__(self) -> str:
-        return _text(self)[0]
+        return _text(self)
+
+    def __copy__(self) -> Call:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Call:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return of_rows, (rows(self),)
+
+    def canonical(self, text: Callable[[object], str]) -> str:
+        """Return a text that is equal for equal expressions; ``text`` gives that of a leaf."""
+        return ";".join(
+            f"{row.fn}{row.own or ''}{row.args}" if isinstance(row, Row) else text(row)
+            for row in rows(self)
+        )
 
     @property
     def entry(self) -> PostOp:
@@ -327,19 +381,76 @@ def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Numb
 # -- what an expression is made of --------------------------------------------------------------
 
 
-def walk(expression: Expression) -> Iterator[Expression]:
-    """Every node once, arguments before what is made of them."""
+def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Expression]:
+    """Yield every node once, arguments before what is made of them.
+
+    Nodes whose ``id`` is ``known`` are left out, with what only they are made of.
+    """
     seen: set[int] = set()
     stack = [(expression, False)]
     while stack:
         node, expanded = stack.pop()
         if expanded:
             yield node
-        elif id(node) not in seen:
+        elif id(node) not in seen and id(node) not in known:
             seen.add(id(node))
             stack.append((node, True))
             if isinstance(node, Call):
                 stack += [(arg, False) for arg in reversed(node.args)]
+
+
+def walk_meanings(expressions: Iterable[Expression]) -> Iterator[Expression]:
+    """Yield every node once, and those of the expressions by which functions are defined."""
+    seen: dict[int, Expression] = {}  # which keeps the nodes, as they are known by address
+    for expression in expressions:
+        for node in walk(expression, seen):
+            seen[id(node)] = node
+            yield node
+            if isinstance(node, Call) and node.entry.lower is None:
+                yield from _walk_meaning(node, seen)
+
+
+def _walk_meaning(call: Call, seen: dict[int, Expression]) -> Iterator[Expression]:
+    meaning = call.meaning()
+    assert meaning is not None
+    for node in walk(meaning, seen):
+        seen[id(node)] = node
+        yield node
+        if isinstance(node, Call) and node.entry.lower is None:
+            yield from _walk_meaning(node, seen)
+
+
+class Row(NamedTuple):
+    """A call as a row of a table; ``args`` are the numbers of the rows it is applied to."""
+
+    fn: str
+    own: PostOp | None
+    args: tuple[int, ...]
+
+
+def rows(expression: Expression) -> tuple[Row | Expression, ...]:
+    """Return the expression as a table: each leaf and each call once, the expression last.
+
+    Calls that are equal have one row, so that equal expressions have equal tables.
+    """
+    numbers: dict[Row | Expression, int] = {}
+    places: dict[int, int] = {}
+    for node in walk(expression):
+        row: Row | Expression = node
+        if isinstance(node, Call):
+            row = Row(node.fn, node.own, tuple(places[id(arg)] for arg in node.args))
+        places[id(node)] = numbers.setdefault(row, len(numbers))
+    return tuple(numbers)
+
+
+def of_rows(table: Iterable[Row | Expression]) -> Expression:
+    """Return the expression that ``rows`` made ``table`` of."""
+    nodes: list[Expression] = []
+    for row in table:
+        if isinstance(row, Row):
+            row = Call(row.fn, tuple(nodes[number] for number in row.args), row.own)
+        nodes.append(row)
+    return nodes[-1]
 
 
 def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
@@ -385,35 +496,68 @@ def is_integer_additions(expression: Expression) -> bool:
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
 _ATOM = 5
+#: Characters of a part of an expression, and calls within each other in it, from which on it is
+#: printed apart, under a name: Python reads at most some 200 brackets within each other.
+_LONG, _DEEP = 500, 40
 
 
-def _text(node: Expression) -> tuple[str, int]:
-    """The Python that makes ``node``, and how strongly it binds: a sum 1, an atom 5."""
-    if not isinstance(node, Call):
-        text = repr(node)
-        return text, 3 if text.startswith("-") else _ATOM
+class _Part(NamedTuple):
+    """A part's text, how strongly it binds (a sum 1, an atom 5), and how deep calls are in it."""
+
+    text: str
+    strength: int = _ATOM
+    depth: int = 0
+
+    def within(self, least: int) -> str:
+        return self.text if self.strength >= least else f"({self.text})"
+
+
+def _text(expression: Expression) -> str:
+    """Return the Python that makes ``expression``.
+
+    Large parts are named first, and used by their names: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
+    """
+    table, parts, named = rows(expression), list[_Part](), list[str]()
+    nodes = list[Expression]()
+    for row in table:
+        if isinstance(row, Row):
+            args = tuple(nodes[number] for number in row.args)
+            nodes.append(Call(row.fn, args, row.own))
+            part = _part(nodes[-1], [parts[number] for number in row.args])
+        else:
+            nodes.append(row)
+            text = repr(row)
+            part = _Part(text, 3 if text.startswith("-") else _ATOM)
+        if len(parts) < len(table) - 1 and (len(part.text) > _LONG or part.depth > _DEEP):
+            named.append(f"e{len(named)} := {part.text}")
+            part = _Part(f"e{len(named) - 1}")
+        parts.append(part)
+    return f"({', '.join([*named, parts[-1].text])})[-1]" if named else parts[-1].text
+
+
+def _part(node: Expression, args: list[_Part]) -> _Part:
+    """Return the text of a call of ``args``."""
+    assert isinstance(node, Call)
+    depth = 1 + max(arg.depth for arg in args)
     if node.fn in _INFIX:
         sign, strength = _INFIX[node.fn]
-        left, right = _operand(node.args[0], strength), _operand(node.args[1], strength + 1)
-        return f"{left} {sign} {right}", strength
+        left, right = args[0].within(strength), args[1].within(strength + 1)
+        return _Part(f"{left} {sign} {right}", strength, depth)
     if node.fn == "neg":
-        return f"-{_operand(node.args[0], 3)}", 3
+        return _Part(f"-{args[0].within(3)}", 3, depth)
     if node.fn == "pow" and node.args[1] == Number(1) and not isinstance(node.args[0], Number):
-        return f"{_operand(node.args[0], _ATOM)} ** {node.args[2]!r}", 4
-    return _function_text(node), _ATOM
+        return _Part(f"{args[0].within(_ATOM)} ** {args[2].text}", 4, depth)
+    return _Part(_function_text(node, [arg.text for arg in args]), _ATOM, depth)
 
 
-def _operand(node: Expression, least: int) -> str:
-    text, strength = _text(node)
-    return text if strength >= least else f"({text})"
-
-
-def _function_text(node: Call) -> str:
+def _function_text(node: Call, args: list[str]) -> str:
     numbers = dict(node.entry.parameters)
     required = len(node.args) - sum(default is not None for default in numbers.values())
-    said = [repr(arg) for arg in node.args[:required]]
+    said = args[:required]
     behind = list(numbers.items())[required - len(node.operands) :]
-    for arg, (name, default) in zip(node.args[required:], behind, strict=True):
+    for text, arg, (name, default) in zip(
+        args[required:], node.args[required:], behind, strict=True
+    ):
         if default is None or arg != Number(default):
-            said.append(f"{name}={arg!r}")
+            said.append(f"{name}={text}")
     return f"{node.fn}({', '.join(said)})"
