@@ -44,6 +44,8 @@ def short(factor: Factor) -> Factor:
     return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
 
 
+#: The least magnitude of what a kernel divides by: the reciprocal of 2**-128 is no number of f32.
+LEAST_DIVISOR = {"f32": 2.0**-127, "f64": 2.0**-1023}
 #: The largest finite numbers of the types that factors and scales act in.
 _LARGEST = {"f32": 2.0**128 - 2.0**104, "f64": sys.float_info.max}
 
@@ -81,8 +83,12 @@ def check_quantity(value: Any, name: str, sums: str) -> Quantity:
         )
     if name.endswith("_scale"):
         check_finite(number, value, name, sums)
-        if name == "d_scale" and number == 0:
-            raise SpecError("d_scale divides, and cannot be 0", got=value)
+        if name == "d_scale" and abs(number) < (least := LEAST_DIVISOR[quantity_type(name, sums)]):
+            raise SpecError(
+                "d_scale divides, and its reciprocal must be finite",
+                got=value,
+                expected=f"at least {least:.8g} in magnitude",
+            )
         return number
     if not number.is_integer() or not -(2**31) <= number < 2**31:
         raise SpecError(f"{name} must be a whole number of 32 bits", got=value)

@@ -87,6 +87,11 @@ class ArrayParameter:
         return ITEMSIZE[self.type]
 
     @property
+    def divides(self) -> bool:
+        """True if the kernel divides by it: the reciprocals of its values must be finite."""
+        return self.name == "d_scale"
+
+    @property
     def symbol(self) -> str:
         """What the generated C calls it: what users name ends in "_", as nothing else does."""
         return symbol_of(self.name) if self.chosen else self.name

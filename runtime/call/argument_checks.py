@@ -22,6 +22,7 @@ from tilewright.runtime.arrays.views import (
     what_to_do,
 )
 from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.scalars import LEAST_DIVISOR
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ELEMENTS
@@ -45,6 +46,7 @@ def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
     _fill_free(signature, known)
     _limits(signature, known)
     check_leading(signature.arrays, known)
+    check_divisors(signature.arrays, held)
     check_overlaps(signature, held, known)
     return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
 
@@ -331,6 +333,25 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
                 expected=f"{slot} of at most {most}, as the spec gives {parameter.leading_slot}",
                 hint=f'{parameter.leading_slot}=tw.dim("{parameter.leading_slot}") in the spec '
                 "takes any",
+            )
+
+
+def check_divisors(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
+    """Refuse values that a kernel divides by if their reciprocals are not finite.
+
+    A spec is held to the same rule, where the value stands in it.
+    """
+    for parameter, array in zip(parameters, arrays, strict=True):
+        if not parameter.divides:
+            continue
+        least = LEAST_DIVISOR[parameter.type]
+        wrong = np.flatnonzero(~(np.isfinite(array) & (np.abs(array) >= least)))
+        if wrong.size:
+            where = f"{parameter.name}[{wrong[0]}]" if array.size > 1 else parameter.name
+            raise ArgumentValueError(
+                f"{parameter.name} divides, and its reciprocal must be finite",
+                got=f"{where} == {array[wrong[0]]}",
+                expected=f"finite, and at least {least:.8g} in magnitude",
             )
 
 

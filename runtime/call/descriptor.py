@@ -52,6 +52,7 @@ class _Packer:
             int(batched and parameter.batch_stride is None),
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
+            int(parameter.divides),
             *_plain(parameter),
         ]  # fmt: skip
 

@@ -26,6 +26,7 @@ SPECS: dict[str, Gemm] = {
     "d": Gemm(6, 4, 8, d="bf16"),
     "beta": Gemm(6, 4, 8, beta=1, d="f32"),
     "both": Gemm(6, 4, 8, beta="scalar", d="f32", d_scale="scalar"),
+    "steps": Gemm(6, 4, 8, d_scale="column"),
     "c": Gemm(6, 4, 8),
     "whole": Gemm(6, 4, 8, a="u8", b="s8", alpha="scalar", beta="scalar"),
     "bias": Gemm(6, 4, 8, epilogue=acc * Operand("slope", "f16") + Operand("bias", "s8", "column")),
@@ -86,6 +87,11 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("both", (A, B, C), {"beta": 1, "d_scale": 1e39}, "d_scale is too large for f32"),
     ("both", (A, B, C), {"beta": 1, "d_scale": 10**400}, "d_scale is too large"),
     ("both", (A, B, C), {"beta": 1, "d_scale": 1j}, "d_scale must be a numpy array or a number"),
+    ("both", (A, B, C), {"beta": 1, "d_scale": 0}, "d_scale divides.*d_scale == 0.0.*5.877"),
+    ("both", (A, B, C), {"beta": 1, "d_scale": 2.0**-128}, "d_scale divides"),
+    ("both", (A, B, C), {"beta": 1, "d_scale": -np.inf}, "d_scale divides.*d_scale == -inf"),
+    ("both", (A, B, C), {"beta": 1, "d_scale": np.array([np.nan], F32)}, "d_scale == nan"),
+    ("steps", (A, B), {"d_scale": F32([1, 2, 0, 0])}, r"d_scale divides.*d_scale\[2\] == 0.0"),
     ("bias", (A, B), {"bias": ones(4, dtype=np.int8), "slope": 1e6}, "slope is too large for f16"),
     ("bias", (A, B), {"bias": ones(4, dtype=np.uint8), "slope": 1}, "bias has the wrong dtype"),
     ("full", (A, B), {"full": ones(6, 4)}, r"full has the wrong dtype.*float32"
@@ -147,8 +153,8 @@ def test_numbers_where_one_value_is_taken(kernels: dict[str, Kernel]) -> None:
         np.testing.assert_array_equal(kernels["one"](U8, S8, b_zero=three), want)
     for half in (0.5, np.float16(0.5), F64(0.5), np.array([0.5], F32)):
         np.testing.assert_array_equal(kernels["both"](A, B, C, beta=2, d_scale=half), 20)
-    assert np.all(np.isinf(kernels["both"](A, B, C, beta=2, d_scale=0.0)))
-    assert np.all(np.isnan(kernels["both"](A, B, C, beta=2, d_scale=np.nan)))
+    smallest = kernels["both"](0 * A, B, 0 * C, beta=2, d_scale=-(2.0**-127))
+    np.testing.assert_array_equal(smallest, 0)
     with pytest.raises(ArgumentError):
         kernels["both"](A, B, C, beta=2, d_scale=Fraction(1, 2))
 

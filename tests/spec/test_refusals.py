@@ -34,6 +34,14 @@ OTHERS: tuple[Any, ...] = (
     np.float32, tw.acc + 1, tw.dim("q"), tw.Operand("o"), tw.Schedule(), tw.Addresses(2**40),
     tw.Packed("f32"), tw.Matrix("f32", "F"), set(), range(3), ..., "a" * 10000,
 )  # fmt: skip
+
+
+@tw.postop
+def beyond(x: tw.Expression) -> tw.Expression:
+    """A function whose meaning has a number that f32 does not hold."""
+    return tw.minimum(x, 1e39)
+
+
 FUNCTIONS = [getattr(tw, name) for name in postops.NAMES]
 MADE: list[tuple[Any, dict[str, Any]]] = [
     *((tw.Gemm, {"m": 4, "n": 4, "k": 4, "a": a}) for a in ("f32", "s8", "f64", "bf16")),
@@ -78,6 +86,12 @@ def test_wrong_values_end_in_errors_of_ones_own(make: Any, given: dict[str, Any]
         ({"a": "s8", "a_zero": INF}, "a_zero must be a whole number of 32 bits"),
         ({"d_scale": np.ones(4)}, "d_scale must be a number, 'scalar' or 'column'"),
         ({"d_scale": 0}, "d_scale divides"),
+        ({"d_scale": 2.0**-128}, "d_scale divides.*\n.*\n.*at least 5.877"),
+        ({"d_scale": NAN}, "d_scale must be a finite number"),
+        ({"epilogue": tw.acc + 1e300}, "a number of an expression must be a finite number of f32"),
+        ({"epilogue": tw.clip(tw.acc, -1e39, 0)}, "a number of an expression must be a finite"),
+        ({"a": "s8", "epilogue": tw.acc * -1e39}, "a number of an expression must be a finite"),
+        ({"epilogue": beyond(tw.acc)}, "a number of an expression must be a finite number of f32"),
         ({"b_scale": 1e39}, "b_scale must be a finite number of f32"),
         ({"m": np.array([4])}, "m must be an int"),
         ({"m": 2**62}, "m is out of range"),
