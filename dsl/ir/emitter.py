@@ -100,10 +100,10 @@ class Emitter:
             self._say()
             self._ops += ops
 
-    def splat(self, source: str | Expr, element: str, name: str, *, cast: bool = False) -> Value:
-        """A number known only at the call; ``cast``: its parameter is not of type ``element``."""
+    def splat(self, source: str | Expr, element: str, name: str) -> Value:
+        """A number known only at the call."""
         register = self.fresh(name, element)
-        self.add(Splat(register, source, cast=cast))
+        self.add(Splat(register, source))
         return self.take(register)
 
     def spread(self, single: Register, name: str) -> Value:

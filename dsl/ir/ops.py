@@ -218,7 +218,7 @@ class Splat(Operation):
     """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
 
     Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
-    readers of the C find a literal under, "" its register's name; ``cast`` converts a parameter.
+    readers of the C find a literal under, "" its register's name.
     """
 
     kind: ClassVar[str] = "splat"
@@ -226,7 +226,6 @@ class Splat(Operation):
     source: Reads[Sizes[float | str | Expr | Register]]
     group: int = 0
     label: str = ""
-    cast: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,8 +228,8 @@ def _splat(w: Walk, op: Splat) -> None:
         if w.roles.get(source) != "scalar":
             w.refuse(op, f"{source} is no number", "a scalar among the parameters")
         own = next(p.element for p in w.tile.parameters if p.name == source) or w.tile.element
-        if (own != vector.element) != op.cast:
-            w.refuse(op, f"spreads {own} over {vector.element}", "one type, or a cast")
+        if own != vector.element:
+            w.refuse(op, f"spreads {own} over {vector.element}", "one type")
     elif isinstance(source, Expr):
         w.size(op, source)
     elif is_integer(vector.element) and source != int(source):

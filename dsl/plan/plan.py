@@ -224,8 +224,7 @@ class Plan(Decided):
     def _remakes(self) -> bool:
         """Whether C does not hold sums: they are scaled as another type, converted, or made D."""
         spec = self.spec
-        factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
-        whole = not is_integer(spec.type) or all(float(f).is_integer() for f in factors)
+        whole = not is_integer(spec.type) or is_integer(spec.factor_type)
         if self.narrow:  # alpha and beta act in f32, and so does what adds parts of the sums
             whole = spec.alpha == 1 and spec.beta == 0 and spec.sum_steps is None
         more = spec.d is not None or bool(spec.outputs)

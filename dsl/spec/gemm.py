@@ -13,7 +13,7 @@ from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized, check_block_scales, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, of_sums, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
-from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, is_integer
+from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
 if TYPE_CHECKING:  # specs without expressions do without their modules
     from .expression import Expression, Operand
@@ -335,6 +335,16 @@ class Gemm:
         )
 
     @property
+    def factor_type(self) -> TypeName:
+        """The type in which alpha and beta act: that of integer sums if they and C are whole."""
+        factors = (self.alpha, self.beta)
+        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
+        reads_whole = self.beta == 0 or is_integer(self.c.type)
+        if is_integer(self.type) and whole and reads_whole:
+            return self.type
+        return "f64" if self.type == "f64" else "f32"
+
+    @property
     def output(self) -> str:
         """The operand that is written: "c" or "d"."""
         return "c" if self.d is None else "d"
@@ -343,8 +353,6 @@ class Gemm:
     def stays_integer(self) -> bool:
         """Whether everything up to D is done in the integers of the sums."""
         scales = (self.a_scale, self.b_scale, self.d_scale)
-        factors = (self.alpha, self.beta)
-        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
         output = self.c if self.d is None else self.d
         adds = self.epilogue is None
         if self.epilogue is not None:
@@ -352,14 +360,15 @@ class Gemm:
 
             adds = is_integer_additions(self.epilogue)
         unscaled = all(s is None for s in scales)
-        return is_integer(self.type) and whole and unscaled and adds and is_integer(output.type)
+        return is_integer(self.factor_type) and unscaled and adds and is_integer(output.type)
 
 
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _ZEROS = ("a_zero", "b_zero")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
-#: What C may be, by the type of sums that follows from A and B.
+#: What C may be where it is the result, by the type of sums that follows from A and B. Where there
+#: is a D, C is only read, and may have any type that D may have.
 _OF_C = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
@@ -539,7 +548,11 @@ def _check_types(spec: Gemm) -> None:
                 f"only A is quantized by the kernel, not {name.upper()}",
                 hint="tw.Packed(tw.Quantized(...)) for B, whose elements are given so",
             )
-    allowed = _OF_C[accumulator(*spec.factors)]
+    held = accumulator(*spec.factors)
+    allowed = _OF_C[held]
+    if spec.d is not None and held != "f64":
+        allowed = tuple(name for name in TYPES if name not in ("f64", "s64"))
+        allowed += ("s64",) if held == "s32" else ()
     if spec.c.type not in allowed:
         raise SpecError(
             "C cannot have this type",

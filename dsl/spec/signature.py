@@ -184,7 +184,7 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
     scalars: tuple[ScalarParameter, ...] = ()
     if isinstance(spec, Gemm):
         scalars = tuple(
-            ScalarParameter(name, spec.type)
+            ScalarParameter(name, spec.factor_type)
             for name in ("alpha", "beta")
             if getattr(spec, name) == "scalar"
         )

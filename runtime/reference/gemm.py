@@ -225,7 +225,7 @@ def _factored(
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
     if spec.type != "s32":
         return _floats(spec, operands, b, with_c=with_c)
-    if all(said == "scalar" or float(said).is_integer() for said in (spec.alpha, spec.beta)):
+    if is_integer(spec.factor_type):
         return _real(_integers(spec, operands, given, b, with_c=with_c))
     return _in_f32(spec, operands, _real(_integer_sums(spec, operands, given, b)), with_c=with_c)
 

@@ -179,7 +179,9 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
             yield Parameter(operand.name, role, operand.type)
     yield from (Parameter(s, "size") for s in sizes_used(ops, plan.slots))
     numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}
-    yield from (Parameter(n, "scalar", plan.spec.type) for n in ("alpha", "beta") if n in numbers)
+    yield from (
+        Parameter(n, "scalar", plan.spec.factor_type) for n in ("alpha", "beta") if n in numbers
+    )
 
 
 def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:

@@ -234,9 +234,7 @@ class _Finisher:
     @property
     def _kind(self) -> str:
         """The type in which alpha and beta act."""
-        factors = (self.spec.alpha, self.spec.beta)
-        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
-        return self.spec.type if is_integer(self.spec.type) and whole else self.b.real
+        return self.spec.factor_type
 
     def _multiplied(self, total: Argument, output: Output) -> Argument:
         """``alpha * acc``."""
@@ -262,7 +260,7 @@ class _Finisher:
         factor = self._factor("beta", kind)
         if is_integer(kind):
             return b("add", total, b("mul", old, factor))
-        if spec.beta == "scalar" and not is_integer(spec.type):  # where beta is 0, C may hold NaN
+        if spec.beta == "scalar" and not is_integer(c.type):  # where beta is 0, C may hold NaN
             old = b("select", b("eq", factor, 0.0), factor, old)
         return b("fma", old, factor, total)
 
@@ -325,8 +323,7 @@ class _Finisher:
         """A number of the call in all lanes, once."""
         key = name, element
         if key not in self.read:
-            cast = isinstance(source, str) and element != self.spec.type
-            self.read[key] = self.emitter.splat(source, element, f"{name}_all", cast=cast)
+            self.read[key] = self.emitter.splat(source, element, f"{name}_all")
         return self.read[key]
 
     def _quantity(self, name: str, output: Output, absent: Argument) -> Argument:
