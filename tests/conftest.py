@@ -44,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail if one of REQUIRED in support/cases.py ran fewer than N cases",
     )
     group.addoption("--seed", type=int, default=0, help="what random kernels are drawn with")
+    group.addoption(
+        "--families", type=int, default=3, help="how many kinds of products each target plans"
+    )
     group.addoption("--case", help="run this random kernel alone: avx2_017")
 
 

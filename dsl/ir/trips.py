@@ -37,6 +37,8 @@ from .nest import (
 )
 from .nodes import inside, walk
 
+#: What all buffers in scratch memory are parts of.
+_SCRATCH = "scratch"
 #: Bytes of an operand, from the first to the one behind the last.
 Stretch: TypeAlias = tuple[int, int]
 
@@ -71,7 +73,10 @@ def _verify_places(loop: BlockLoop, program: Program) -> None:
 
 
 def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
-    """What is written outside of buffers on the stack: the operand, and where it begins."""
+    """What is written outside of buffers on the stack: the operand, and where it begins.
+
+    A buffer in scratch memory begins where it lies there.
+    """
     for node in nodes:
         if isinstance(node, Call):
             wanted = passed(program.tile(node.program))
@@ -80,12 +85,19 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
                     yield argument.operand, argument.offset
         for name, offset in _places(inside(node), program):
             if name is None or name != _own(node):
-                yield name, offset + _selected_at(node, name)
+                yield name, offset + _selected_at(node, name) + _scratch_at(node, name)
 
 
 def _own(node: NestNode) -> Name | None:
     """The buffer on the stack that each trip has for itself, if that is what the node defines."""
     return node.buffer if isinstance(node, Pack) and node.scratch is None else None
+
+
+def _scratch_at(node: NestNode, name: Name | None) -> Expr:
+    """Where the buffer ``name`` that ``node`` defines lies in scratch memory; else 0."""
+    if not isinstance(node, Pack) or node.buffer != name or node.scratch is None:
+        return ZERO
+    return node.scratch
 
 
 def _selected_at(node: NestNode, name: Name | None) -> Expr:
@@ -138,7 +150,17 @@ class _Around:
         around = replace(self, elements={**self.elements, **defined(node)})
         found = around.written(inside(node))
         found.pop(str(_own(node)), None)
+        if isinstance(node, Pack):
+            return self._in_scratch(node, found)
         return self._in_batches(node, found) if isinstance(node, SelectBatch) else found
+
+    def _in_scratch(self, node: Pack, found: dict[str, set[Stretch]]) -> dict[str, set[Stretch]]:
+        """What is written to a buffer in scratch memory as a part of that, where it is known."""
+        stretches = found.pop(str(node.buffer), set())
+        at = None if node.scratch is None else self.value(node.scratch)
+        if at is not None and stretches:
+            found.setdefault(_SCRATCH, set()).update(_behind(at, stretches))
+        return found
 
     def _called(self, call: Call) -> dict[str, set[Stretch]]:
         tile = self.program.tile(call.program)

@@ -8,7 +8,6 @@ from itertools import product
 
 from sympy import Expr, Integer
 
-from tilewright.errors import ScheduleError
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import (
     Argument,
@@ -24,7 +23,7 @@ from tilewright.ir.nest import (
     operands_of,
     repeated,
 )
-from tilewright.ir.nodes import walk
+from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import (
     Add,
     Advance,
@@ -47,7 +46,7 @@ from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import exact_parts
 from tilewright.spec.gemm import SHAPES
-from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, Least, div, linear, mod, symbol, value
 
 from .nest.build import make_program
 from .tile.store import update_said
@@ -57,6 +56,9 @@ from .transpose import grid_nest
 STRAIGHT = 128
 #: The counter of products, or of groups of them.
 COUNTER = "s"
+#: The counter of groups of products that have scratch memory, and how many products are a group:
+#: enough for many threads, and of their scratch memory there is no more than of what they read.
+GROUP, IN_GROUP = "group", 64
 #: The buffer of a group's vectors.
 LANES = Name("lanes")
 #: B2 is the B of the second product.
@@ -76,17 +78,31 @@ def _one_by_one(plan: StackPlan) -> Program:
     """The program of one product in a loop over all of them."""
     assert plan.each is not None
     one = make_program(plan.each)
-    if plan.parallel and one.scratch != 0:
-        raise ScheduleError(
-            "products that need scratch memory are not computed in parallel: they share it",
-            got=f"loops={plan.schedule.loops!r}, threads={plan.schedule.threads}",
-            hint="loops='bNMk': one product after the other, each of them in parallel",
-        )
     if not one.nest:
         return one
     nest = tuple(_asked(node) for node in one.nest)
+    if plan.parallel and one.scratch != 0:
+        return _in_groups(plan, one, nest)
     body = _chosen(plan, nest, symbol(COUNTER))
     return replace(one, nest=(_loop(plan, plan.batch.count, body, "products"),))
+
+
+def _in_groups(plan: StackPlan, one: Program, nest: tuple[NestNode, ...]) -> Program:
+    """Return the program of products that run in parallel and need scratch memory.
+
+    Each of a group of products has a part of the memory; one group follows another.
+    """
+    counter, group, count = symbol(COUNTER), symbol(GROUP), plan.batch.count
+
+    def of_its_own(node: NestNode) -> NestNode:
+        if not isinstance(node, Pack) or node.scratch is None:
+            return node
+        return replace(node, scratch=node.scratch + counter * one.scratch)
+
+    body = _chosen(plan, tuple(rewritten(nest, of_its_own)), IN_GROUP * group + counter)
+    inner = _loop(plan, Least(count - IN_GROUP * group, IN_GROUP), body, "products of a group")
+    groups = BlockLoop(GROUP, div(count + (IN_GROUP - 1), IN_GROUP), (inner,), note="groups")
+    return replace(one, nest=(groups,), scratch=Least(count, IN_GROUP) * one.scratch)
 
 
 def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[NestNode, ...]:
