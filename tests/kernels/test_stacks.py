@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 from support.products.interpreted import Interpreted
 
 import tilewright as tw
-from tilewright.errors import ArgumentError, ScheduleError, SpecError
-from tilewright.generate import draw_plan, explain_plan, plan_for, program_for
+from tilewright.errors import ArgumentError, PlanError, ScheduleError, SpecError
+from tilewright.generate import draw_plan, explain_plan, plan_for, program_for, verified
+from tilewright.ir.nest import NestNode, Pack
+from tilewright.ir.nodes import rewritten
+from tilewright.lower.stack import COUNTER, IN_GROUP
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.runtime.machine.host import resolve
+from tilewright.symbolic import symbol
 
 Array = np.ndarray[Any, Any]
 TARGETS = ("avx2", "avx512", "neon")
@@ -150,9 +155,37 @@ def test_scratch_memory_is_not_shared_by_threads() -> None:
     """Threads share each product in its place, where nothing else is asked for."""
     within = stack(9, 30, 70, a="u8", b="s8", a_zero=3)
     tw.compile(within, tw.Schedule(threads=2), "avx2").verify()
-    spec = stack(*(tw.dim(name) for name in "mnk"), a="bf16", b="bf16")
-    with pytest.raises(ScheduleError, match="share it"):
-        program_for(plan_for(spec, tw.Schedule(loops="Bnmk"), resolve("avx2")))
+
+
+@pytest.mark.parametrize(
+    ("types", "target"), [(("f64", "f64"), "power10"), (("bf16", "bf16"), "avx2")]
+)
+def test_products_in_parallel_have_scratch_memory_of_their_own(
+    types: tuple[str, str], target: str
+) -> None:
+    """More products than a group has, and fewer; one place for all of them is refused."""
+    sizes, schedule = [tw.dim(name, max=4) for name in "mnk"], tw.Schedule(loops="Bnmk")
+    for count in (2, IN_GROUP + 1):
+        spec = stack(*sizes, a=types[0], b=types[1], count=count, beta="scalar")
+        one = Interpreted(spec, schedule, resolve(target))
+        assert one.program.scratch != 0
+        one.run(one.sample(0, whole=True))
+
+    def shared(node: NestNode) -> NestNode:
+        """A buffer in scratch memory, at the place that it has for the first product."""
+        if not isinstance(node, Pack) or node.scratch is None:
+            return node
+        return replace(node, scratch=node.scratch.subs(symbol(COUNTER), 0))
+
+    wrong = replace(one.program, nest=tuple(rewritten(one.program.nest, shared)))
+    with pytest.raises(PlanError, match=f"all trips of the parallel loop {COUNTER} write the same"):
+        verified(wrong, spec, resolve(target))
+
+
+@pytest.mark.twice
+def test_large_stacks_of_transposed_matrices_are_computed_in_parallel() -> None:
+    a, b = whole((150, 40, 45)), whole((150, 33, 45)).transpose(0, 2, 1)
+    np.testing.assert_array_equal(tw.matmul(a, b, threads=2), np.matmul(a, b))
 
 
 # --- arrays --------------------------------------------------------------------------------------
