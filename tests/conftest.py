@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--seed", type=int, default=0, help="what random kernels are drawn with")
     group.addoption(
-        "--families", type=int, default=3, help="how many kinds of products each target plans"
+        "--families", type=int, default=1, help="how many kinds of products each target plans"
     )
     group.addoption("--case", help="run this random kernel alone: avx2_017")
 

@@ -19,6 +19,8 @@ from tilewright.spec.gemm import Gemm
 F32, F64, S32 = np.float32, np.float64, np.int32
 COLUMN: dict[str, Any] = {"a": "u8", "b": "s8", "d": "u8"}
 
+STEPS = np.array([1, 2, 0, 0], F32)
+
 SPECS: dict[str, Gemm] = {
     "column": Gemm(6, 4, 8, **COLUMN, b_scale="column", d_zero="scalar"),
     "row": Gemm(6, 4, 8, a="u8", b="s8", a_zero="row", a_scale="row", d="f32"),
@@ -91,7 +93,7 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("both", (A, B, C), {"beta": 1, "d_scale": 2.0**-128}, "d_scale divides"),
     ("both", (A, B, C), {"beta": 1, "d_scale": -np.inf}, "d_scale divides.*d_scale == -inf"),
     ("both", (A, B, C), {"beta": 1, "d_scale": np.array([np.nan], F32)}, "d_scale == nan"),
-    ("steps", (A, B), {"d_scale": F32([1, 2, 0, 0])}, r"d_scale divides.*d_scale\[2\] == 0.0"),
+    ("steps", (A, B), {"d_scale": STEPS}, r"d_scale divides.*d_scale\[2\] == 0.0"),
     ("bias", (A, B), {"bias": ones(4, dtype=np.int8), "slope": 1e6}, "slope is too large for f16"),
     ("bias", (A, B), {"bias": ones(4, dtype=np.uint8), "slope": 1}, "bias has the wrong dtype"),
     ("full", (A, B), {"full": ones(6, 4)}, r"full has the wrong dtype.*float32"

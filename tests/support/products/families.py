@@ -8,7 +8,7 @@ import tilewright as tw
 from tilewright.errors import SpecError
 from tilewright.runtime.matmul.families import Axes, Family, Options, class_of, stack_class_of
 from tilewright.spec.expression import Expression, operands_of
-from tilewright.spec.types import INPUTS, TYPES, accumulator
+from tilewright.spec.types import INPUTS, TYPES, TypeName, accumulator, type_name
 
 #: Sizes at which something changes: of tiles, of vectors and of blocks.
 EDGES = (0, 1, 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64)
@@ -36,9 +36,9 @@ def types(random: Random) -> tuple[str, str, str]:
 
 def epilogue(random: Random, sums: str) -> Expression | None:
     """None, or an expression of each kind of operand, and of what is written."""
-    type_ = "f64" if sums == "f64" else "f32"
+    type_: TypeName = "f64" if sums == "f64" else "f32"
     column, row = (tw.Operand(name, type_, per=name) for name in ("column", "row"))
-    others = [name for name in INPUTS if name != "f64"]
+    others = [type_name(name) for name in INPUTS if name != "f64"]
     full = tw.Operand("full", type_ if sums == "f64" else random.choice(others), per="full")
     one = tw.Operand("one", type_)
     curved = tw.acc * one if sums == "f64" else tw.gelu_tanh(tw.acc + column)
