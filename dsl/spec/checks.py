@@ -68,14 +68,14 @@ def check_types(expression: Expression, type_: str) -> None:
 
 def check_numbers(expression: Expression, type_: str) -> None:
     """Raise SpecError if a number is finite, but not in the type that is computed in."""
-    for node in walk_meanings([expression]):
+    for node in walk_meanings(expression):
         if isinstance(node, Number) and math.isfinite(node.value):
             check_finite(node.value, node.value, "a number of an expression", type_)
 
 
 def check_functions(expression: Expression, element: str) -> None:
     """SpecError if ``expression`` has a function that is not computed in lanes of ``element``."""
-    for node in walk_meanings([expression]) if element == "f64" else walk(expression):
+    for node in walk_meanings(expression) if element == "f64" else walk(expression):
         if not isinstance(node, Call):
             continue
         if element == "s32" and not node.entry.whole:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from numbers import Rational, Real
 from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
@@ -399,25 +400,21 @@ def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Express
                 stack += [(arg, False) for arg in reversed(node.args)]
 
 
-def walk_meanings(expressions: Iterable[Expression]) -> Iterator[Expression]:
-    """Yield every node once, and those of the expressions by which functions are defined."""
-    seen: dict[int, Expression] = {}  # which keeps the nodes, as they are known by address
-    for expression in expressions:
-        for node in walk(expression, seen):
-            seen[id(node)] = node
-            yield node
-            if isinstance(node, Call) and node.entry.lower is None:
-                yield from _walk_meaning(node, seen)
+def walk_meanings(
+    expression: Expression, seen: dict[int, Expression] | None = None
+) -> Iterator[Expression]:
+    """Yield every node once, and those of the expressions by which functions are defined.
 
-
-def _walk_meaning(call: Call, seen: dict[int, Expression]) -> Iterator[Expression]:
-    meaning = call.meaning()
-    assert meaning is not None
-    for node in walk(meaning, seen):
+    Nodes in ``seen``, by their ``id``, are left out; those that are yielded are added.
+    """
+    seen = {} if seen is None else seen  # which keeps the nodes: their addresses stay their own
+    for node in walk(expression, seen):
         seen[id(node)] = node
         yield node
         if isinstance(node, Call) and node.entry.lower is None:
-            yield from _walk_meaning(node, seen)
+            meaning = node.meaning()
+            assert meaning is not None
+            yield from walk_meanings(meaning, seen)
 
 
 class Row(NamedTuple):
@@ -518,7 +515,7 @@ def _text(expression: Expression) -> str:
     Large parts are named first, and used by their names: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
     """
     table, parts, named = rows(expression), list[_Part](), list[str]()
-    nodes = list[Expression]()
+    nodes, names = list[Expression](), (f"e{i}" for i in count() if f"e{i}" not in REGISTRY)
     for row in table:
         if isinstance(row, Row):
             args = tuple(nodes[number] for number in row.args)
@@ -529,8 +526,9 @@ def _text(expression: Expression) -> str:
             text = repr(row)
             part = _Part(text, 3 if text.startswith("-") else _ATOM)
         if len(parts) < len(table) - 1 and (len(part.text) > _LONG or part.depth > _DEEP):
-            named.append(f"e{len(named)} := {part.text}")
-            part = _Part(f"e{len(named) - 1}")
+            name = next(names)
+            named.append(f"{name} := {part.text}")
+            part = _Part(name)
         parts.append(part)
     return f"({', '.join([*named, parts[-1].text])})[-1]" if named else parts[-1].text
 
