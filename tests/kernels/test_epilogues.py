@@ -11,6 +11,7 @@ from support.compilers import TARGETS, VECTORS
 from support.products.epilogues import CLOSE, value
 from support.spellings.floats import between, everywhere, same
 
+import tilewright as tw
 from tilewright.errors import ToolchainError
 from tilewright.runtime.driver import compile_many
 from tilewright.spec.expression import Expression, acc
@@ -54,3 +55,18 @@ def test_expressions_have_the_same_bits_on_every_target(target: str, cases: Case
         ]
         cases.count(target, str(kernel.emulated or "native"), 1)
     assert not differ, "\n".join(differ)
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("type_", ["float32", "float64"])
+def test_conditions_are_combined_as_numpy_combines_them(type_: Any) -> None:
+    """A value that is not 0 holds, NaN too; comparisons, and what chooses by them."""
+    x = np.array([[-2, -1, -0.0, 0, 0.5, 1, 3, np.nan, np.inf]], np.float32).astype(type_)
+    low, high, y = tw.acc > -1.5, tw.acc <= 1, tw.Operand("y", type_, per="column")
+    numbers = np.array([0, 1, 0, np.nan, -0.0, 2, 0, 0, 1]).astype(type_)
+    made = ((low & high) | tw.eq(tw.acc, 3)) * 1 + (~y * 2) + ((tw.acc ^ y) * 4)
+    made = made + tw.where(low & ~high, 8, 0)
+    found = tw.matmul(np.ones((1, 1), x.dtype), x, epilogue=made, y=numbers)
+    is_low, is_high, a, b = x > -1.5, x <= 1, x != 0, numbers != 0
+    right = 1 * (is_low & is_high | (x == 3)) + 2 * ~b + 4 * (a ^ b) + 8 * (is_low & ~is_high)
+    np.testing.assert_array_equal(found, right)
