@@ -209,6 +209,23 @@ def test_least_squares_takes_a_negative_scale_where_one_end_is_longer() -> None:
     assert b.scales.tolist() == [[-1, 1]] and (b.dequantize() == w).all()
 
 
+@pytest.mark.parametrize("type_", ["s4", "u4", "s8", "f4_e2m1", "f8_e4m3"])
+def test_without_a_zero_point_nothing_is_subtracted(type_: Any) -> None:
+    """None says what 0 says: the format is the same one, and 0 stands for 0."""
+    form = tw.Quantized(type_, scale="f16", zero=None, block=32)
+    assert form == tw.Quantized(type_, scale="f16", zero=0, block=32)
+    assert form == tw.Quantized(type_, scale="f16", block=32) and form.zero == 0
+    assert repr(form) == repr(tw.Quantized(type_, scale="f16", block=32))
+    w = np.random.default_rng(6).normal(size=(64, 3)).astype(np.float32)
+    w = np.abs(w) if type_ == "u4" else w
+    w[3] = 0
+    b = tw.quantize(w, form)
+    assert b.zeros is None and not b.dequantize()[3].any()
+    assert_within_half_a_step(w, b)
+    again = tw.quantize(b.dequantize(), form)
+    assert (again.dequantize() == b.dequantize()).all()
+
+
 def test_halfway_goes_to_the_even_code() -> None:
     form = tw.Quantized("f4_e2m1", scale="f32", block=32)
     w = np.zeros((32, 1), np.float32)
