@@ -291,9 +291,9 @@ class Quantize:
                 got=name,
                 expected=f"one of {', '.join(_FLOATS)}",
             )
-        if to != "s8":
+        if not isinstance(to, str) or to != "s8":
             raise SpecError("A is quantized to another type", got=to, expected="s8")
-        if zero not in (None, "s8"):
+        if zero is not None and (not isinstance(zero, str) or zero != "s8"):
             raise SpecError(
                 "zero points of A have another type",
                 got=zero,

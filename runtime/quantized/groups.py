@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.memory import Array
+from tilewright.runtime.arrays.views import is_masked, what_to_do
 from tilewright.spec.quantized import STORED, WHOLE_UNIT, Quantized, StoredName, longest_block
 from tilewright.spec.sizes import whole_number
 
@@ -58,6 +59,7 @@ def grouped(type_: StoredName, q: Array, groups: Groups, zero: int | None) -> Qu
     """Return the matrix of elements ``q``, k x n, in blocks as long as groups, or parts of them."""
     k = len(q)
     _check_shapes(q, groups)
+    zero = _zero(zero, type_)
     group = _length(k, groups)
     parts = 1
     longest = longest_block(STORED[type_].bits, own=True)
@@ -85,14 +87,28 @@ def grouped(type_: StoredName, q: Array, groups: Groups, zero: int | None) -> Qu
     return QuantizedMatrix(form, q, of_blocks(groups.scales))
 
 
+def _zero(given: object, type_: StoredName) -> int | None:
+    """Return the zero point of all elements, or None; ArgumentError if they have no such number."""
+    zero, most = whole_number(given), STORED[type_].high
+    if given is None or (zero is not None and 0 <= zero <= most):
+        return zero
+    raise (ArgumentTypeError if zero is None else ArgumentValueError)(
+        "zero must be one of the stored numbers",
+        got=f"{given!r:.60}",
+        expected=f"0 to {most}, or None: each group has its own",
+    )
+
+
 def _check_shapes(q: Array, groups: Groups) -> None:
     """ArgumentError unless there are scales and zero points for as many groups, n of each."""
     names, scales, zeros = groups.names, groups.scales, groups.zeros
-    if not isinstance(scales, np.ndarray) or scales.dtype.name not in _SCALES:
+    plain = isinstance(scales, np.ndarray) and not is_masked(scales)
+    if not plain or scales.dtype.name not in _SCALES:
         raise ArgumentTypeError(
             f"{names.scales} must be floating point",
-            got=f"{scales.dtype} array" if isinstance(scales, np.ndarray) else scales,
-            expected=f"one of {', '.join(_SCALES)}",
+            got=f"{scales.dtype} array" if plain else type(scales).__name__,
+            expected=f"an array of one of {', '.join(_SCALES)}",
+            hint=what_to_do(scales, names.scales),
         )
     if scales.ndim != 2 or scales.shape[1] != q.shape[1] or not scales.size:
         _refuse_shape(names.scales, scales, "groups", q, names)
@@ -143,7 +159,7 @@ def _of_size(k: int, count: int, given: object) -> int:
         kind = ArgumentTypeError if size is None else ArgumentValueError
         raise kind(
             "group_size must be the rows of a group",
-            got=given,
+            got=f"{given!r:.60}",
             expected="a positive int, or -1 for all of K",
         )
     group = k if size == -1 else min(size, k)

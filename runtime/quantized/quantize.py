@@ -12,10 +12,11 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, preferred
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import Array
-from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import SCALES, Quantized
 
+from .choices import one_of
 from .fit import by_least_squares, covering, extremes
 from .grid import Blocks, Grid
 from .matrix import QuantizedMatrix
@@ -57,13 +58,11 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     """
     if not isinstance(format, Quantized):
         raise ArgumentTypeError(
-            "the format is no tw.Quantized", got=format, hint='tw.Quantized("s4", block=32)'
+            "format must be a tw.Quantized",
+            got=f"{format!r:.80}",
+            hint='tw.Quantized("s4", block=32)',
         )
-    if method not in _METHODS:
-        raise ArgumentValueError(
-            "unknown method of quantizing", got=method, expected=f"one of {', '.join(_METHODS)}"
-        )
-    improve = _METHODS[method]
+    improve = _METHODS[one_of(method, _METHODS, "unknown method of quantizing")]
     given, type_ = _floats(as_array(w, "w"))
     grid = Grid(format)
     matrices = given if given.ndim == 3 else given[None]
@@ -97,23 +96,23 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
 
 def _floats(w: Any) -> tuple[Array, str]:
     """``w`` and the type of its elements; ArgumentError unless it is a matrix of floats."""
-    if not isinstance(w, np.ndarray):
+    if not isinstance(w, np.ndarray) or is_masked(w):
         raise ArgumentTypeError(
-            "what is quantized must be an array",
+            "w must be an array",
             got=type(w).__name__,
             hint=what_to_do(w, "w") or "np.array(w, np.float32)",
         )
     type_ = next((name for name in _FLOATS if accepts(name, w.dtype) and w.dtype.kind != "u"), None)
     if type_ is None:
         raise ArgumentTypeError(
-            "what is quantized must be floating point",
+            "w must be floating point",
             got=f"{w.dtype} array",
             expected=f"one of {', '.join(_FLOATS)}",
             hint="tw.QuantizedMatrix takes integers that are quantized already",
         )
     if w.ndim not in (2, 3):
         raise ArgumentValueError(
-            "what is quantized has the wrong shape",
+            "w has the wrong shape",
             got=w.shape,
             expected="(k, n), or (count, k, n) for several",
         )

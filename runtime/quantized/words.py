@@ -8,10 +8,12 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.memory import Array
-from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import STORED, StoredName
+from tilewright.spec.sizes import whole_number
 
+from .choices import one_of
 from .groups import Groups, Names, grouped
 from .matrix import QuantizedMatrix
 
@@ -48,16 +50,9 @@ def unpack(
     >>> tw.unpack(np.array([[-2]], np.int32), "s4", axis=1)
     array([[-2, -1, -1, -1, -1, -1, -1, -1]], dtype=int8)
     """
-    stored = STORED.get(type)
-    if stored is None:
-        raise ArgumentValueError(
-            "unknown type of stored elements", got=type, expected=f"one of {', '.join(STORED)}"
-        )
+    stored = STORED[one_of(type, STORED, "unknown type of stored elements")]
     words = _words(packed, "packed")
-    if not -words.ndim <= axis < words.ndim:
-        raise ArgumentValueError(
-            "the axis is none of the packed array's", got=axis, expected=f"0 to {words.ndim - 1}"
-        )
+    axis = _axis(axis, words)
     count, left = divmod(_WORDS[words.dtype], stored.bits)
     if left:
         raise ArgumentValueError(
@@ -74,8 +69,8 @@ def unpack(
     if stored.low < 0 and not stored.floating:
         top = np.uint8(1 << (stored.bits - 1))
         found = ((found ^ top) - top).view(np.int8)
-    flat = found.reshape(*whole.shape[:-2], -1).view(DTYPES[stored.unpacked])
-    return np.moveaxis(flat, -1, axis)
+    flat = found.reshape(*whole.shape[:-2], whole.shape[-2] * count)
+    return np.moveaxis(flat.view(DTYPES[stored.unpacked]), -1, axis)
 
 
 def from_gptq(
@@ -111,8 +106,7 @@ def from_gptq(
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
     type_ = _type_of(bits)
-    if version not in (1, 2):
-        raise ArgumentValueError("unknown version of GPTQ's format", got=version, expected="1 or 2")
+    version = one_of(version, (1, 2), "unknown version of GPTQ's format")
     q = unpack(_matrix(_words(qweight, "qweight", 32), "qweight"), type_, axis=0)
     zeros = unpack(_matrix(_words(qzeros, "qzeros", 32), "qzeros"), type_, axis=1)
     if version == 1:
@@ -175,16 +169,16 @@ def from_compressed_tensors(
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
     type_ = _type_of(bits)
-    shape, middle = np.asarray(as_array(weight_shape, "weight_shape")), 1 << (bits - 1)
+    middle = 1 << (bits - 1)
     words = _matrix(_words(weight_packed, "weight_packed", 32), "weight_packed")
-    if shape.shape != (2,) or words.shape != (shape[0], -(-int(shape[1]) * bits // 32)):
+    n, k = _two_sizes(as_array(weight_shape, "weight_shape"))
+    if words.shape != (n, -(-k * bits // 32)):
         raise ArgumentValueError(
             "weight_packed has another shape than weight_shape says",
-            got=f"{words.shape}, and {shape.tolist()}",
+            got=f"{words.shape}, and [{n}, {k}]",
             expected=f"n x K / {32 // bits} words with numbers of {bits} bits, and [n, K]",
             hint="bits= is what a number takes",
         )
-    n, k = map(int, shape)
     scales = as_array(weight_scale, "weight_scale")
     zeros = None
     if weight_zero_point is not None:
@@ -196,9 +190,24 @@ def from_compressed_tensors(
     return grouped(type_, q, groups, middle if zeros is None else None)
 
 
+def _two_sizes(given: Any) -> tuple[int, int]:
+    """Return n and K of ``weight_shape``; ArgumentError if they are not two positive ints."""
+    listed = isinstance(given, tuple | list) or (isinstance(given, np.ndarray) and given.ndim == 1)
+    sizes = [whole_number(size) for size in given] if listed else []
+    found = [size for size in sizes if size is not None and size > 0]
+    if len(sizes) != 2 or len(found) != 2:
+        raise (ArgumentValueError if listed else ArgumentTypeError)(
+            "weight_shape must be two positive sizes",
+            got=f"{given!r:.80}",
+            expected="[n, K]: what weight_packed has of rows, and of elements in each",
+        )
+    return found[0], found[1]
+
+
 def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
     """The zero points of compressed-tensors with half of the range added, n x groups."""
     if isinstance(given, np.ndarray) and given.dtype == np.int8:
+        _matrix(given, "weight_zero_point")
         return (given.astype(np.int16) + middle).astype(np.uint8)
     words = _matrix(_words(given, "weight_zero_point", 32), "weight_zero_point")
     return unpack(words, type_, axis=0)[:n]
@@ -207,20 +216,28 @@ def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
 # --- what is refused ---------------------------------------------------------------------------
 
 
-def _type_of(bits: int) -> StoredName:
+def _type_of(bits: object) -> StoredName:
     """The type of numbers of so many bits, which words are whole ones of."""
-    type_ = _BY_BITS.get(bits)
-    if type_ is None:
-        raise ArgumentValueError(
-            "elements of so many bits cannot be taken", got=bits, expected="2, 4 or 8"
+    return _BY_BITS[one_of(bits, _BY_BITS, "elements of so many bits cannot be taken")]
+
+
+def _axis(given: object, words: Array) -> int:
+    """Return an axis of ``words``; ArgumentError if it is none."""
+    axis = whole_number(given)
+    if axis is None or not -words.ndim <= axis < words.ndim:
+        raise (ArgumentTypeError if axis is None else ArgumentValueError)(
+            "axis is none of the packed array's",
+            got=repr(given),
+            expected=f"{-words.ndim} to {words.ndim - 1}",
         )
-    return type_
+    return axis
 
 
 def _words(given: Any, name: str, bits: int | None = None) -> Array:
     """An array of words; ArgumentError unless it is one, of ``bits`` each where that is given."""
     array = as_array(given, name)
-    found = _WORDS.get(array.dtype) if isinstance(array, np.ndarray) else None
+    plain = isinstance(array, np.ndarray) and not is_masked(array)
+    found = _WORDS.get(array.dtype) if plain else None
     if found is None or bits not in (None, found) or array.ndim == 0:
         raise ArgumentTypeError(
             f"{name} must be an array of words in which elements are packed",
@@ -241,21 +258,22 @@ def _matrix(words: Array, name: str) -> Array:
             got=words.shape,
             expected="two dimensions: of several matrices, take one after the other",
         )
+    if not words.size:
+        raise ArgumentValueError(f"{name} has no elements", got=f"shape {words.shape}")
     return words
 
 
-def _fields(count: int, first: str, order: tuple[int, ...] | None) -> tuple[int, ...]:
+def _fields(count: int, first: object, order: Any) -> tuple[int, ...]:
     """Which of a word's elements each field has, from the low bits on."""
-    if order is not None:
-        if sorted(order) != list(range(count)):
-            raise ArgumentValueError(
-                "the order is none of a word's elements",
-                got=order,
-                expected=f"0 to {count - 1}, each once",
-            )
-        return tuple(order)
-    if first not in ("low", "high"):
-        raise ArgumentValueError(
-            "the first element stands in other bits", got=first, expected="low or high"
+    if order is None:
+        low = one_of(first, ("low", "high"), "first is none of a word's ends") == "low"
+        return tuple(range(count) if low else reversed(range(count)))
+    listed = isinstance(order, tuple | list) or (isinstance(order, np.ndarray) and order.ndim == 1)
+    found = [whole_number(place) for place in order] if listed else []
+    if None in found or sorted(found, key=lambda place: place or 0) != list(range(count)):
+        raise (ArgumentValueError if listed else ArgumentTypeError)(
+            "order is none of a word's elements",
+            got=f"{order!r:.80}",
+            expected=f"0 to {count - 1}, each once",
         )
-    return tuple(range(count) if first == "low" else reversed(range(count)))
+    return tuple(place for place in found if place is not None)

@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: tw.to_gguf(s8, "q4_K"), "products of stored numbers"),
         (lambda: tw.to_gguf(s8, "q4_0"), "holds another format"),
         (lambda: tw.to_gguf(s8, "q5_0"), "holds another format"),
-        (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be quantized"),
+        (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be a tw.QuantizedMatrix"),
     )
     for make, said in cases:
         with pytest.raises(ArgumentError, match=said):

@@ -276,8 +276,8 @@ def test_what_compressed_tensors_has_not_is_refused() -> None:
     read: Any = tw.from_compressed_tensors
     cases: Any = (
         (lambda: read(words, scales, (8, 33)), "another shape than weight_shape says"),
-        (lambda: read(words, scales, (8, 32, 1)), "another shape than weight_shape says"),
-        (lambda: read(words, scales, (8, 32), bits=3), "2, 4 or 8"),
+        (lambda: read(words, scales, (8, 32, 1)), "weight_shape must be two positive sizes"),
+        (lambda: read(words, scales, (8, 32), bits=3), "one of 2, 4, 8"),
         (lambda: read(words, scales[:, 0], (8, 32)), "weight_scale has the wrong shape"),
         (lambda: read(words, scales[:3], (8, 32)), "weight_scale has the wrong shape"),
         (
@@ -303,8 +303,8 @@ def test_what_does_not_fit_is_refused() -> None:
     gptq: Any = tw.from_gptq
     unpack: Any = tw.unpack
     cases: Any = (
-        (lambda: gptq(words, zeros, scales, bits=3), "2, 4 or 8"),
-        (lambda: gptq(words, zeros, scales, version=3), "1 or 2"),
+        (lambda: gptq(words, zeros, scales, bits=3), "one of 2, 4, 8"),
+        (lambda: gptq(words, zeros, scales, version=3), "one of 1, 2"),
         (lambda: gptq(words.astype(np.int64), zeros, scales), "qweight must be an array of words"),
         (lambda: gptq(words[None], zeros, scales), "qweight has the wrong shape"),
         (lambda: gptq(words, zeros[:, :1], scales), "qzeros has the wrong shape"),
@@ -319,8 +319,8 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: tw.from_awq(words, zeros, scales), "scales has the wrong shape"),
         (lambda: unpack(words, "u7"), "unknown type of stored elements"),
         (lambda: unpack(words, "u3"), "do not fill words"),
-        (lambda: unpack(words, "u4", axis=2), "none of the packed array's"),
-        (lambda: unpack(words, "u4", first="middle"), "low or high"),
+        (lambda: unpack(words, "u4", axis=2), "axis is none of the packed array's"),
+        (lambda: unpack(words, "u4", first="middle"), "one of low, high"),
         (lambda: unpack(words, "u4", order=(0, 1)), "each once"),
         (lambda: unpack([[1]], "u4"), "got: list"),
     )
