@@ -270,6 +270,8 @@ class _View:
         if p.count is not None and name == p.name and p.batch_stride != 0:
             many = self._value("count", p.count)
         values = buffer.values[buffer.base :]
+        if p.kind == "flat":
+            many = len(values) // format_.nbytes
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
         return flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
 

@@ -235,7 +235,7 @@ class Tile:
             else:
                 segment, at = pointers[operand]
                 if op.batch == "offsets":
-                    at += entry(tables[f"{operand}_offsets"], index, f"{operand}_offsets")
+                    at += entry(tables[op.offsets], index, op.offsets) * stride
                 else:
                     at += index * stride
             pointers[op.pointer] = segment, at + offset

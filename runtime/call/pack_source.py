@@ -12,7 +12,7 @@ from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Order, Packed, Strided
+from tilewright.spec.operands import Offsets, Order, Packed, Strided
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import type_name
@@ -114,7 +114,9 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
     batched = spec.packs_stack
     if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
         size = spec.batch.count if batched and spec.batch is not None else 1
-        count = f"{size.name if isinstance(size, Dim) else size}, " if batched else ""
+        free = isinstance(spec.batch, Offsets)  # it may have more or fewer: offsets say which
+        count = "count" if free else size.name if isinstance(size, Dim) else str(size)
+        count = f"{count}, " if batched else ""
         raise ArgumentValueError(
             "b has the wrong shape",
             got=shape,
