@@ -160,7 +160,9 @@ def _check_matrices(parameter: ArrayParameter, given: Any, offsets: Sequence[int
                 f"offset {i} of {parameter.name} counts to no packed matrix",
                 got=offset,
                 expected=f"0 to {count - 1}: {parameter.name} has {count}, and offsets of a packed "
-                "operand count whole matrices",
+                "operand count whole matrices"
+                if count
+                else f"no offset: {parameter.name} has no matrix",
             )
 
 

@@ -143,10 +143,10 @@ def test_products_with_a_packed_b(target: str, tmp_path: Path, cases: Cases) -> 
 
 @pytest.mark.parametrize("target", ["scalar", "avx2", "amx", "neon"])
 @pytest.mark.parametrize("loops", [None, "bnmk"])
-def test_offsets_find_the_matrices_of_a_alone(
+def test_offsets_find_the_matrices_of_both(
     target: str, loops: str | None, tmp_path: Path, cases: Cases
 ) -> None:
-    """Those of B are packed as a stack, and taken in order: a convolution's windows and weights."""
+    """Windows of A at elements, and matrices of a packed stack by their numbers: a convolution."""
     rng, size = np.random.default_rng(3), (5, 18, 6)
     pairs: Any = (("f32", "f32"), ("bf16", "bf16"), ("u8", "s8"))
     schedule = Schedule(loops=loops)
@@ -155,12 +155,14 @@ def test_offsets_find_the_matrices_of_a_alone(
     kernels = Kernels(target, trials, tmp_path)
     for index, trial in enumerate(trials):
         a = whole(trial.spec.a.type, (80,), rng)
-        b = [whole(trial.spec.b.type, (6, 18), rng) for _ in range(3)]
-        offsets = (7, 50, 9)
-        got = kernels(index, {"a": [a], "b": b, "a_offsets": offsets})["out"]
+        b = [whole(trial.spec.b.type, (6, 18), rng) for _ in range(4)]
+        offsets, chosen = (7, 50, 9), (3, 0, 3)
+        given = {"a": [a], "b": b, "a_offsets": offsets, "b_offsets": chosen}
+        got = kernels(index, given)["out"]
         windows = (a[first:][:30].reshape(5, 6) for first in offsets)
         wide = (
-            left.astype("f8") @ right.astype("f8") for left, right in zip(windows, b, strict=True)
+            left.astype("f8") @ b[place].astype("f8")
+            for left, place in zip(windows, chosen, strict=True)
         )
         np.testing.assert_array_equal(got, sum(wide).astype(got.dtype), err_msg=str(trial))
     cases.count(kernels.target.name, kernels.lab.means, len(trials))
