@@ -235,7 +235,8 @@ class Tile:
             else:
                 segment, at = pointers[operand]
                 if op.batch == "offsets":
-                    at += entry(tables[op.offsets], index, op.offsets) * stride
+                    name = f"{operand[0]}_offsets"  # those of A, or of B and what is packed with it
+                    at += entry(tables[name], index, name) * stride
                 else:
                     at += index * stride
             pointers[op.pointer] = segment, at + offset

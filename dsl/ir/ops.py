@@ -60,10 +60,7 @@ class Point(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PointBatch(Operation):
-    """``pointer`` = element ``index`` of the batch of ``operand``, plus ``offset``.
-
-    Matrices follow each other by ``stride`` elements; offsets count so many each.
-    """
+    """``pointer`` = element ``index`` of the batch of ``operand``, plus ``offset``."""
 
     kind: ClassVar[str] = "point_batch"
     pointer: Writes[PointerName]
@@ -73,11 +70,6 @@ class PointBatch(Operation):
     element: str
     batch: str
     stride: Sizes[Expr]
-
-    @property
-    def offsets(self) -> str:
-        """What its offsets are called: those of A, or of B and of what is packed with it."""
-        return f"{self.operand[0]}_offsets"
 
 
 @dataclass(frozen=True, slots=True)

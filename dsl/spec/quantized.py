@@ -291,14 +291,9 @@ class Quantize:
                 got=name,
                 expected=f"one of {', '.join(_FLOATS)}",
             )
-        if not isinstance(to, str) or to != "s8":
-            raise SpecError("A is quantized to another type", got=to, expected="s8")
-        if zero is not None and (not isinstance(zero, str) or zero != "s8"):
-            raise SpecError(
-                "zero points of A have another type",
-                got=zero,
-                expected='"s8": one for each row or block; or None',
-            )
+        _one_of(to, {"s8": None}, "A is quantized to another type")
+        if zero is not None:
+            _one_of(zero, {"s8": None}, "zero points of A have another type")
         object.__setattr__(self, "type", name)
         object.__setattr__(self, "zero", zero)
         object.__setattr__(self, "to", to)

@@ -60,7 +60,8 @@ def _reaching(least: Array, most: Array, grid: Grid, zero: float) -> Array:
     """Return the least steps with which ``number - zero`` reaches ``least`` and ``most``."""
     ends = (end - zero for end in grid.ends)
     parts = [bound / end for bound, end in zip((least, most), ends, strict=True) if end]
-    return np.maximum.reduce([*parts, np.zeros_like(least)])
+    found: Array = np.maximum.reduce([*parts, np.zeros_like(least)])
+    return found
 
 
 def _centered(least: Array, most: Array, grid: Grid, steps: Array) -> Blocks:

@@ -106,10 +106,10 @@ def from_gptq(
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
     type_ = _type_of(bits)
-    version = one_of(version, (1, 2), "unknown version of GPTQ's format")
+    stored_less = one_of(version, (1, 2), "unknown version of GPTQ's format") == 1
     q = unpack(_matrix(_words(qweight, "qweight", 32), "qweight"), type_, axis=0)
     zeros = unpack(_matrix(_words(qzeros, "qzeros", 32), "qzeros"), type_, axis=1)
-    if version == 1:
+    if stored_less:
         zeros = (zeros + np.uint8(1)) & np.uint8((1 << bits) - 1)
     given = as_array(scales, "scales"), zeros, group_size, as_array(g_idx, "g_idx")
     return grouped(type_, q, Groups(_NAMES, *given), zero)

@@ -123,7 +123,8 @@ def assert_within_half_a_step(w: Array, b: tw.QuantizedMatrix) -> None:
 def decode(codes: Array, form: tw.Quantized) -> Array:
     """What codes or integers are, by ml_dtypes."""
     if form.type == "f4_e2m1":
-        return np.where(codes > 7, -1, 1) * np.array(F4)[codes % 8]
+        found: Array = np.where(codes > 7, -1, 1) * np.array(F4)[codes % 8]
+        return found
     types = {"f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2}
     given = codes.view(types[form.type]) if form.type in types else codes
     return given.astype(np.float64)
@@ -132,7 +133,7 @@ def decode(codes: Array, form: tw.Quantized) -> Array:
 def decode_scales(scales: Array, name: str) -> Array:
     """Scales as float64, by numpy and ml_dtypes."""
     if name == "e8m0":
-        return 2.0 ** (scales.astype(np.float64) - 127)
+        return np.exp2(scales.astype(np.float64) - 127)
     return scales.view(DTYPES[name]).astype(np.float64)
 
 
