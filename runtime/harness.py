@@ -23,7 +23,7 @@ from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.pack_source import pack_for
 from tilewright.runtime.emulate.calls import span
 from tilewright.runtime.quantized.matrix import quantized_bytes
-from tilewright.runtime.reference.arguments import Sample, extent, samples
+from tilewright.runtime.reference.arguments import Sample, extent, matrices_in, samples
 from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.runtime.reference.verify import right_results
@@ -202,6 +202,8 @@ def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
     if len(p.shape) == 1:
         return value_of(p.shape[0], sizes)
     one = extent(p, sizes)
+    if p.packed:
+        return one * matrices_in(p, sizes)
     if p.kind == "flat":
         return one + (2 * one if p.static_offsets is None else max(p.static_offsets, default=0))
     more = 0 if p.count is None else value_of(p.count, sizes) - 1

@@ -508,7 +508,7 @@ class Kernel:
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
         if self.spec.quantized is not None:
             return pack_quantized(self.spec, self.isa, b, scales, zeros)
-        spec, b = pack_for(self.spec, b, scales)
+        spec, b = pack_for(self.spec, b, scales, zeros)
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](b)  # type: ignore[no-any-return]

@@ -264,14 +264,17 @@ class _View:
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
     def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
-        """The bytes of one matrix, or of those of a batch side by side, as what they hold."""
+        """The bytes of a matrix, or of several side by side, as what they hold."""
         p, size = self.parameter, format_.itemsize
         many = self._value("count", p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:
             many = self._value("count", p.count)
         values = buffer.values[buffer.base :]
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
-        return flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
+        elements = many * format_.nbytes // size
+        if p.kind == "flat":
+            elements = len(values)  # all that there are: offsets count their matrices
+        return flat(name, format_.stored, values, elements, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter

@@ -111,10 +111,10 @@ class _Machine:
                 chosen[name] = pointer_to(entry(whole, index, str(selected.name)))
                 continue
             segment, at = pointer_to(whole)
-            if selected.batch == "strided":
-                at += index * evaluate(selected.stride, env)
-            else:
-                at += entry(memory.offsets[selected.offsets], index, selected.offsets)
+            matrix = index
+            if selected.batch == "offsets":
+                matrix = entry(memory.offsets[selected.offsets], index, selected.offsets)
+            at += matrix * evaluate(selected.stride, env)
             chosen[name] = segment, at
         return chosen
 

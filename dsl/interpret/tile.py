@@ -235,7 +235,8 @@ class Tile:
             else:
                 segment, at = pointers[operand]
                 if op.batch == "offsets":
-                    at += entry(tables[f"{operand}_offsets"], index, f"{operand}_offsets")
+                    name = f"{operand[0]}_offsets"  # those of A, or of B and what is packed with it
+                    at += entry(tables[name], index, name) * stride
                 else:
                     at += index * stride
             pointers[op.pointer] = segment, at + offset

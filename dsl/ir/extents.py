@@ -124,6 +124,9 @@ def held(parameter: ArrayParameter, packed: int | None) -> Held:
         else:
             batch = batch or "strided"
         several = 1 if parameter.batch_stride == 0 else count
+        if parameter.kind == "flat":
+            static = parameter.static_offsets
+            several = None if static is None else max(static, default=-1) + 1
         whole = None if several is None or each is None else several * each
         return Held(element, parameter.role != "in", whole, each, batch, count)
     rows, cols = (1, 1, *parameter.shape)[-2:]

@@ -102,6 +102,7 @@ class BlockLoop(Node):
 class Selected:
     """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses.
 
+    Offsets count ``stride`` elements each: 1 of a flat array, those of a matrix that is packed.
     ``written``: each product of a stack has one of its own.
     """
 

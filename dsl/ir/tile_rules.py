@@ -84,7 +84,7 @@ def _point_batch(w: Walk, op: PointBatch) -> None:
         w.refuse(op, f"takes {base.element} of {op.operand} for {op.element}", "its type")
     if op.index not in w.trips:
         w.refuse(op, f"is of no loop over {op.index}", "a loop over the batch around it")
-    needed = {"strided": "", "offsets": f"{op.operand}_offsets", "addresses": f"{op.operand}_at"}
+    needed = {"strided": "", "offsets": f"{op.operand[0]}_offsets", "addresses": f"{op.operand}_at"}
     role = {"strided": "", "offsets": "offsets", "addresses": "at"}.get(op.batch)
     if role is None or base.table != (op.batch == "addresses"):
         w.refuse(op, f"finds {op.operand} by {op.batch!r}", "a table by addresses, others not")

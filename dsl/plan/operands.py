@@ -114,7 +114,7 @@ def batch_of(spec: Gemm) -> BatchPlan | None:
         case Offsets():
             given = {name: getattr(batch, name) for name in "ab"}
             static = {name: offsets for name, offsets in given.items() if offsets is not None}
-            return BatchPlan("offsets", count, {}, static)
+            return BatchPlan("offsets", count, {"a": ONE, "b": ONE}, static)
         case Addresses():
             return BatchPlan("addresses", count, {}, {})
 

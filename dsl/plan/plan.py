@@ -381,15 +381,11 @@ class Plan(Decided):
         return given is not None and not operand.packed and operand.type != given.type
 
     def batch_kind(self, operand: Operand) -> str:
-        """How elements of the batch of ``operand`` are found: packed ones follow each other.
-
-        But for those that the caller packed one by one, and whose addresses he gives.
-        """
+        """How elements of the batch of ``operand`` are found: what is packed here is strided."""
         assert self.batch is not None
-        stack = self.batch.kind == "offsets" and "b" in operand.strides
-        return "strided" if operand.packed or stack else self.batch.kind
+        return "strided" if operand.packed else self.batch.kind
 
     def batch_stride(self, operand: Operand) -> Expr:
-        """The elements from one matrix of the batch to the next, where they are strided."""
+        """The elements from one matrix of the batch to the next; or those that an offset counts."""
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))

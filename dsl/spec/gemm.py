@@ -503,13 +503,6 @@ def _check_packed(spec: Gemm) -> None:
         raise SpecError(
             "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
         )
-    if isinstance(spec.batch, Offsets) and spec.batch.b is not None:
-        raise SpecError(
-            "matrices of a packed B are taken in the order in which they were packed",
-            got=f"b={spec.batch.b!r}",
-            expected="offsets of A alone",
-            hint=f"tw.Offsets({spec.batch.count!r}, a=...), and pack_b of the stack of all B",
-        )
     if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
         raise SpecError(
             "matrices of a packed B have the stride of their format",

@@ -119,7 +119,8 @@ class Offsets:
     """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
 
     A sequence is static; ``None`` is passed at the call as ``a_offsets=`` or ``b_offsets=``.
-    A packed B has no offsets: its matrices, packed as one stack, are taken in order.
+    Those of a packed B count whole matrices: of all that ``pack_b`` packed as one stack, count x k
+    x n, which may be more or fewer than the batch has.
 
     Differences of neighbours: A's two matrices are the same memory, one element apart.
 

@@ -124,9 +124,10 @@ class Quantized:
     (128, 128), is elements of K by columns that share a scale. Of three and five bits blocks of
     more than 64 elements are multiples of 32, of six of 16.
 
-    ``zero`` is one number for all elements; or the type's own name: an integer for each block,
-    beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element is
-    ``scale * q + minimum``, and there is a minimum for each block.
+    ``zero`` is one number for all elements; None is symmetric: nothing is subtracted, as with 0. Or
+    it is the type's own name: an integer for each block, beside the scales; or the name of a
+    scale's type, of f32, f16 and bf16: then an element is ``scale * q + minimum``, and there is a
+    minimum for each block.
 
     >>> q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> spec = tw.Gemm(tw.dim("m"), 4, 32, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(q4))
@@ -139,7 +140,7 @@ class Quantized:
 
     type: StoredName
     scale: ScaleName = "f32"
-    zero: int | StoredName | ScaleName = 0
+    zero: int | StoredName | ScaleName | None = None
     block: int | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -166,7 +167,7 @@ class Quantized:
     @property
     def offset(self) -> int:
         """The zero point of all elements; 0 where each block has its own."""
-        return 0 if isinstance(self.zero, str) else self.zero
+        return 0 if isinstance(self.zero, str) else self.zero or 0
 
     @property
     def columns(self) -> int:
@@ -199,7 +200,7 @@ def _one_of(name: object, known: Mapping[str, object], problem: str) -> None:
 
 
 def _zero(form: Quantized) -> int:
-    stored, zero = form.stored, whole_number(form.zero)
+    stored, zero = form.stored, whole_number(0 if form.zero is None else form.zero)
     if stored.floating and zero != 0:
         raise SpecError("floating point has no zero point", got=form.zero, expected="0")
     if zero is None or not stored.low <= zero <= stored.high:
@@ -290,14 +291,9 @@ class Quantize:
                 got=name,
                 expected=f"one of {', '.join(_FLOATS)}",
             )
-        if to != "s8":
-            raise SpecError("A is quantized to another type", got=to, expected="s8")
-        if zero not in (None, "s8"):
-            raise SpecError(
-                "zero points of A have another type",
-                got=zero,
-                expected='"s8": one for each row or block; or None',
-            )
+        _one_of(to, {"s8": None}, "A is quantized to another type")
+        if zero is not None:
+            _one_of(zero, {"s8": None}, "zero points of A have another type")
         object.__setattr__(self, "type", name)
         object.__setattr__(self, "zero", zero)
         object.__setattr__(self, "to", to)

@@ -49,11 +49,11 @@ class ArrayParameter:
 
     ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
     batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
-    index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
-    ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
-    number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
-    sequence, is a PackedMatrix of ``format``; ``quantized``: what its elements are, or those that
-    it is a part of. ``chosen``: the name is the user's.
+    index, or a PackedMatrix whose matrices they count; ``sequence`` a sequence of matrices;
+    ``offsets`` a 1-d int64 array of ``count``; ``packed`` a PackedMatrix, which may hold a batch;
+    ``vector`` a 1-d array passed by name, or a number where its ``shape`` is (1,). ``packed`` as a
+    flag: the operand, or each item of a sequence, is a PackedMatrix of ``format``; ``quantized``:
+    what its elements are, or those that it is a part of. ``chosen``: the name is the user's.
     ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
     memory holds where that is not ``type``.
     """
@@ -217,7 +217,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
     return ArrayParameter(
         name=name,
         type=operand.type,
-        kind="packed" if packed and not isinstance(batch, Addresses) else _kind(batch),
+        kind="packed" if packed and not isinstance(batch, Addresses | Offsets) else _kind(batch),
         role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
@@ -225,9 +225,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         slots=SHAPES[name],
         leading_slot=f"ld{name[0]}",
         batch_stride=spec.stride(name),
-        static_offsets=getattr(batch, name[0])
-        if isinstance(batch, Offsets) and not packed
-        else None,
+        static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
         count=batch.count if batch is not None else None,
         packed=packed,
         quantized=operand.quantized if packed else None,
@@ -259,7 +257,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
     arrays = [_matrix(spec, name) for name in names]
     if isinstance(spec.batch, Offsets):
         for name in "ab":
-            if getattr(spec.batch, name) is None and not isinstance(getattr(spec, name), Packed):
+            if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     if spec.scales_of_blocks is not None:
         arrays.append(_block_scales(spec, spec.scales_of_blocks))

@@ -146,7 +146,10 @@ def _axes(
     slots = parameter.slots or ("length",)
     batch = (parameter.count, *sizes), ("count", *slots)
     kind, either, hint = parameter.kind, "", None
-    if kind == "flat":
+    if kind == "flat" and parameter.packed:
+        matrices: tuple[None, ...] = (None,) if len(shape) == 3 else ()
+        sizes, slots = (*matrices, *sizes), ("matrices", *slots)[1 - len(matrices) :]
+    elif kind == "flat":
         sizes, slots = (None,), ("length",)
         hint = f"{name}.reshape(-1): offsets count from its first element"
     elif kind == "strided" and (parameter.batch_stride != 0 or len(shape) == 3):

@@ -151,12 +151,29 @@ def _line(array: Array) -> Region:
     return Region(address(array), 1, max(array.nbytes, 1), array.nbytes)
 
 
+def _check_matrices(parameter: ArrayParameter, given: Any, offsets: Sequence[int]) -> None:
+    """ArgumentError where an offset counts to a matrix that a packed operand does not have."""
+    count = given.shape[0] if len(given.shape) == 3 else 1
+    for i, offset in enumerate(offsets):
+        if not 0 <= offset < count:
+            raise ArgumentValueError(
+                f"offset {i} of {parameter.name} counts to no packed matrix",
+                got=offset,
+                expected=f"0 to {count - 1}: {parameter.name} has {count}, and offsets of a packed "
+                "operand count whole matrices"
+                if count
+                else f"no offset: {parameter.name} has no matrix",
+            )
+
+
 def regions(
     parameter: ArrayParameter, given: Any, known: Known, offsets: Sequence[int] | None
 ) -> list[Region]:
     """The bytes of each matrix of an operand; offsets are checked against a flat array."""
     itemsize = parameter.itemsize
     if parameter.packed:
+        if offsets is not None:
+            _check_matrices(parameter, given, offsets)
         items = given if parameter.kind == "sequence" else (given,)
         return [_line(item.data) for item in items]
     if parameter.kind in ("offsets", "vector"):

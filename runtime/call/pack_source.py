@@ -12,7 +12,7 @@ from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Order, Packed, Strided
+from tilewright.spec.operands import Offsets, Order, Packed, Strided
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import type_name
@@ -21,18 +21,19 @@ from .bound_sizes import Array
 from .packed_matrix import PackedMatrix, matrix_in, new_block
 
 
-def pack_for(spec: Gemm, b: Any, scales: Any = None) -> tuple[Pack, Array]:
+def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple[Pack, Array]:
     """What packs ``b`` for a Gemm with a packed B, and ``b`` as that takes it.
 
     ArgumentError unless it is an array of B's type, or of float32 where that is converted, and
     k x n; where the Gemm has a batch of such, count x k x n, or k x n if the count is 1.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
-    if scales is not None:
+    if scales is not None or zeros is not None:
+        what = "zeros" if scales is None else "scales"
         raise ArgumentTypeError(
-            "scales are given for a B that has none of its own",
+            f"{what} are given for a B that has none of its own",
             got=f"b={spec.b!r}",
-            hint="b_scale= in the call, or b=tw.Packed(tw.Quantized(...)) in the spec",
+            hint=f"b_{what[:-1]}= in the call, or b=tw.Packed(tw.Quantized(...)) in the spec",
         )
     b = as_array(b, "b")
     source = _source(b, spec.b.type)
@@ -113,7 +114,9 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
     batched = spec.packs_stack
     if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
         size = spec.batch.count if batched and spec.batch is not None else 1
-        count = f"{size.name if isinstance(size, Dim) else size}, " if batched else ""
+        free = isinstance(spec.batch, Offsets)  # it may have more or fewer: offsets say which
+        count = "count" if free else size.name if isinstance(size, Dim) else str(size)
+        count = f"{count}, " if batched else ""
         raise ArgumentValueError(
             "b has the wrong shape",
             got=shape,

@@ -130,7 +130,7 @@ class PackedMatrix:
         }
         text = json.dumps(header).encode()
         text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
-        with Path(path).open("wb") as file:
+        with _path(path).open("wb") as file:
             file.write(_START.pack(_MAGIC, _VERSION, len(text)) + text)
             file.write(self.data.data)
 
@@ -139,7 +139,7 @@ class PackedMatrix:
         """The matrix that ``save`` wrote to ``path``; ArgumentError if the file is not whole."""
         import zlib
 
-        with Path(path).open("rb") as file:
+        with _path(path).open("rb") as file:
             start = file.read(_START.size)
             if len(start) < _START.size or not start.startswith(_MAGIC):
                 raise ArgumentValueError(f"{path} is no packed matrix", got=start[:16])
@@ -175,6 +175,16 @@ class PackedMatrix:
             return "<PackedMatrix without its data>"
         sizes = "x".join(map(str, self.shape))
         return f"<PackedMatrix {sizes} in {self.format}, {self.nbytes} bytes>"
+
+
+def _path(given: object) -> Path:
+    """Return a file's path; ArgumentTypeError if it is none."""
+    try:
+        return Path(given)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentTypeError(
+            "path must name a file", got=f"{given!r:.80}", expected="a str or a pathlib.Path"
+        ) from None
 
 
 def memory(argument: Any) -> np.ndarray[Any, Any]:

@@ -4,10 +4,10 @@ Over the indices the levels of an axis occur equally often, in an order that dep
 and the axis alone: a case is the same on every machine and target. A level that means nothing in
 a case, such as a zero point of floating point, is left out of it.
 
-So is what a spec or schedule refuses by its rules: a packed B with offsets of its own, or of a
-size known only at the call; sums in f64 with C, D, operands or functions of another type; sums in
-s64 with fractions, scales, zero points, expressions or a D of another type; offsets with sizes of a
-matrix that no array tells, and addresses of no matrix; loops over m or n outside of that over a
+So is what a spec or schedule refuses by its rules: a packed B of a size known only at the call;
+sums in f64 with C, D, operands or functions of another type; sums in s64 with fractions, scales,
+zero points, expressions or a D of another type; offsets with sizes of a matrix that no array tells,
+and addresses of no matrix; loops over m or n outside of that over a
 batch whose B has few bits and is found by addresses; vectors along K of operands that are converted
 or both lie across it; and an uneven register tile where a size of C is known only at the call.
 """

@@ -179,9 +179,9 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["k"] = hand.size("k", fixed=flat)
     given["a"] = _matrix(hand, "a", first)
     whole = all(isinstance(given[slot], int) for slot in "nk")
-    packed = hand.take("packed b", whole and not flat)
+    packed = hand.take("packed b", whole)
     blocks: tuple[str, int] | None = None
-    form = _quantized(hand, whole and not flat and sums == "f32")
+    form = _quantized(hand, whole and sums == "f32")
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
         integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")
@@ -319,7 +319,7 @@ def _kind(
             assert isinstance(count, int)
             drawn = ([hand.below(500) for _ in range(count)] for _ in "ab")
             a, b = drawn
-            return Offsets(count, a, None if isinstance(given["b"], Packed) else b)
+            return Offsets(count, a, [i % 3 for i in b] if isinstance(given["b"], Packed) else b)
         case "addresses":
             return Addresses(count)
         case "stack":

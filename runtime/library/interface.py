@@ -215,7 +215,8 @@ def _described(p: ArrayParameter) -> str:
     if p.kind in ("vector", "offsets"):
         return f"{shape} {p.type}"
     if p.stored:
-        return "bytes in a format of its own"
+        many = ", matrices that offsets count" if p.kind == "flat" else ""
+        return f"bytes in a format of its own{many}"
     if p.quantized is not None:
         return f"{shape} {p.type}, {_part(p, p.quantized)}"
     lines = "rows contiguous" if p.order == "C" else "columns contiguous"

@@ -20,7 +20,7 @@ from tilewright.generate import VERSION
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.harness import Argument, Block, Output, Run, block_of, output_of
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
-from tilewright.runtime.reference.arguments import Sample, gain, sample
+from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sample
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.pack import Pack, PackQuantized
@@ -163,7 +163,7 @@ def _packings(function: Function) -> Iterator[Packing]:
         table = p.kind == "sequence"
         count = None
         if spec.batch is not None and (table or spec.packs_stack):
-            size = spec.batch.count
+            size = matrices_in(p, {}) if p.kind == "flat" else spec.batch.count
             count = "count" if isinstance(size, Dim) else size
         parts = 0 if p.quantized is None else 3 if p.quantized.zeros else 2
         yield Packing(p.name, index, p.type, spec.k, spec.n, count, table, parts)

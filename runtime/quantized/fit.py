@@ -12,23 +12,77 @@ from .grid import Blocks, Grid
 _SHARES, _ROUNDS = (1.0, 0.9, 0.8, 0.7), 2
 
 
+def covering(w: Array, grid: Grid) -> Blocks:
+    """Return blocks of which no element is farther off than half a step, where there are some.
+
+    They are those of ``by_range``. Where rounding made a scale so short, or moved a zero so far,
+    that an element is more than half a step beyond the numbers, the scale is the next longer one.
+    """
+    found = by_range(w, grid)
+    least, most = extremes(w)
+    short = grid.beyond(least, most, found)
+    if not short.any():
+        return found
+    longer = _longer(least, most, grid, found)
+    usable = short & np.all([np.isfinite(each) for each in (*longer, *found)], axis=0)
+    return Blocks(*(np.where(usable, *pair) for pair in zip(longer, found, strict=True)))
+
+
+def extremes(w: Array) -> tuple[Array, Array]:
+    """Return the least and the greatest element of each block: g x 1 x n."""
+    return w.min(axis=1, keepdims=True), w.max(axis=1, keepdims=True)
+
+
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
     """The least steps with which every element of ``w``, g x block x n, lies within the numbers.
 
-    ``share`` makes the steps shorter: what is beyond the numbers then becomes their ends.
+    They are rounded to the nearest scale. ``share`` makes them shorter: what is beyond the numbers
+    then becomes their ends.
     """
+    least, most = extremes(w)
+    steps = grid.rounded_steps(share * _exact_steps(least, most, grid))
+    return _centered(least, most, grid, steps)
+
+
+def _exact_steps(least: Array, most: Array, grid: Grid) -> Array:
+    """Return the least steps with which the numbers reach from ``least`` to ``most``."""
     low, high = grid.ends
-    least, most = w.min(axis=1, keepdims=True), w.max(axis=1, keepdims=True)
     kind = grid.form.zeros
     if not kind:
-        ends = low - grid.form.offset, high - grid.form.offset
-        parts = [bound / end for bound, end in zip((least, most), ends, strict=True) if end]
-        steps = grid.rounded_steps(share * np.maximum.reduce([*parts, np.zeros_like(least)]))
-        return Blocks(steps, grid.rounded_zeros(steps))
+        return _reaching(least, most, grid, float(grid.form.offset))
     if kind == "zeros":  # 0 must be in the range, for it to stand for itself
         least, most = np.minimum(least, 0), np.maximum(most, 0)
-    steps = grid.rounded_steps(share * (most - least) / (high - low))
+    found: Array = (most - least) / (high - low)
+    return found
+
+
+def _reaching(least: Array, most: Array, grid: Grid, zero: float) -> Array:
+    """Return the least steps with which ``number - zero`` reaches ``least`` and ``most``."""
+    ends = (end - zero for end in grid.ends)
+    parts = [bound / end for bound, end in zip((least, most), ends, strict=True) if end]
+    found: Array = np.maximum.reduce([*parts, np.zeros_like(least)])
+    return found
+
+
+def _centered(least: Array, most: Array, grid: Grid, steps: Array) -> Blocks:
+    """Return blocks of these steps, whose zeros put the middle of the range amid the numbers."""
+    if not grid.form.zeros:
+        return Blocks(steps, grid.rounded_zeros(steps))
+    if grid.form.zeros == "zeros":
+        least, most = np.minimum(least, 0), np.maximum(most, 0)
+    low, high = grid.ends
     return _with_minima(grid, steps, (least + most) / 2 - steps * (low + high) / 2)
+
+
+def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
+    """Return blocks whose steps are not rounded down, minima included in what they reach."""
+    if grid.form.zeros != "minima":
+        steps = grid.rounded_steps(_exact_steps(least, most, grid), up=True)
+        return _centered(least, most, grid, steps)
+    below = grid.ends[0] < 0  # then numbers reach below a minimum as well
+    minima = found.zeros if below else grid.rounded_zeros(least, down=True)
+    exact = _reaching(least - minima, most - minima, grid, 0.0)
+    return Blocks(grid.rounded_steps(exact, up=True), minima)
 
 
 def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
@@ -60,7 +114,7 @@ def _sides(w: Array, grid: Grid) -> Array | int:
     low, high = (end - grid.form.offset for end in grid.ends)
     if grid.form.zeros or low >= 0 or high <= 0 or low == -high or not grid.scales_have_signs:
         return 1
-    least, most = w.min(axis=1, keepdims=True), w.max(axis=1, keepdims=True)
+    least, most = extremes(w)
     return np.where((most > -least) == (high > -low), 1, -1)
 
 

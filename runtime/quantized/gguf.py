@@ -19,6 +19,7 @@ from tilewright.runtime.arrays.views import as_array
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.sizes import whole_number
 
+from .choices import one_of
 from .matrix import QuantizedMatrix
 
 
@@ -44,14 +45,14 @@ class Container:
     write: Callable[[Parts], Array] | None = None
 
 
-def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
+def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
     """A tensor of a GGUF file as B, ``shape`` k x n, or count x k x n.
 
     ``data`` are the tensor's bytes: n rows of k weights each, which become columns of B; bytes, or
     an array of uint8 as the package ``gguf`` gives it. ``type`` is one of q4_0, q4_1, q5_0, q5_1,
-    q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, mxfp4 and nvfp4. The elements stay as they are; scales that
-    a container holds as products are multiplied out, exactly, in f32. ArgumentError where bytes and
-    shape do not fit.
+    q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, mxfp4 and nvfp4, or a member of that package's enum. The
+    elements stay as they are; scales that a container holds as products are multiplied out,
+    exactly, in f32. ArgumentError where bytes and shape do not fit.
 
     >>> form = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> b = tw.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2), form)
@@ -59,20 +60,20 @@ def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
     >>> again.format == form and bool((again.dequantize() == b.dequantize()).all())
     True
     """
-    container = _named(type)
-    count, k, n = _sizes(container, type, shape)
-    rows = _rows(container, type, data, shape, (count, k, n))
-    parts = container.read(rows.reshape(-1, container.nbytes))
+    name, container = _named(type)
+    sizes = _sizes(container, name, shape)
+    rows, (count, _, n) = _rows(container, name, data, sizes), sizes
+    parts, stacked = container.read(rows.reshape(-1, container.nbytes)), len(shape) == 3
 
     def columns(each: Array) -> Array:
         matrix = each.reshape(count, n, -1).swapaxes(1, 2)
-        return matrix if len(shape) == 3 else matrix[0]
+        return matrix if stacked else matrix[0]
 
     zeros = None if parts.zeros is None else columns(parts.zeros)
     return QuantizedMatrix(container.form, columns(parts.q), columns(parts.scales), zeros)
 
 
-def to_gguf(matrix: QuantizedMatrix, type: str) -> Array:
+def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
     """The bytes of a tensor of a GGUF file, uint8: n rows of K's blocks, or count x n.
 
     It is the inverse of ``from_gguf`` for q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4 and nvfp4, and takes
@@ -82,23 +83,25 @@ def to_gguf(matrix: QuantizedMatrix, type: str) -> Array:
     >>> tw.to_gguf(tw.quantize(np.ones((64, 3), np.float32), form), "q8_0").shape
     (3, 68)
     """
-    container = _named(type)
+    name, container = _named(type)
     if container.write is None:
-        known = ", ".join(name for name, each in CONTAINERS.items() if each.write is not None)
+        known = ", ".join(key for key, each in CONTAINERS.items() if each.write is not None)
         raise ArgumentValueError(
-            f"{type} cannot be written: its scales are products of stored numbers",
-            got=type,
+            f"{name} cannot be written: its scales are products of stored numbers",
+            got=name,
             expected=f"one of {known}",
         )
     if not isinstance(matrix, QuantizedMatrix):
         raise ArgumentTypeError(
-            "what is written must be quantized", got=matrix, hint="tw.quantize(w, format)"
+            "matrix must be a tw.QuantizedMatrix",
+            got=_kind(matrix),
+            hint="tw.quantize(w, format)",
         )
     if matrix.format != container.form:
         raise ArgumentValueError(
-            f"{type} holds another format", got=matrix.format, expected=f"{container.form}"
+            f"{name} holds another format", got=matrix.format, expected=f"{container.form}"
         )
-    _sizes(container, type, matrix.shape)
+    _sizes(container, name, matrix.shape)
 
     def blocks(each: Array) -> Array:
         lines = np.ascontiguousarray(each.swapaxes(-1, -2))
@@ -112,23 +115,21 @@ def to_gguf(matrix: QuantizedMatrix, type: str) -> Array:
 # --- what is refused ---------------------------------------------------------------------------
 
 
-def _named(type: str) -> Container:
-    container = CONTAINERS.get(type)
-    if container is None:
-        raise ArgumentValueError(
-            "unknown type of a GGUF tensor", got=type, expected=f"one of {', '.join(CONTAINERS)}"
-        )
-    return container
+def _named(type: Any) -> tuple[str, Container]:
+    """Return a container and its name, by a text or a member of the package ``gguf``'s enum."""
+    name = type if isinstance(type, str) else getattr(type, "name", type)
+    found = one_of(name, CONTAINERS, "unknown type of a GGUF tensor")
+    return found, CONTAINERS[found]
 
 
-def _sizes(container: Container, type: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _sizes(container: Container, type: str, shape: Any) -> tuple[int, int, int]:
     """Count, k and n; ArgumentError unless blocks divide k."""
-    given: object = shape
-    sizes = [whole_number(size) for size in given] if isinstance(given, tuple | list) else []
+    listed = isinstance(shape, tuple | list) or (isinstance(shape, np.ndarray) and shape.ndim == 1)
+    sizes = [whole_number(size) for size in shape] if listed else []
     if len(sizes) not in (2, 3) or any(size is None or size < 1 for size in sizes):
         raise ArgumentValueError(
-            "the shape of B must be two or three positive sizes",
-            got=f"{shape!r}",
+            "shape, that of B, must be two or three positive sizes",
+            got=f"{shape!r:.80}",
             expected="(k, n), or (count, k, n)",
         )
     whole = [size for size in sizes if size is not None]
@@ -146,15 +147,13 @@ def _sizes(container: Container, type: str, shape: tuple[int, ...]) -> tuple[int
     return count, k, n
 
 
-def _rows(
-    container: Container, type: str, data: Any, shape: tuple[int, ...], sizes: tuple[int, int, int]
-) -> Array:
+def _rows(container: Container, type: str, data: Any, sizes: tuple[int, int, int]) -> Array:
     """The bytes as rows; ArgumentError unless they are those of this shape."""
     given = as_array(data, "data")
     if not isinstance(given, np.ndarray) or given.dtype != np.uint8:
         raise ArgumentTypeError(
             "data must be bytes",
-            got=f"{given.dtype} array" if isinstance(given, np.ndarray) else given,
+            got=f"{given.dtype} array" if isinstance(given, np.ndarray) else _kind(given),
             expected="bytes, or an array of uint8",
             hint="data.view(np.uint8)" if isinstance(given, np.ndarray) else None,
         )
@@ -165,7 +164,8 @@ def _rows(
             f"data is not as long as {type} is for this shape",
             got=f"{given.size} bytes",
             expected=f"{count * n * row}: {count * n} rows of {row} bytes, {container.nbytes} "
-            f"for each {container.elements} elements, for {'x'.join(map(str, shape))}",
+            f"for each {container.elements} elements, for k={k}, n={n}"
+            + (f", {count} matrices" if count > 1 else ""),
         )
     if given.ndim > 1 and given.shape[-1] != row:
         other = given.shape[-1] * container.elements // container.nbytes
@@ -176,6 +176,11 @@ def _rows(
             hint="k comes first in the shape of B: a row of weights is a column of B",
         )
     return np.ascontiguousarray(given)
+
+
+def _kind(given: object) -> str:
+    """Return a value's type, and the value if it is short."""
+    return f"{given.__class__.__name__}: {given!r:.60}"
 
 
 # --- blocks ------------------------------------------------------------------------------------

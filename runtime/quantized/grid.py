@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.runtime.arrays.elements import decode, encode
+from tilewright.runtime.arrays.elements import decode, encode, encode_towards
 from tilewright.runtime.arrays.memory import Array
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import Quantized
@@ -41,15 +41,19 @@ class Grid:
 
     @cached_property
     def numbers(self) -> Array:
-        """All numbers that codes stand for, ascending."""
-        return np.array(sorted(set(self.form.stored.values)), np.float64)
+        """All numbers that elements can be, ascending."""
+        stored = self.form.stored
+        if stored.values:
+            return np.array(sorted(set(stored.values)), np.float64)
+        if not stored.floating:
+            return np.arange(stored.low, stored.high + 1, dtype=np.float64)
+        every = decode(np.arange(1 << stored.bits, dtype=np.uint8), stored.unpacked)
+        return np.unique(every[np.isfinite(every)])
 
     @cached_property
     def ends(self) -> tuple[float, float]:
         """The least and the greatest number."""
-        stored = self.form.stored
-        every = stored.values or (stored.low, stored.high)
-        return float(min(every)), float(max(every))
+        return float(self.numbers[0]), float(self.numbers[-1])
 
     def minima(self, blocks: Blocks) -> Array:
         """What the number 0 of each block stands for."""
@@ -91,6 +95,27 @@ class Grid:
         up = (quarters > middles) | (quarters == middles) & (codes % 2 == 0)
         return np.where(up, upper, lower)
 
+    def beyond(self, least: Array, most: Array, blocks: Blocks) -> Array:
+        """True for blocks with an element more than half a step beyond their least or last number.
+
+        ``least`` and ``most`` are the extremes of the elements; steps are not negative. A step is
+        the distance of two neighbours among the numbers.
+        """
+        numbers, minima = self.numbers, self.minima(blocks)
+        low = numbers[0] - (numbers[1] - numbers[0]) / 2
+        high = numbers[-1] + (numbers[-1] - numbers[-2]) / 2
+        found: Array = (least - minima < blocks.steps * low) | (most - minima > blocks.steps * high)
+        return found
+
+    def vanish(self, least: Array, most: Array, blocks: Blocks) -> Array:
+        """True for blocks whose elements all become 0, and are not all 0."""
+        if self.form.zeros == "minima":
+            return np.zeros(least.shape, bool)
+        greatest = np.maximum(np.abs(least), np.abs(most))
+        smallest = self.numbers[self.numbers > 0][0]
+        found: Array = (greatest > 0) & (greatest <= blocks.steps * smallest / 2)
+        return found
+
     def errors(self, w: Array, numbers: Array, blocks: Blocks) -> Array:
         """The sum of squares by which each block is off: g x 1 x n."""
         off = blocks.steps * numbers
@@ -124,15 +149,19 @@ class Grid:
         """Whether scales may be negative: not the exponents of e8m0, nor those of f8."""
         return self.form.scale in ("f32", "f16", "bf16")
 
-    def rounded_steps(self, steps: Array) -> Array:
-        """Steps as their scales' type has them; those of e8m0 to the power of two not below."""
-        return self._steps_of(self.scales_of(steps))
+    def rounded_steps(self, steps: Array, *, up: bool = False) -> Array:
+        """Return steps as their scales' type has them: nearest, or with ``up`` not below.
 
-    def scales_of(self, steps: Array) -> Array:
-        """The scales of steps, in their type; infinite where it has none so great."""
+        Those of e8m0 are never below.
+        """
+        return self._steps_of(self.scales_of(steps, up=up))
+
+    def scales_of(self, steps: Array, *, up: bool = False) -> Array:
+        """The scales of steps, in their type; infinite or NaN where it has none so great."""
         scales = steps / self.form.stored.unit
         if self.form.scale != "e8m0":
-            return encode(scales, self.form.scale)
+            type_ = self.form.scale
+            return encode_towards(scales, type_, up=True) if up else encode(scales, type_)
         fraction, exponent = np.frexp(scales)  # scales = fraction * 2**exponent, 0.5 <= fraction
         power = exponent - (fraction == 0.5) + _BIAS
         return np.where(scales > 0, np.clip(power, 0, _MOST), 0).astype(np.uint8)
@@ -141,11 +170,13 @@ class Grid:
         found: Array = scale_values(scales, self.form).astype(np.float64) * self.form.stored.unit
         return found
 
-    def rounded_zeros(self, zeros: Array) -> Array:
-        """Zero points or minima as they are stored."""
+    def rounded_zeros(self, zeros: Array, *, down: bool = False) -> Array:
+        """Return zero points or minima as they are stored; with ``down`` minima not above."""
         kind = self.form.zeros
         if kind == "minima":
-            return decode(encode(zeros, str(self.form.zero)), str(self.form.zero))
+            type_ = str(self.form.zero)
+            stored = encode_towards(zeros, type_, up=False) if down else encode(zeros, type_)
+            return decode(stored, type_)
         if kind == "zeros":
             found: Array = np.clip(np.rint(zeros), *self.ends)
             return found

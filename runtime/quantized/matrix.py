@@ -12,7 +12,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.memory import Array
-from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import SCALES, Quantized
 from tilewright.spec.types import is_integer
@@ -44,7 +44,11 @@ class QuantizedMatrix:
 
     def __init__(self, format: Quantized, q: Any, scales: Any, zeros: Any = None) -> None:
         if not isinstance(format, Quantized):
-            raise ArgumentTypeError("the format is no tw.Quantized", got=format)
+            raise ArgumentTypeError(
+                "format must be a tw.Quantized",
+                got=f"{format!r:.80}",
+                hint='tw.Quantized("s4", block=32)',
+            )
         object.__setattr__(self, "format", format)
         object.__setattr__(self, "q", _elements(format, as_array(q, "q")))
         shape = (*self.shape[:-2], *format.blocks(*self.shape[-2:]))
@@ -154,7 +158,8 @@ def _elements(form: Quantized, q: Any) -> Array:
             q = q.view(np.uint8)
         elif q.dtype.name in _FEW_BITS and not stored.values:
             q = q.astype(_FEW_BITS[q.dtype.name])
-    if not isinstance(q, np.ndarray) or not accepts(stored.unpacked, q.dtype):
+    plain = isinstance(q, np.ndarray) and not is_masked(q)
+    if not plain or not accepts(stored.unpacked, q.dtype):
         raise ArgumentTypeError(
             f"the elements of {form.type} must be integers or codes, each alone",
             got=f"{q.dtype} array" if isinstance(q, np.ndarray) else type(q).__name__,
@@ -163,7 +168,9 @@ def _elements(form: Quantized, q: Any) -> Array:
         )
     if q.ndim not in (2, 3):
         raise ArgumentValueError(
-            "quantized elements have the wrong shape", got=q.shape, expected="(k, n)"
+            "q has the wrong shape",
+            got=q.shape,
+            expected="(k, n), or (count, k, n) for several",
         )
     found: Array = q.view(DTYPES[stored.unpacked])
     _within(form, found, "elements")
@@ -221,8 +228,9 @@ def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
 
 def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], what: str) -> Array:
     """What belongs to blocks, in its type: ``given`` may be of float32 where that is a float."""
-    if not isinstance(given, np.ndarray):
-        raise ArgumentTypeError(f"{what} must be an array", got=type(given).__name__)
+    if not isinstance(given, np.ndarray) or is_masked(given):
+        hint = what_to_do(given, what)
+        raise ArgumentTypeError(f"{what} must be an array", got=type(given).__name__, hint=hint)
     rounds = not is_integer(type_) and accepts("f32", given.dtype)
     if not accepts(type_, given.dtype) and not rounds:
         raise ArgumentTypeError(

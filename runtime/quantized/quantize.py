@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -11,16 +12,17 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, preferred
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import Array
-from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import SCALES, Quantized
 
-from .fit import by_least_squares, by_range
+from .choices import one_of
+from .fit import by_least_squares, covering, extremes
 from .grid import Blocks, Grid
 from .matrix import QuantizedMatrix
 
 Method = Literal["nearest", "least_squares"]
-#: What each method makes of the blocks that ``by_range`` found; None if nothing.
+#: What each method makes of the blocks that ``covering`` found; None if nothing.
 _METHODS: dict[str, Callable[[Array, Grid, Blocks], Blocks] | None] = {
     "nearest": None,
     "least_squares": by_least_squares,
@@ -36,13 +38,16 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
 
     ``method`` "nearest" takes for each block the least scale with which no element is beyond the
     stored numbers, from its greatest magnitude, or from its range where blocks have zeros or
-    minima. "least_squares" goes on from there: it rounds, fits scales to what was rounded, also
-    negative ones, and keeps the best it meets, so that a block is not farther off. Scales are
-    rounded to their type before elements are, those of e8m0 up to a power of two; elements halfway
-    go to the even one.
+    minima. The scale is rounded to the nearest of its type, those of e8m0 up to a power of two; or
+    up, where an element would be more than half a step beyond the numbers: so no element is
+    farther off than half a step. "least_squares" goes on from there: it rounds, fits scales to what
+    was rounded, also negative ones, and keeps the best it meets, so that a block is not farther off
+    by the sum of squares. Elements halfway go to the even number.
 
-    Raises ArgumentError for NaN and Inf, for elements that the format's numbers cannot have the
-    sign of, and for blocks whose scale is beyond its type.
+    Warns of blocks whose elements are farther off, or all become 0, since the scale's type has no
+    number as great or as small as they need. Raises ArgumentError for NaN and Inf, for elements
+    that the format's numbers cannot have the sign of, and for blocks whose scale is beyond its
+    type.
 
     >>> w = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     >>> b = tw.quantize(w, tw.Quantized("u4", scale="f16", zero=8, block=32))
@@ -53,13 +58,11 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     """
     if not isinstance(format, Quantized):
         raise ArgumentTypeError(
-            "the format is no tw.Quantized", got=format, hint='tw.Quantized("s4", block=32)'
+            "format must be a tw.Quantized",
+            got=f"{format!r:.80}",
+            hint='tw.Quantized("s4", block=32)',
         )
-    if method not in _METHODS:
-        raise ArgumentValueError(
-            "unknown method of quantizing", got=method, expected=f"one of {', '.join(_METHODS)}"
-        )
-    improve = _METHODS[method]
+    improve = _METHODS[one_of(method, _METHODS, "unknown method of quantizing")]
     given, type_ = _floats(as_array(w, "w"))
     grid = Grid(format)
     matrices = given if given.ndim == 3 else given[None]
@@ -69,13 +72,15 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     scales = np.empty(shape, preferred(SCALES[format.scale].given))
     own = str(format.zero) if format.zeros == "minima" else format.stored.unpacked
     zeros = np.empty(shape, preferred(own)) if format.zeros else None
+    missed = _Missed(grid)
     for index, part in _parts(matrices.shape, block, columns):
         source = matrices[(index, *part)]
         blocks = _in_blocks(decode(source, type_), block, columns)
         _check_numbers(blocks, grid, index, part)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = by_range(blocks, grid)
+            found = covering(blocks, grid)
             _check_scales(blocks, grid, found, index, part)
+            missed.note(blocks, found, index, part)
             found = improve(blocks, grid, found) if improve else found
         q[(index, *part)] = _in_place(grid.codes_of(grid.nearest(blocks, found)), source.shape)
         first, left = part[0].start // block, part[1].start // columns
@@ -83,6 +88,7 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
         scales[at] = grid.scales_of(found.steps)[:, 0]
         if zeros is not None:
             zeros[at] = grid.zeros_of(found.zeros)[:, 0]
+    missed.warn()
     if given.ndim == 3:
         return QuantizedMatrix(format, q, scales, zeros)
     return QuantizedMatrix(format, q[0], scales[0], None if zeros is None else zeros[0])
@@ -90,23 +96,23 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
 
 def _floats(w: Any) -> tuple[Array, str]:
     """``w`` and the type of its elements; ArgumentError unless it is a matrix of floats."""
-    if not isinstance(w, np.ndarray):
+    if not isinstance(w, np.ndarray) or is_masked(w):
         raise ArgumentTypeError(
-            "what is quantized must be an array",
+            "w must be an array",
             got=type(w).__name__,
             hint=what_to_do(w, "w") or "np.array(w, np.float32)",
         )
     type_ = next((name for name in _FLOATS if accepts(name, w.dtype) and w.dtype.kind != "u"), None)
     if type_ is None:
         raise ArgumentTypeError(
-            "what is quantized must be floating point",
+            "w must be floating point",
             got=f"{w.dtype} array",
             expected=f"one of {', '.join(_FLOATS)}",
             hint="tw.QuantizedMatrix takes integers that are quantized already",
         )
     if w.ndim not in (2, 3):
         raise ArgumentValueError(
-            "what is quantized has the wrong shape",
+            "w has the wrong shape",
             got=w.shape,
             expected="(k, n), or (count, k, n) for several",
         )
@@ -158,15 +164,21 @@ def _check_numbers(
     """ArgumentError unless all elements are finite, and of signs that the format has."""
     least, most, limit = blocks.min(), blocks.max(), np.finfo(np.float32).max
     if not (-limit <= least and most <= limit):
-        bad = ~(np.abs(blocks) <= limit)
-        _refuse("an element cannot be quantized", blocks, bad, index, part, "finite numbers of f32")
+        got = _said(blocks, ~(np.abs(blocks) <= limit), index, part)
+        raise ArgumentValueError(
+            "an element cannot be quantized", got=got, expected="finite numbers of f32"
+        )
     low, high = (end - grid.form.offset for end in grid.ends)
     if not grid.form.zeros and ((least < 0 <= low) or (most > 0 >= high)):
         wrong = blocks < 0 if least < 0 <= low else blocks > 0
         name = grid.form.type
         hint = f'tw.Quantized("{name}", zero="{name}"), or a zero point within its numbers'
-        text = f"numbers from {low:g} to {high:g} times a scale"
-        _refuse("the format has no number of this sign", blocks, wrong, index, part, text, hint)
+        raise ArgumentValueError(
+            "the format has no number of this sign",
+            got=_said(blocks, wrong, index, part),
+            expected=f"numbers from {low:g} to {high:g} times a scale",
+            hint=hint,
+        )
 
 
 def _check_scales(
@@ -179,29 +191,56 @@ def _check_scales(
     ):
         if np.isfinite(numbers).all():
             continue
-        block = np.broadcast_to(~np.isfinite(numbers), blocks.shape)
-        greatest = np.abs(blocks) == np.abs(blocks).max(axis=1, keepdims=True)
         text = f"elements for which {type_} has a {what}"
         hint = f'tw.Quantized(..., {"scale" if what == "scale" else "zero"}="f32")'
         problem = f"the {what} of a block is beyond {type_}"
-        _refuse(problem, blocks, block & greatest, index, part, text, hint)
+        got = _first(blocks, ~np.isfinite(numbers), index, part)
+        raise ArgumentValueError(problem, got=got, expected=text, hint=hint)
 
 
-def _refuse(
-    problem: str,
-    blocks: Array,
-    bad: Array,
-    index: int,
-    part: tuple[slice[int, int, None], ...],
-    expected: str,
-    hint: str | None = None,
-) -> None:
-    """Raise what is wrong with the first ``bad`` element of a part, and say where it stands."""
+class _Missed:
+    """Counts blocks whose elements no scale of the type brings within half a step, or from 0."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.counts: dict[str, int] = {}
+        self.first: dict[str, str] = {}
+
+    def note(
+        self, blocks: Array, found: Blocks, index: int, part: tuple[slice[int, int, None], ...]
+    ) -> None:
+        """Count the blocks of a part that ``found`` does not serve."""
+        bounds = extremes(blocks)
+        type_ = self.grid.form.scale
+        for problem, bad in (
+            (f"are beyond what scales of {type_} reach", self.grid.beyond(*bounds, found)),
+            (f"become 0, as scales of {type_} are not so small", self.grid.vanish(*bounds, found)),
+        ):
+            if bad.any():
+                self.counts[problem] = self.counts.get(problem, 0) + int(bad.sum())
+                self.first.setdefault(problem, _first(blocks, bad, index, part))
+
+    def warn(self) -> None:
+        """Warn of each kind once, at the caller of ``quantize``."""
+        for problem, count in self.counts.items():
+            warnings.warn(
+                f'elements {problem}: blocks {count}, first {self.first[problem]}; try scale="f32"',
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def _first(blocks: Array, bad: Array, index: int, part: tuple[slice[int, int, None], ...]) -> str:
+    """Return the greatest element of the first bad block, and where it stands."""
+    magnitude = np.abs(blocks)
+    greatest = bad & (magnitude == magnitude.max(axis=1, keepdims=True))
+    return _said(blocks, greatest, index, part)
+
+
+def _said(blocks: Array, bad: Array, index: int, part: tuple[slice[int, int, None], ...]) -> str:
+    """Return the first ``bad`` element of a part, and where it stands."""
     shape = tuple(side.stop - side.start for side in part)
     row, column = np.argwhere(_in_place(bad, shape))[0]
     value = _in_place(blocks, shape)[row, column]
-    where = f"w[{part[0].start + row}, {part[1].start + column}]"
     matrix = f" of matrix {index}" if index else ""
-    raise ArgumentValueError(
-        problem, got=f"{value:g} at {where}{matrix}", expected=expected, hint=hint
-    )
+    return f"{value:g} at w[{part[0].start + row}, {part[1].start + column}]{matrix}"

@@ -8,10 +8,13 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.memory import Array
-from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.quantized import STORED, WHOLE_UNIT, Quantized, StoredName, longest_block
+from tilewright.spec.quantized import STORED, StoredName
+from tilewright.spec.sizes import whole_number
 
+from .choices import one_of
+from .groups import Groups, Names, grouped
 from .matrix import QuantizedMatrix
 
 #: Where AWQ puts the columns of eight: the first nibble of a word is that of column 0, then 2.
@@ -20,6 +23,10 @@ _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
 _WORDS = {
     np.dtype(name): 8 * np.dtype(name).itemsize for name in ("uint8", "int8", "uint32", "int32")
 }
+#: What GPTQ and AWQ call the arrays of groups.
+_NAMES = Names(
+    "scales", "qzeros", "g_idx", hint="qweight is packed along K by GPTQ, along n by AWQ"
+)
 _BY_BITS: dict[int, StoredName] = {2: "u2", 4: "u4", 8: "u8"}
 
 
@@ -43,16 +50,9 @@ def unpack(
     >>> tw.unpack(np.array([[-2]], np.int32), "s4", axis=1)
     array([[-2, -1, -1, -1, -1, -1, -1, -1]], dtype=int8)
     """
-    stored = STORED.get(type)
-    if stored is None:
-        raise ArgumentValueError(
-            "unknown type of stored elements", got=type, expected=f"one of {', '.join(STORED)}"
-        )
+    stored = STORED[one_of(type, STORED, "unknown type of stored elements")]
     words = _words(packed, "packed")
-    if not -words.ndim <= axis < words.ndim:
-        raise ArgumentValueError(
-            "the axis is none of the packed array's", got=axis, expected=f"0 to {words.ndim - 1}"
-        )
+    axis = _axis(axis, words)
     count, left = divmod(_WORDS[words.dtype], stored.bits)
     if left:
         raise ArgumentValueError(
@@ -69,8 +69,8 @@ def unpack(
     if stored.low < 0 and not stored.floating:
         top = np.uint8(1 << (stored.bits - 1))
         found = ((found ^ top) - top).view(np.int8)
-    flat = found.reshape(*whole.shape[:-2], -1).view(DTYPES[stored.unpacked])
-    return np.moveaxis(flat, -1, axis)
+    flat = found.reshape(*whole.shape[:-2], whole.shape[-2] * count)
+    return np.moveaxis(flat.view(DTYPES[stored.unpacked]), -1, axis)
 
 
 def from_gptq(
@@ -81,6 +81,7 @@ def from_gptq(
     bits: Literal[2, 4, 8] = 4,
     version: Literal[1, 2] = 1,
     g_idx: Any = None,
+    group_size: int | None = None,
     zero: int | None = None,
 ) -> QuantizedMatrix:
     """B of GPTQ's arrays: ``scales * (q - zeros)``, groups along K.
@@ -91,8 +92,12 @@ def from_gptq(
     that number, as where a model is "sym", and the format then has it for all blocks: no zero
     points are read with the weights.
 
-    ``g_idx``, the group of each row, must be in order: what was quantized in the order of its
-    activations ("desc_act") is refused, and the message says how its rows are brought in order.
+    ``group_size`` is the length of a group, as in the model's configuration: -1 is all of K, and
+    the last group may be shorter. Without it ``g_idx``, the group of each row, gives the length.
+    Without both, the groups must be all of K, or divide it into equal ones of 32, 64 or 128.
+
+    ``g_idx`` must be in order: what was quantized in the order of its activations ("desc_act") is
+    refused, and the message says how its rows are brought in order.
 
     >>> words = np.full((4, 8), 0x76543210, np.int32)        # K = 32, n = 8
     >>> zeros, scales = np.full((1, 1), 0x77777777, np.int32), np.full((1, 8), 0.5, np.float16)
@@ -101,23 +106,29 @@ def from_gptq(
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
     type_ = _type_of(bits)
-    if version not in (1, 2):
-        raise ArgumentValueError("unknown version of GPTQ's format", got=version, expected="1 or 2")
+    stored_less = one_of(version, (1, 2), "unknown version of GPTQ's format") == 1
     q = unpack(_matrix(_words(qweight, "qweight", 32), "qweight"), type_, axis=0)
     zeros = unpack(_matrix(_words(qzeros, "qzeros", 32), "qzeros"), type_, axis=1)
-    if version == 1:
+    if stored_less:
         zeros = (zeros + np.uint8(1)) & np.uint8((1 << bits) - 1)
-    if g_idx is not None:
-        _check_order(as_array(g_idx, "g_idx"), len(q), len(zeros))
-    return _grouped(type_, q, zeros, as_array(scales, "scales"), zero)
+    given = as_array(scales, "scales"), zeros, group_size, as_array(g_idx, "g_idx")
+    return grouped(type_, q, Groups(_NAMES, *given), zero)
 
 
-def from_awq(qweight: Any, qzeros: Any, scales: Any, *, zero: int | None = None) -> QuantizedMatrix:
+def from_awq(
+    qweight: Any,
+    qzeros: Any,
+    scales: Any,
+    *,
+    group_size: int | None = None,
+    zero: int | None = None,
+) -> QuantizedMatrix:
     """B of AWQ's arrays, 4 bits: ``scales * (q - zeros)``, groups along K.
 
     ``qweight`` is int32, K x n packed; ``qzeros`` int32, groups x n packed; ``scales`` floats,
     groups x n. Eight columns share a word, in the order 0 2 4 6 1 3 5 7 from the low bits on.
-    With ``zero`` all zero points must be that number, and the format has it for all blocks.
+    ``group_size`` is as in ``tw.from_gptq``. With ``zero`` all zero points must be that number, and
+    the format has it for all blocks.
 
     >>> words = np.full((32, 1), 0x75316420, np.uint32).view(np.int32)      # K = 32, n = 8
     >>> scales = np.ones((1, 8), np.float16)
@@ -128,7 +139,8 @@ def from_awq(qweight: Any, qzeros: Any, scales: Any, *, zero: int | None = None)
         unpack(_matrix(_words(given, name, 32), name), "u4", axis=1, order=_AWQ)
         for given, name in ((qweight, "qweight"), (qzeros, "qzeros"))
     )
-    return _grouped("u4", q, zeros, as_array(scales, "scales"), zero)
+    groups = Groups(_NAMES, as_array(scales, "scales"), zeros, group_size)
+    return grouped("u4", q, groups, zero)
 
 
 def from_compressed_tensors(
@@ -139,6 +151,7 @@ def from_compressed_tensors(
     *,
     bits: Literal[2, 4, 8] = 4,
     weight_g_idx: Any = None,
+    group_size: int | None = None,
 ) -> QuantizedMatrix:
     """B of the arrays of compressed-tensors' format "pack-quantized": groups along K, or all of it.
 
@@ -147,7 +160,8 @@ def from_compressed_tensors(
     range added, 8 for four bits, which is the zero point of all of them; or each group has its own
     in ``weight_zero_point``: int32, n packed x groups, or int8, n x groups and each alone.
 
-    ``weight_g_idx``, the group of each element of a row, must be in order, as for ``tw.from_gptq``.
+    ``weight_g_idx``, the group of each element of a row, and ``group_size`` are as in
+    ``tw.from_gptq``.
 
     >>> words = np.full((8, 4), 0x76543210, np.int32)        # n = 8, K = 32
     >>> b = tw.from_compressed_tensors(words, np.full((8, 1), 0.5, np.float16), (8, 32))
@@ -155,105 +169,75 @@ def from_compressed_tensors(
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
     type_ = _type_of(bits)
-    shape, middle = np.asarray(as_array(weight_shape, "weight_shape")), 1 << (bits - 1)
+    middle = 1 << (bits - 1)
     words = _matrix(_words(weight_packed, "weight_packed", 32), "weight_packed")
-    if shape.shape != (2,) or words.shape != (shape[0], -(-int(shape[1]) * bits // 32)):
+    n, k = _two_sizes(as_array(weight_shape, "weight_shape"))
+    if words.shape != (n, -(-k * bits // 32)):
         raise ArgumentValueError(
             "weight_packed has another shape than weight_shape says",
-            got=f"{words.shape}, and {shape.tolist()}",
+            got=f"{words.shape}, and [{n}, {k}]",
             expected=f"n x K / {32 // bits} words with numbers of {bits} bits, and [n, K]",
             hint="bits= is what a number takes",
         )
-    n, k = map(int, shape)
     scales = as_array(weight_scale, "weight_scale")
-    groups = scales.shape[1] if isinstance(scales, np.ndarray) and scales.ndim == 2 else 0
-    zeros = np.full((groups, n), middle, np.uint8)
+    zeros = None
     if weight_zero_point is not None:
         zeros = _zero_points(as_array(weight_zero_point, "weight_zero_point"), type_, n, middle).T
-    if weight_g_idx is not None:
-        _check_order(as_array(weight_g_idx, "weight_g_idx"), k, len(zeros))
-    q = unpack(words, type_, axis=1)[:, :k]
-    if isinstance(scales, np.ndarray):
-        scales = scales.T
-    return _grouped(type_, q.T, zeros, scales, middle if weight_zero_point is None else None)
+    names = Names("weight_scale", "weight_zero_point", "weight_g_idx", transposed=True)
+    turned = scales.T if isinstance(scales, np.ndarray) else scales
+    groups = Groups(names, turned, zeros, group_size, as_array(weight_g_idx, "weight_g_idx"))
+    q = unpack(words, type_, axis=1)[:, :k].T
+    return grouped(type_, q, groups, middle if zeros is None else None)
+
+
+def _two_sizes(given: Any) -> tuple[int, int]:
+    """Return n and K of ``weight_shape``; ArgumentError if they are not two positive ints."""
+    listed = isinstance(given, tuple | list) or (isinstance(given, np.ndarray) and given.ndim == 1)
+    sizes = [whole_number(size) for size in given] if listed else []
+    found = [size for size in sizes if size is not None and size > 0]
+    if len(sizes) != 2 or len(found) != 2:
+        raise (ArgumentValueError if listed else ArgumentTypeError)(
+            "weight_shape must be two positive sizes",
+            got=f"{given!r:.80}",
+            expected="[n, K]: what weight_packed has of rows, and of elements in each",
+        )
+    return found[0], found[1]
 
 
 def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
     """The zero points of compressed-tensors with half of the range added, n x groups."""
     if isinstance(given, np.ndarray) and given.dtype == np.int8:
+        _matrix(given, "weight_zero_point")
         return (given.astype(np.int16) + middle).astype(np.uint8)
     words = _matrix(_words(given, "weight_zero_point", 32), "weight_zero_point")
     return unpack(words, type_, axis=0)[:n]
 
 
-def _grouped(
-    type_: StoredName, q: Array, zeros: Array, scales: Any, zero: int | None
-) -> QuantizedMatrix:
-    """The matrix of these parts, in blocks as long as its groups, or in parts of them."""
-    if not isinstance(scales, np.ndarray) or scales.dtype.name not in _SCALES:
-        raise ArgumentTypeError(
-            "scales must be floating point",
-            got=f"{scales.dtype} array" if isinstance(scales, np.ndarray) else scales,
-            expected=f"one of {', '.join(_SCALES)}",
-        )
-    (k, n), groups = q.shape, len(zeros)
-    for what, shape in (("zeros", zeros.shape), ("scales", scales.shape)):
-        if shape != (groups, n):
-            raise ArgumentValueError(
-                f"{what} have the wrong shape",
-                got=shape,
-                expected=f"{groups, n}: one for each group of rows of B, {k} x {n}",
-                hint="qweight is packed along K by GPTQ, along n by AWQ"
-                if what == "zeros"
-                else None,
-            )
-    if groups == 0 or k % groups:
-        raise ArgumentValueError(
-            "groups do not divide K", got=f"{groups} groups", expected=f"a divisor of {k}"
-        )
-    group = k // groups
-    parts = 1
-    longest = longest_block(STORED[type_].bits, own=True)
-    while group // parts > longest and group % (16 * parts) == 0:
-        parts *= 2
-    scales, zeros = (np.repeat(each, parts, axis=0) for each in (scales, zeros))
-    own = type_ if zero is None else zero
-    block = None if groups == parts == 1 and k % WHOLE_UNIT else group // parts
-    form = Quantized(type_, scale=_SCALES[scales.dtype.name], zero=own, block=block)
-    if zero is None:
-        return QuantizedMatrix(form, q, scales, zeros)
-    if (zeros != zero).any():
-        at = tuple(map(int, np.argwhere(zeros != zero)[0]))
-        raise ArgumentValueError(
-            "a zero point is another one than is said of all",
-            got=f"{zeros[at]} of block {at[0]}, column {at[1]}",
-            expected=zero,
-            hint="without zero=: each block then has its own",
-        )
-    return QuantizedMatrix(form, q, scales)
-
-
-#: Types of scales by their dtypes.
-_SCALES: Any = {"float16": "f16", "float32": "f32", "bfloat16": "bf16"}
-
-
 # --- what is refused ---------------------------------------------------------------------------
 
 
-def _type_of(bits: int) -> StoredName:
+def _type_of(bits: object) -> StoredName:
     """The type of numbers of so many bits, which words are whole ones of."""
-    type_ = _BY_BITS.get(bits)
-    if type_ is None:
-        raise ArgumentValueError(
-            "elements of so many bits cannot be taken", got=bits, expected="2, 4 or 8"
+    return _BY_BITS[one_of(bits, _BY_BITS, "elements of so many bits cannot be taken")]
+
+
+def _axis(given: object, words: Array) -> int:
+    """Return an axis of ``words``; ArgumentError if it is none."""
+    axis = whole_number(given)
+    if axis is None or not -words.ndim <= axis < words.ndim:
+        raise (ArgumentTypeError if axis is None else ArgumentValueError)(
+            "axis is none of the packed array's",
+            got=repr(given),
+            expected=f"{-words.ndim} to {words.ndim - 1}",
         )
-    return type_
+    return axis
 
 
 def _words(given: Any, name: str, bits: int | None = None) -> Array:
     """An array of words; ArgumentError unless it is one, of ``bits`` each where that is given."""
     array = as_array(given, name)
-    found = _WORDS.get(array.dtype) if isinstance(array, np.ndarray) else None
+    plain = isinstance(array, np.ndarray) and not is_masked(array)
+    found = _WORDS.get(array.dtype) if plain else None
     if found is None or bits not in (None, found) or array.ndim == 0:
         raise ArgumentTypeError(
             f"{name} must be an array of words in which elements are packed",
@@ -274,42 +258,22 @@ def _matrix(words: Array, name: str) -> Array:
             got=words.shape,
             expected="two dimensions: of several matrices, take one after the other",
         )
+    if not words.size:
+        raise ArgumentValueError(f"{name} has no elements", got=f"shape {words.shape}")
     return words
 
 
-def _fields(count: int, first: str, order: tuple[int, ...] | None) -> tuple[int, ...]:
+def _fields(count: int, first: object, order: Any) -> tuple[int, ...]:
     """Which of a word's elements each field has, from the low bits on."""
-    if order is not None:
-        if sorted(order) != list(range(count)):
-            raise ArgumentValueError(
-                "the order is none of a word's elements",
-                got=order,
-                expected=f"0 to {count - 1}, each once",
-            )
-        return tuple(order)
-    if first not in ("low", "high"):
-        raise ArgumentValueError(
-            "the first element stands in other bits", got=first, expected="low or high"
+    if order is None:
+        low = one_of(first, ("low", "high"), "first is none of a word's ends") == "low"
+        return tuple(range(count) if low else reversed(range(count)))
+    listed = isinstance(order, tuple | list) or (isinstance(order, np.ndarray) and order.ndim == 1)
+    found = [whole_number(place) for place in order] if listed else []
+    if None in found or sorted(found, key=lambda place: place or 0) != list(range(count)):
+        raise (ArgumentValueError if listed else ArgumentTypeError)(
+            "order is none of a word's elements",
+            got=f"{order!r:.80}",
+            expected=f"0 to {count - 1}, each once",
         )
-    return tuple(range(count) if first == "low" else reversed(range(count)))
-
-
-def _check_order(g_idx: Any, k: int, groups: int) -> None:
-    """ArgumentError unless groups are those of rows that follow each other."""
-    if not isinstance(g_idx, np.ndarray) or g_idx.shape != (k,) or g_idx.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            "g_idx must be the group of each row",
-            got=f"{g_idx.dtype} array of shape {g_idx.shape}"
-            if isinstance(g_idx, np.ndarray)
-            else type(g_idx).__name__,
-            expected=f"{k} integers",
-        )
-    wrong = np.flatnonzero(g_idx != np.arange(k) * groups // k)
-    if wrong.size:
-        raise ArgumentValueError(
-            "rows are not in the order of their groups: the model was made with desc_act",
-            got=f"group {g_idx[wrong[0]]} for row {wrong[0]}",
-            expected=f"group {wrong[0] * groups // k}",
-            hint='order = np.argsort(g_idx, kind="stable"); b without g_idx, then '
-            "tw.QuantizedMatrix(b.format, b.q[order], b.scales, b.zeros), and A[:, order]",
-        )
+    return tuple(place for place in found if place is not None)

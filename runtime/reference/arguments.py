@@ -53,6 +53,10 @@ class Sampled(Protocol):
         """The output, written."""
 
 
+#: The packed matrices that offsets count, where they are given at the call.
+_SOME = 3
+
+
 class Sample(NamedTuple):
     """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values.
 
@@ -106,8 +110,10 @@ def sample(
     for i, parameter in enumerate(signature.arrays):
         if parameter.kind == "offsets":
             flat = signature.array(parameter.name.removesuffix("_offsets"))
-            count = value_of(parameter.shape[0], sizes)
-            last = memory[signature.arrays.index(flat)].size - extent(flat, sizes)
+            count, at = value_of(parameter.shape[0], sizes), signature.arrays.index(flat)
+            last = memory[at].size - extent(flat, sizes)
+            if flat.packed:
+                last = matrices_in(flat, sizes) - 1
             arrays[i] = rng.integers(0, last + 1, count, np.int64)
     scalars = {p.name: draws.factor(p.type) if varied else 1.0 for p in signature.scalars}
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
@@ -161,6 +167,10 @@ def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> I
         if offsets is None:
             named = signature.array(parameter.offsets)
             offsets = tuple(map(int, held.arrays[signature.arrays.index(named)]))
+        if parameter.packed:
+            several = list(array)
+            yield from (several[offset] for offset in offsets)
+            return
         for offset in offsets:
             yield _matrix(parameter, held.sizes, array[offset:])
 
@@ -305,10 +315,10 @@ def _operand(
     if parameter.kind == "vector":
         held = _memory(value_of(parameter.shape[0], sizes), parameter)
         return _filled(held, parameter, draws), held
-    if parameter.kind == "flat":
+    if parameter.kind == "flat" and not parameter.packed:
         return _flat(parameter, sizes, draws)
     _, lines, leading = _lines(parameter, sizes)
-    count = 1 if parameter.count is None else value_of(parameter.count, sizes)
+    count = matrices_in(parameter, sizes)
     if parameter.kind == "sequence":
         if parameter.packed and parameter.quantized is not None:
             return [_quantized(parameter, sizes, draws) for _ in range(count)], np.empty(0)
@@ -336,11 +346,19 @@ def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
     k, n = (value_of(size, sizes) for size in parameter.shape)
     stacked = parameter.kind != "sequence" and parameter.batch_stride != 0
     several = parameter.count is not None and stacked
-    counts = (value_of(parameter.count, sizes),) if several and parameter.count is not None else ()
+    counts = (matrices_in(parameter, sizes),) if several else ()
     blocks = (*counts, *form.blocks(k, n))
     scales = draws.scales(form, blocks)
     zeros = draws.zeros(form, blocks) if form.zeros else None
     return QuantizedMatrix(form, draws.stored(form, (*counts, k, n)), scales, zeros)
+
+
+def matrices_in(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
+    """Return how many matrices an operand has; of packed ones that offsets count, a few."""
+    if parameter.kind == "flat" and parameter.packed:
+        static = parameter.static_offsets
+        return _SOME if static is None else max(static, default=0) + 1
+    return 1 if parameter.count is None else value_of(parameter.count, sizes)
 
 
 def _flat(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,14 @@ import pytest
 from support.cases import Cases, sampled
 from support.products.fused import Kernels, Trial, operands, product
 from support.products.fused import draw as whole
+from support.products.interpreted import Interpreted
 from support.products.packed import DTYPES, draw
 from support.products.space import rng_of
 
+import tilewright as tw
+from tilewright.errors import ArgumentError
+from tilewright.runtime.driver import build_many
+from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.schedule import Schedule
@@ -143,10 +148,10 @@ def test_products_with_a_packed_b(target: str, tmp_path: Path, cases: Cases) -> 
 
 @pytest.mark.parametrize("target", ["scalar", "avx2", "amx", "neon"])
 @pytest.mark.parametrize("loops", [None, "bnmk"])
-def test_offsets_find_the_matrices_of_a_alone(
+def test_offsets_find_the_matrices_of_both(
     target: str, loops: str | None, tmp_path: Path, cases: Cases
 ) -> None:
-    """Those of B are packed as a stack, and taken in order: a convolution's windows and weights."""
+    """Windows of A at elements, and matrices of a packed stack by their numbers: a convolution."""
     rng, size = np.random.default_rng(3), (5, 18, 6)
     pairs: Any = (("f32", "f32"), ("bf16", "bf16"), ("u8", "s8"))
     schedule = Schedule(loops=loops)
@@ -155,12 +160,87 @@ def test_offsets_find_the_matrices_of_a_alone(
     kernels = Kernels(target, trials, tmp_path)
     for index, trial in enumerate(trials):
         a = whole(trial.spec.a.type, (80,), rng)
-        b = [whole(trial.spec.b.type, (6, 18), rng) for _ in range(3)]
-        offsets = (7, 50, 9)
-        got = kernels(index, {"a": [a], "b": b, "a_offsets": offsets})["out"]
+        b = [whole(trial.spec.b.type, (6, 18), rng) for _ in range(4)]
+        offsets, chosen = (7, 50, 9), (3, 0, 3)
+        given = {"a": [a], "b": b, "a_offsets": offsets, "b_offsets": chosen}
+        got = kernels(index, given)["out"]
         windows = (a[first:][:30].reshape(5, 6) for first in offsets)
         wide = (
-            left.astype("f8") @ right.astype("f8") for left, right in zip(windows, b, strict=True)
+            left.astype("f8") @ b[place].astype("f8")
+            for left, place in zip(windows, chosen, strict=True)
         )
         np.testing.assert_array_equal(got, sum(wide).astype(got.dtype), err_msg=str(trial))
     cases.count(kernels.target.name, kernels.lab.means, len(trials))
+
+
+# --- a packed stack as an arena: offsets count its matrices, in any order -------------------------
+
+FEW = tw.Quantized("u4", scale="f16", zero="u4", block=16)
+ARENAS: dict[str, Gemm] = {
+    "f32": Gemm(5, 18, 7, b=Packed("f32"), batch=Offsets(COUNT)),
+    "bf16": Gemm(5, 18, 7, a="bf16", b=Packed("bf16"), batch=Offsets(3, a=(9, 0, 4))),
+    "static": Gemm(5, 18, 7, a="u8", b=Packed("s8"), batch=Offsets(3, b=(4, 0, 4))),
+    "few": Gemm(3, 18, 32, b=Packed(FEW), batch=Offsets(COUNT)),
+    "gated": Gemm(
+        3, 18, 7, b=Packed("f32"), b2=Packed("f32"), batch=Offsets(COUNT),
+        epilogue=tw.acc * tw.acc2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loops", [None, "bnmk"])
+@pytest.mark.parametrize("target", [*TARGETS, "sve256", "sme", "power10", "rvv256"])
+def test_offsets_count_packed_matrices_on_every_target(
+    target: str, loops: str | None, cases: Cases
+) -> None:
+    """Within the loops of a tile, and outside of those over C."""
+    names = [name for name in ARENAS if loops is None or name in ("f32", "static")]
+    for name in names:
+        one = Interpreted(ARENAS[name], Schedule(loops=loops), resolve(target))
+        one.run(one.sample(0, whole=True))
+    cases.count(target, "interpreted", len(names))
+
+
+@pytest.mark.twice
+def test_a_kernel_takes_matrices_of_an_arena(cases: Cases) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-4, 5, (4, 7, 18)).astype(np.float32)
+    a = rng.integers(-4, 5, 3 * 35).astype(np.float32)
+    kernels = build_many([(ARENAS[name], None, "host") for name in ("f32", "few")], ("-O0",))
+    for kernel in kernels:
+        kernel.verify(cases=2)
+        cases.count(kernel.target, kernel.emulated or "native", 2)
+    arena = kernels[0].pack_b(weights)
+    assert arena.shape == (4, 7, 18)
+    at, chosen = np.array([0, 35, 70]), np.array([3, 0, 3])
+    wide = a.astype(np.float64).reshape(3, 5, 7)
+    right = sum(wide[i] @ weights[chosen[i]] for i in range(3))
+    got = kernels[0](a, arena, a_offsets=at, b_offsets=chosen)
+    assert (got == right).all()
+    joined = np.concatenate([kernels[0].pack_b(one[None]).data for one in weights])
+    again = tw.PackedMatrix(arena.format, (4, 7, 18), joined)
+    assert (kernels[0](a, again, a_offsets=at, b_offsets=chosen) == right).all()
+
+
+@pytest.mark.twice
+def test_offsets_beyond_the_arena_are_refused() -> None:
+    """Also of a stack without matrices, and of one that is no stack: it has the matrix 0."""
+    kernel = build_many([(ARENAS["f32"], None, "scalar")], ("-O0",))[0]
+    a = np.ones(35, np.float32)
+    arena = kernel.pack_b(np.ones((2, 7, 18), np.float32))
+    one = tw.PackedMatrix(arena.format, (7, 18), arena.data[: arena.nbytes // 2].copy())
+    none = kernel.pack_b(np.ones((0, 7, 18), np.float32))
+
+    def call(b: Any, offset: int) -> Callable[[], Any]:
+        first = np.zeros(1, np.int64)
+        return lambda: kernel(a, b, a_offsets=first, b_offsets=np.array([offset]))
+
+    for b, offset in ((arena, 0), (arena, 1), (one, 0)):
+        assert (call(b, offset)() == 7).all()
+    empty = np.zeros(0, np.int64)
+    assert not kernel(a, none, a_offsets=empty, b_offsets=empty).any()
+    for b, offset, most in ((arena, 2, 1), (arena, -1, 1), (one, 1, 0), (arena, 2**62, 1)):
+        with pytest.raises(ArgumentError, match=rf"offset 0 of b [^~]*{offset}[^~]*0 to {most}"):
+            call(b, offset)()
+    with pytest.raises(ArgumentError, match="b has no matrix"):
+        call(none, 0)()

@@ -55,6 +55,7 @@ KERNELS: dict[str, Any] = {
     "batch": tw.Gemm(4, 16, 6, a="bf16", b=tw.Packed("bf16"), batch=tw.Strided(COUNT)),
     "pointers": tw.Gemm(4, 16, 6, a="s8", b=tw.Packed("s8"), batch=tw.Addresses(COUNT)),
     "offsets": tw.Gemm(3, 5, 4, batch=tw.Offsets(COUNT)),
+    "arena": tw.Gemm(3, 18, 6, a="bf16", b=tw.Packed("bf16"), batch=tw.Offsets(COUNT)),
     "gated": tw.Gemm(5, 9, 8, b2="f32", epilogue=tw.silu(tw.acc) * tw.acc2,
                      outputs={"amax": tw.row_absmax(tw.acc)}),
     "few": tw.Gemm(tw.dim("m"), 20, 64, a=tw.Quantize("bf16", per=("row", 32)),

@@ -286,10 +286,6 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Gemm(4, 4, K, b=PACKED), r"a packed B has fixed sizes.*k=dim\('k'\)"),
     (lambda: Gemm(4, dim("n"), 4, b=PACKED), "a packed B has fixed sizes"),
     (lambda: Gemm(4, 4, 4, b=PACKED, ldb=8), "ldb is given, but b is packed"),
-    (
-        lambda: Gemm(4, 4, 4, b=PACKED, batch=OFFSETS),
-        "in the order in which they were packed.*offsets of A alone",
-    ),
     (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=16)), "stride of their format.*b=16"),
     (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=K)), "stride of their format"),
 ]

@@ -161,6 +161,28 @@ def test_bits_are_those_of_the_package(name: str) -> None:
         assert (got.view(np.uint32) == right.astype(np.float32).view(np.uint32)).all()
 
 
+def test_scales_that_are_nan_stay_so() -> None:
+    """The package ``gguf`` reads 255 of e8m0 as 2**128; of nvfp4 127 as 0, and 255 as 480."""
+    mxfp4, nvfp4 = np.full((1, 17), 0x21, np.uint8), np.full((1, 36), 0x21, np.uint8)
+    for code, right in ((255, np.nan), (254, 2.0**126)):
+        mxfp4[0, 0] = code
+        got = tw.from_gguf(mxfp4, "mxfp4", (32, 1)).dequantize()[:16, 0]
+        assert np.array_equal(got, np.full(16, right, np.float32), equal_nan=True)
+    for code, right in ((127, np.nan), (255, np.nan), (126, 224.0)):  # no sign, whatever its bit
+        nvfp4[0, :4] = code
+        got = tw.from_gguf(nvfp4, "nvfp4", (64, 1)).dequantize()[:8, 0]
+        assert np.array_equal(got, np.full(8, right, np.float32), equal_nan=True)
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+    kinds = gguf.GGMLQuantizationType
+    mxfp4[0, 0] = 255
+    nvfp4[0, :4] = 127, 255, 127, 255
+    with np.errstate(over="ignore"):
+        assert gguf.quants.dequantize(mxfp4, kinds.MXFP4)[0, 0] == 2.0**127
+    if hasattr(kinds, "NVFP4"):
+        found = gguf.quants.dequantize(nvfp4, kinds.NVFP4)[0, ::16]
+        assert found.tolist() == [0, 240, 0, 240]
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_is_what_was_read(name: str) -> None:
     k = 2 * CONTAINERS[name].elements
@@ -204,7 +226,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: tw.to_gguf(s8, "q4_K"), "products of stored numbers"),
         (lambda: tw.to_gguf(s8, "q4_0"), "holds another format"),
         (lambda: tw.to_gguf(s8, "q5_0"), "holds another format"),
-        (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be quantized"),
+        (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be a tw.QuantizedMatrix"),
     )
     for make, said in cases:
         with pytest.raises(ArgumentError, match=said):

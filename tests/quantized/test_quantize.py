@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from fractions import Fraction
 from math import ceil, log2
 from typing import Any, Literal
@@ -32,15 +33,21 @@ FORMATS = (
     tw.Quantized("f4_e2m1", scale="f16", zero="f32", block=40),
 )
 METHODS: tuple[Literal["nearest", "least_squares"], ...] = ("nearest", "least_squares")
+DTYPES: dict[str, Any] = {
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f8_e4m3": ml_dtypes.float8_e4m3fn,
+}
 F4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def weights(k: int, n: int, seed: int) -> Array:
-    """Columns of different sizes, not around 0; one of zeros."""
+    """Columns of different sizes, not around 0; one of zeros, but for an element."""
     rng = np.random.default_rng(seed)
     w = rng.normal(size=(k, n)) * 2.0 ** rng.integers(-4, 5, n) + rng.normal(size=n)
     w[:, 0] = 0
-    w[0, 0] = 1e-6
+    w[0, 0] = 1 / 256
     return w.astype(np.float32)
 
 
@@ -55,9 +62,18 @@ def rounded(scale: float, name: str) -> float:
     """To the scale's type, by ml_dtypes; e8m0 upwards."""
     if name == "e8m0":
         return float(2.0 ** min(127, max(-127, ceil(log2(scale))))) if scale else 2.0**-127
-    types = {"f8_e4m3": ml_dtypes.float8_e4m3fn, "bf16": ml_dtypes.bfloat16}
-    dtype = np.dtype(types.get(name, {"f16": "f2", "f32": "f4"}.get(name)))
-    return float(np.asarray(scale, dtype))
+    return float(np.asarray(scale, DTYPES[name]))
+
+
+def covering(least: float, most: float, form: tw.Quantized) -> float:
+    """The nearest scale to that which reaches both, or the next where it is half a step short."""
+    numbers = [float(number) for number in numbers_of(form)]
+    nearest = rounded(max(most / numbers[-1], least / numbers[0]), form.scale)
+    low, high = 1.5 * numbers[0] - numbers[1] / 2, 1.5 * numbers[-1] - numbers[-2] / 2
+    if nearest * low <= least and most <= nearest * high:
+        return nearest
+    dtype = DTYPES[form.scale]
+    return float(np.nextafter(np.asarray(nearest, dtype), np.asarray(448, dtype)))
 
 
 def along(form: tw.Quantized) -> int:
@@ -77,6 +93,48 @@ def parts(b: tw.QuantizedMatrix, row: int, column: int) -> tuple[Fraction, Fract
         return scale, Fraction(0)
     zero = Fraction(float(b.zeros[block, column]))
     return scale, zero if b.format.zeros == "minima" else -scale * zero
+
+
+def assert_within_half_a_step(w: Array, b: tw.QuantizedMatrix) -> None:
+    """Each element of ``w`` is at most half a step from its number, exactly."""
+    stored = b.format.stored
+    if stored.floating:
+        every = np.sort(np.unique(decode(np.arange(1 << stored.bits, dtype=np.uint8), b.format)))
+    else:
+        every = np.arange(stored.low, stored.high + 1.0)
+    gaps = np.diff(every[np.isfinite(every)])
+    values = decode(b.q, b.format)
+    at = np.searchsorted(every[np.isfinite(every)], values)
+    padded = np.concatenate([gaps[:1], gaps, gaps[-1:]])
+    step = np.maximum(padded[at], padded[at + 1])  # the wider of both sides
+    k = len(w)
+    scales = decode_scales(b.scales, b.format.scale)
+    spread = np.repeat(np.repeat(scales, b.format.block_of(k), 0)[:k], b.format.columns, 1)
+    spread = spread[:, : w.shape[1]]
+    zeros: Any = float(b.format.offset)
+    if b.zeros is not None:
+        wide = np.repeat(b.zeros.astype(np.float64), b.format.block_of(k), 0)[:k]
+        zeros = np.repeat(wide, b.format.columns, 1)[:, : w.shape[1]]
+    minima = zeros if b.format.zeros == "minima" else -spread * zeros
+    off = np.abs(spread * values + minima - w.astype(np.float64))
+    assert (off <= spread * step / 2 * (1 + 1e-12)).all()
+
+
+def decode(codes: Array, form: tw.Quantized) -> Array:
+    """What codes or integers are, by ml_dtypes."""
+    if form.type == "f4_e2m1":
+        found: Array = np.where(codes > 7, -1, 1) * np.array(F4)[codes % 8]
+        return found
+    types = {"f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2}
+    given = codes.view(types[form.type]) if form.type in types else codes
+    return given.astype(np.float64)
+
+
+def decode_scales(scales: Array, name: str) -> Array:
+    """Scales as float64, by numpy and ml_dtypes."""
+    if name == "e8m0":
+        return np.exp2(scales.astype(np.float64) - 127)
+    return scales.view(DTYPES[name]).astype(np.float64)
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
@@ -102,30 +160,19 @@ def test_each_element_becomes_the_nearest_number(form: tw.Quantized, method: Any
 def test_scales_come_of_the_greatest_magnitude(form: tw.Quantized) -> None:
     w = weights(2 * along(form) + 3, 5, 1)
     b = tw.quantize(w, form)
-    low, high = (float(end) for end in (numbers_of(form)[0], numbers_of(form)[-1]))
     for block, column in np.ndindex(*b.scales.shape):
         part = w[block * along(form) : (block + 1) * along(form), column].astype(np.float64)
-        needed = max(part.max() / high, part.min() / low)
-        assert parts(b, block * along(form), column)[0] == rounded(needed, form.scale)
+        right = covering(min(part.min(), 0), max(part.max(), 0), form)
+        assert parts(b, block * along(form), column)[0] == right
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form.zeros], ids=str)
 def test_blocks_with_zeros_span_their_range(form: tw.Quantized) -> None:
-    """No element is farther off than half a step, and what rounding did to zeros and scales."""
+    """No element is farther off than half a step, whatever rounding did to zeros and scales."""
     w = weights(3 * along(form), 6, 2)
-    b = tw.quantize(w, form)
-    assert b.zeros is not None
-    off = np.abs(b.dequantize().astype(np.float64) - w)
-    numbers = [float(number) for number in numbers_of(form)]
-    gap = max(np.diff(numbers)) / 2
-    for block, column in np.ndindex(*b.scales.shape):
-        if column == 0:  # so small that f16 has no such scale
-            continue
-        at = slice(block * along(form), (block + 1) * along(form))
-        scale, zero = (float(each[block, column]) for each in (b.scales, b.zeros))
-        of_zero = scale / 2 if form.zeros == "zeros" else abs(zero) * 2.0**-8
-        of_scale = scale * (numbers[-1] - numbers[0]) * 2.0**-11
-        assert off[at, column].max() <= gap * scale + of_zero + of_scale
+    w[:, 5] += 1000  # its minima are rounded by several steps
+    w[:, 4] = 0.1
+    assert_within_half_a_step(w, tw.quantize(w, form))
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
@@ -161,6 +208,23 @@ def test_least_squares_takes_a_negative_scale_where_one_end_is_longer() -> None:
     w[:8] = [[value, -value] for value in (8, 7, 6, 5, 4, 3, 2, -7)]
     b = tw.quantize(w, form, method="least_squares")
     assert b.scales.tolist() == [[-1, 1]] and (b.dequantize() == w).all()
+
+
+@pytest.mark.parametrize("type_", ["s4", "u4", "s8", "f4_e2m1", "f8_e4m3"])
+def test_without_a_zero_point_nothing_is_subtracted(type_: Any) -> None:
+    """None says what 0 says: the format is the same one, and 0 stands for 0."""
+    form = tw.Quantized(type_, scale="f16", zero=None, block=32)
+    assert form == tw.Quantized(type_, scale="f16", zero=0, block=32)
+    assert form == tw.Quantized(type_, scale="f16", block=32) and form.zero == 0
+    assert repr(form) == repr(tw.Quantized(type_, scale="f16", block=32))
+    w = np.random.default_rng(6).normal(size=(64, 3)).astype(np.float32)
+    w = np.abs(w) if type_ == "u4" else w
+    w[3] = 0
+    b = tw.quantize(w, form)
+    assert b.zeros is None and not b.dequantize()[3].any()
+    assert_within_half_a_step(w, b)
+    again = tw.quantize(b.dequantize(), form)
+    assert (again.dequantize() == b.dequantize()).all()
 
 
 def test_halfway_goes_to_the_even_code() -> None:
@@ -220,6 +284,74 @@ def test_any_finite_weights_have_a_block(form: tw.Quantized, method: Any, some: 
         assert np.abs(wide[start : start + along(form)]).max() <= span * 1.02 + 1e-40
 
 
+SCALES: Any = ("f32", "f16", "bf16", "e8m0", "f8_e4m3")
+TYPES: Any = ("s8", "u8", "s6", "u5", "s4", "u4", "s3", "s2", "u2", "f4_e2m1", "f8_e4m3", "f8_e5m2")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(TYPES),
+    st.sampled_from(SCALES),
+    st.sampled_from(["none", "zeros", "f32", "f16", "bf16"]),
+    st.sampled_from([16, (16, 2)]),
+    st.integers(0, 2**32 - 1),
+    st.floats(-30, 14),
+    st.sampled_from([0.0, 1.0, 30.0]),
+)
+def test_no_element_is_farther_off_than_half_a_step(
+    type_: Any, scale: Any, zero: Any, block: Any, seed: int, size: float, shift: float
+) -> None:
+    """Of any size that the scale's type reaches: scales may not be rounded down too far."""
+    point = {"none": 0, "zeros": type_}.get(zero, zero)
+    if type_[0] == "f" and zero == "zeros":
+        point = 0
+    form = tw.Quantized(type_, scale=scale, zero=point, block=block)
+    rng = np.random.default_rng(seed)
+    w = (rng.normal(size=(32, 4)) + shift * rng.normal(size=4)) * 2.0**size
+    w = np.abs(w) if type_[0] == "u" and zero == "none" else w
+    w = w.astype(np.float32)
+    greatest = 2.0 ** min({"f8_e4m3": 8, "f16": 14}.get(name, 100) for name in (scale, zero))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="elements become 0")
+        warnings.filterwarnings("error", message="elements are beyond")
+        if np.abs(w).max() <= greatest:
+            assert_within_half_a_step(w, tw.quantize(w, form))
+
+
+def test_scales_are_not_rounded_down_by_steps() -> None:
+    """The nearest f8 scale to 1.09 / 127 would cut 1.09 off at 0.992."""
+    w = np.zeros((32, 1), np.float32)
+    w[:2, 0] = 1.09, -1.09
+    for type_, scale in (("s8", "f8_e4m3"), ("s6", "f8_e4m3"), ("s8", "bf16"), ("u8", "bf16")):
+        form: Any = tw.Quantized(type_, scale=scale, zero=type_, block=32)  # type: ignore[arg-type]
+        for each in (form, tw.Quantized(type_, scale=scale, block=32)):  # type: ignore[arg-type]
+            given = w if each.zeros or type_[0] == "s" else np.abs(w)
+            assert_within_half_a_step(given, tw.quantize(given, each))
+
+
+def test_a_scale_that_underflows_is_the_least_one() -> None:
+    form = tw.Quantized("s8", scale="f16", block=32)
+    w = np.full((32, 1), 2e-6, np.float32)
+    b = tw.quantize(w, form)
+    assert b.scales[0, 0] == np.float16(2.0**-24) and (b.q == round(2e-6 * 2**24)).all()
+
+
+def test_what_no_scale_serves_is_warned_of() -> None:
+    w = np.full((64, 2), 1.0, np.float32)
+    w[40, 1] = 455 * 127  # 448 is the greatest scale, and 455 is rounded to it
+    form = tw.Quantized("s8", scale="f8_e4m3", block=32)
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"beyond what scales of f8_e4m3 reach: blocks 1, first "
+        r"57785 at w\[40, 1\]; try scale",
+    ):
+        b = tw.quantize(w, form)
+    assert b.q[40, 1] == 127 and b.scales[1, 1] == 448
+    w[32:, 1] = 1e-5
+    with pytest.warns(RuntimeWarning, match=r"become 0[\s\S]*f8_e4m3[\s\S]*blocks 1, first 1e-05"):
+        assert not tw.quantize(w, form).q[32:, 1].any()
+
+
 # --- what is refused ---------------------------------------------------------------------------
 
 
@@ -242,7 +374,7 @@ def test_what_cannot_be_quantized_is_refused() -> None:
         (lambda: quantize(w.astype(np.uint16), form), "must be floating point"),
         (lambda: quantize([[1.0]], form), "must be an array"),
         (lambda: quantize(w[0, 0], form), "wrong shape"),
-        (lambda: quantize(w, "u4"), "no tw.Quantized"),
+        (lambda: quantize(w, "u4"), "must be a tw.Quantized"),
         (lambda: quantize(w, form, method="best"), "unknown method"),
     )
     for make, said in cases:

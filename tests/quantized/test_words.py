@@ -82,13 +82,14 @@ def test_arrays_of_ml_dtypes_are_elements(name: str) -> None:
 # --- GPTQ and AWQ ------------------------------------------------------------------------------
 
 
-def drawn(bits: int, k: int, n: int, groups: int, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Elements, zero points, scales, and what they stand for."""
-    rng = np.random.default_rng(seed)
+def drawn(
+    bits: int, k: int, n: int, groups: int, seed: int, group: int | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """Elements, zero points, scales, and what they stand for; groups of ``group`` rows."""
+    rng, group = np.random.default_rng(seed), group or k // groups
     q = rng.integers(0, 1 << bits, (k, n))
     zeros = rng.integers(0, 1 << bits, (groups, n))
     scales = rng.uniform(-1, 1, (groups, n)).astype(np.float16)
-    group = k // groups
     right = np.empty((k, n), np.float32)
     for row, column in np.ndindex(k, n):
         at = row // group, column
@@ -159,6 +160,87 @@ def test_rows_in_another_order_are_brought_in_order_as_the_message_says() -> Non
     assert np.allclose(a[:, back] @ b.dequantize(), a @ whole)
 
 
+@pytest.mark.parametrize(
+    ("k", "group"), [(960, 128), (192, 128), (448, 128), (2880, 128), (104, 32)]
+)
+def test_the_last_group_may_be_shorter(k: int, group: int) -> None:
+    """Its length comes from g_idx or from group_size, in all three containers."""
+    count = -(-k // group)
+    q, zeros, scales, right = drawn(4, k, 8, count, k, group)
+    g_idx = (np.arange(k) // group).astype(np.int32)
+    words, points = words_of(q, 0, 4).view(np.int32), words_of(zeros, 1, 4).view(np.int32)
+    gptq: Any = tw.from_gptq
+    with pytest.raises(
+        ArgumentError, match=rf"{count} groups for K = {k}[\s\S]*group_size={group}"
+    ):
+        gptq(words, points, scales, version=2)
+    found = [
+        gptq(words, points, scales, version=2, **said)
+        for said in ({"g_idx": g_idx}, {"group_size": group}, {"g_idx": g_idx, "group_size": group})
+    ]
+    awq, awq_points = (words_of(numbers, 1, 4, AWQ).view(np.int32) for numbers in (q, zeros))
+    found.append(tw.from_awq(awq, awq_points, scales, group_size=group))
+    rows = words_of(q.T, 1, 4).view(np.int32)
+    columns = (zeros.T - 8).astype(np.int8)
+    read: Any = tw.from_compressed_tensors
+    for said in ({"group_size": group}, {"weight_g_idx": g_idx}):
+        found.append(read(rows, scales.T, (8, k), columns, **said))
+    with pytest.raises(ArgumentError, match="group_size="):
+        read(rows, scales.T, (8, k), columns)
+    for b in found:
+        assert b.format.block == group and (b.dequantize() == right).all()
+
+
+def test_without_a_length_only_usual_groups_are_taken() -> None:
+    """Of k / groups: 32, 64, 128 and K; 120 is none, though 8 groups divide 960."""
+    for k, count in ((96, 3), (128, 2), (256, 2), (960, 1), (40, 1)):
+        q, zeros, scales, right = drawn(4, k, 8, count, k)
+        b = tw.from_gptq(words_of(q, 0, 4), words_of(zeros, 1, 4), scales, version=2)
+        assert (b.dequantize() == right).all()
+    for k, count in ((32, 2), (512, 2), (960, 8), (96, 2)):
+        q, zeros, scales, right = drawn(4, k, 8, count, k)
+        arrays = words_of(q, 0, 4), words_of(zeros, 1, 4), scales
+        with pytest.raises(ArgumentError, match="do not say how long a group is"):
+            tw.from_gptq(*arrays, version=2)
+        b = tw.from_gptq(*arrays, version=2, group_size=k // count)
+        assert (b.dequantize() == right).all()
+
+
+def test_one_group_is_all_of_k_by_whatever_name() -> None:
+    q, zeros, scales, right = drawn(4, 72, 8, 1, 11)
+    arrays = words_of(q, 0, 4), words_of(zeros, 1, 4), scales
+    for size in (None, -1, 72, 128):
+        b = tw.from_gptq(*arrays, version=2, group_size=size)
+        assert (b.dequantize() == right).all()
+
+
+def test_long_groups_with_a_shorter_last_one_become_several_blocks() -> None:
+    """The last group may have fewer blocks than the others."""
+    q, zeros, scales, right = drawn(8, 1344, 4, 2, 12, 1024)
+    b = tw.from_gptq(
+        words_of(q, 0, 8), words_of(zeros, 1, 8), scales, bits=8, version=2, group_size=1024
+    )
+    assert b.format.block == 512 and b.scales.shape == (3, 4) and (b.dequantize() == right).all()
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    q, zeros, scales, _ = drawn(4, 96, 8, 3, 13)
+    arrays = words_of(q, 0, 4), words_of(zeros, 1, 4), scales
+    cases: Any = (
+        ({"group_size": 64}, "another number of groups than group_size says"),
+        ({"group_size": 0}, "must be the rows of a group"),
+        ({"group_size": "32"}, "must be the rows of a group"),
+        ({"group_size": True}, "must be the rows of a group"),
+        ({"g_idx": np.arange(96) // 24}, "group 3 for row 72"),
+        ({"g_idx": np.arange(96) // 32 - 1}, "group -1 for row 0"),
+        ({"g_idx": np.repeat([0, 1, 2], [16, 48, 32])}, "groups of several lengths"),
+        ({"g_idx": np.arange(96) // 32, "group_size": 64}, "another number of groups"),
+    )
+    for said, text in cases:
+        with pytest.raises(ArgumentError, match=text):
+            tw.from_gptq(*arrays, **said)
+
+
 # --- compressed-tensors ------------------------------------------------------------------------
 
 
@@ -194,12 +276,18 @@ def test_what_compressed_tensors_has_not_is_refused() -> None:
     read: Any = tw.from_compressed_tensors
     cases: Any = (
         (lambda: read(words, scales, (8, 33)), "another shape than weight_shape says"),
-        (lambda: read(words, scales, (8, 32, 1)), "another shape than weight_shape says"),
-        (lambda: read(words, scales, (8, 32), bits=3), "2, 4 or 8"),
-        (lambda: read(words, scales[:, 0], (8, 32)), "scales have the wrong shape"),
-        (lambda: read(words, scales[:3], (8, 32)), "scales have the wrong shape"),
-        (lambda: read(words, scales, (8, 32), np.zeros((2, 1), np.int8)), "zeros have the wrong"),
-        (lambda: read(words, scales, (8, 32), weight_g_idx=np.arange(32) % 2), "desc_act"),
+        (lambda: read(words, scales, (8, 32, 1)), "weight_shape must be two positive sizes"),
+        (lambda: read(words, scales, (8, 32), bits=3), "one of 2, 4, 8"),
+        (lambda: read(words, scales[:, 0], (8, 32)), "weight_scale has the wrong shape"),
+        (lambda: read(words, scales[:3], (8, 32)), "weight_scale has the wrong shape"),
+        (
+            lambda: read(words, scales, (8, 32), np.zeros((2, 1), np.int8)),
+            "weight_zero_point has the wrong shape",
+        ),
+        (
+            lambda: read(words, scales[:, [0, 0]], (8, 32), weight_g_idx=np.arange(32) % 2),
+            "desc_act",
+        ),
     )
     for make, said in cases:
         with pytest.raises(ArgumentError, match=said):
@@ -215,21 +303,24 @@ def test_what_does_not_fit_is_refused() -> None:
     gptq: Any = tw.from_gptq
     unpack: Any = tw.unpack
     cases: Any = (
-        (lambda: gptq(words, zeros, scales, bits=3), "2, 4 or 8"),
-        (lambda: gptq(words, zeros, scales, version=3), "1 or 2"),
+        (lambda: gptq(words, zeros, scales, bits=3), "one of 2, 4, 8"),
+        (lambda: gptq(words, zeros, scales, version=3), "one of 1, 2"),
         (lambda: gptq(words.astype(np.int64), zeros, scales), "qweight must be an array of words"),
         (lambda: gptq(words[None], zeros, scales), "qweight has the wrong shape"),
-        (lambda: gptq(words, zeros[:, :1], scales), "zeros have the wrong shape"),
-        (lambda: gptq(words, zeros, scales.T), "scales have the wrong shape"),
+        (lambda: gptq(words, zeros[:, :1], scales), "qzeros has the wrong shape"),
+        (lambda: gptq(words, zeros, scales.T), "scales has the wrong shape"),
         (lambda: gptq(words, zeros, words), "scales must be floating point"),
-        (lambda: gptq(words[:7], np.zeros((3, 2), np.int32), np.ones((3, 16), "f2")), "divide K"),
+        (
+            lambda: gptq(words[:7], np.zeros((3, 2), np.int32), np.ones((3, 16), "f2")),
+            "group_size=",
+        ),
         (lambda: gptq(words, zeros, scales, g_idx=np.zeros(3)), "must be the group of each row"),
-        (lambda: gptq(words, zeros, scales, zero=8), "1 of block 0, column 0"),
-        (lambda: tw.from_awq(words, zeros, scales), "zeros have the wrong shape"),
+        (lambda: gptq(words, zeros, scales, zero=8), "1 of group 0, column 0"),
+        (lambda: tw.from_awq(words, zeros, scales), "scales has the wrong shape"),
         (lambda: unpack(words, "u7"), "unknown type of stored elements"),
         (lambda: unpack(words, "u3"), "do not fill words"),
-        (lambda: unpack(words, "u4", axis=2), "none of the packed array's"),
-        (lambda: unpack(words, "u4", first="middle"), "low or high"),
+        (lambda: unpack(words, "u4", axis=2), "axis is none of the packed array's"),
+        (lambda: unpack(words, "u4", first="middle"), "one of low, high"),
         (lambda: unpack(words, "u4", order=(0, 1)), "each once"),
         (lambda: unpack([[1]], "u4"), "got: list"),
     )

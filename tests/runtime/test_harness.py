@@ -72,6 +72,10 @@ SPECS: dict[str, tuple[Spec, tw.Schedule | None]] = {
         tw.Gemm(4, 16, 6, a="s8", b=tw.Packed("s8"), batch=tw.Addresses(tw.dim("count"))),
         None,
     ),
+    "packed_offsets": (
+        tw.Gemm(3, 18, 6, a="bf16", b=tw.Packed("bf16"), batch=tw.Offsets(2, b=[2, 0])),
+        None,
+    ),
     "static_offsets": (tw.Gemm(3, 5, 4, batch=tw.Offsets(2, [0, 7], [3, 0])), None),
     "offsets": (tw.Gemm(3, 5, tw.dim("k"), batch=tw.Offsets(tw.dim("count"))), None),
     "operands_and_outputs": (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from sympy import Expr, Integer, Rational
 
+from tilewright.errors import PlanError
 from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
 from tilewright.isa.vector import TABLE, Vector
@@ -360,6 +361,7 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     """The multiply-add of the numbers in A and B."""
     quantized, vectors = spec.quantized, vectors_alone(target)
     assert quantized is not None
+    _check_table(quantized)
     if not spec.sums_blocks:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         numbers = _of_numbers(spec, vectors, deep=_meet_in_matrices(spec, target))
@@ -374,6 +376,18 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     largest = shift + max(stored.values) if stored.values else stored.high - stored.low
     runs = in_few(vectors, found, largest)
     return found if runs is None else replace(runs, shifts={"a": 0, "b": shift})
+
+
+def _check_table(quantized: Quantized) -> None:
+    """PlanError for numbers in a table of their own: targets spell that of f4_e2m1 alone."""
+    if quantized.stored.values and quantized.type not in _FACTORS:
+        known = ", ".join(name for name, each in STORED.items() if each.values and name in _FACTORS)
+        raise PlanError(
+            f"kernels cannot look up the numbers of {quantized.type}",
+            got=f"b=tw.Packed({quantized})",
+            expected=f"integers, f8, or the table of {known}",
+            hint="tw.QuantizedMatrix(...).dequantize(): a B of floating point",
+        )
 
 
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:

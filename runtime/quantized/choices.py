@@ -1,0 +1,28 @@
+"""Words and numbers that a caller chooses among: the one meant, or an error that lists all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.spec.sizes import whole_number
+
+Choice = TypeVar("Choice", bound=str | int)
+
+
+def one_of(given: object, known: Iterable[Choice], problem: str) -> Choice:
+    """Return the one of ``known`` that ``given`` is; ArgumentError if it is none.
+
+    Texts may be upper or lower case; NumPy's integers are taken.
+    """
+    every = {each.casefold() if isinstance(each, str) else each: each for each in known}
+    key = given.casefold() if isinstance(given, str) else whole_number(given)
+    if key in every:
+        return every[key]
+    right = any(type(each) is type(key) for each in every)
+    raise (ArgumentValueError if right else ArgumentTypeError)(
+        problem,
+        got=repr(given) if right else f"{type(given).__name__}: {given!r:.60}",
+        expected=f"one of {', '.join(map(str, every.values()))}",
+    )
