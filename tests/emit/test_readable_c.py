@@ -5,6 +5,8 @@ It has no warning under -Wconversion either, as C and as C++.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 import shutil
 import struct
@@ -161,15 +163,18 @@ def test_a_multiply_add_and_what_holds_it_are_one_macro() -> None:
     assert not re.search(r"^ +KEEP_\d\(c", text, re.MULTILINE)
 
 
-SHARED = {"batch": tw.Strided(tw.dim("count")), "beta": "scalar"}
-
-
 @pytest.mark.parametrize(
     "spec",
     [
         tw.Gemm(8, 16, 8, b2="f32", epilogue=tw.acc * tw.acc2),
         tw.Gemm(tw.dim("m"), 4, tw.dim("k"), b="bf16", a="bf16"),
-        tw.Gemm(tw.dim("s"), tw.dim("s"), tw.dim("s"), **SHARED),
+        tw.Gemm(
+            tw.dim("s"),
+            tw.dim("s"),
+            tw.dim("s"),
+            batch=tw.Strided(tw.dim("count")),
+            beta="scalar",
+        ),
         tw.Gemm(4, 8, 4, batch=tw.Offsets(2, a=[0, 16], b=[0, 0]), a_zero="scalar", a="u8", b="s8"),
         tw.Gemm(4, 0, 4, batch=tw.Addresses(3)),
     ],
@@ -248,7 +253,13 @@ def test_the_command_in_the_banner_makes_the_file_again(
 def test_a_long_command_is_pasted_as_it_is() -> None:
     """Broken within its quotation marks too, where no word of it may change."""
     operands = [tw.Operand(f"operand_{i}" + "_" * 30, "f32", per="column") for i in range(8)]
-    spec = tw.Gemm(3, 4, 5, epilogue=sum(operands, tw.acc), lda=tw.dim("lda", multiple_of=8))
+    spec = tw.Gemm(
+        3,
+        4,
+        5,
+        epilogue=functools.reduce(operator.add, operands, tw.acc),
+        lda=tw.dim("lda", multiple_of=8),
+    )
     text = text_of(spec, "scalar", tw.Schedule(tile=(1, 1), loops="nmk"))
     assert max(map(len, text.splitlines())) <= WIDTH
     words = command_of(text)
