@@ -286,7 +286,8 @@ def _result(
     """An output, and what is right for it, all of it or of some elements."""
     at = None
     if given.size > _CHECKED:
-        ends = [0, given.shape[-1] - 1, given.size - given.shape[-1], given.size - 1]
+        line = given.shape[-2 if p.order == "F" and given.ndim > 1 else -1]
+        ends = [0, line - 1, given.size - line, given.size - 1]
         some = rng.choice(given.size, _CHECKED - len(ends), replace=False)
         at = sorted({*ends, *map(int, some)})
     found = output_of(name, p, given, right, at)
