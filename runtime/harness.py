@@ -42,7 +42,8 @@ _MOST = 1 << 21
 class Block:
     """An array in C: numbers, or the bits of elements that C has no type for.
 
-    With a ``length`` it has so many elements, each of them one of the numbers.
+    With a ``length`` it has so many elements: the last two numbers are its first and its last one,
+    and each other is one of the numbers before.
     """
 
     name: str

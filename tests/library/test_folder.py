@@ -43,6 +43,22 @@ def test_no_two_files_of_c_have_one_name() -> None:
     assert len(names) > 8 and len(names) == len(set(names))
 
 
+def test_the_self_test_has_nan_and_infinity() -> None:
+    """The first and the last element of A; so has what is right for the rows that they meet."""
+    specs = {"small": tw.Gemm(4, 4, 3), "large": tw.Gemm(40, 4, 30)}
+    files = tw.library("lib", specs, targets=["scalar"], jobs=1).files
+    for name, (rows, numbers) in {"small": (4, "run1_a[]"), "large": (40, "run1_a_some[]")}.items():
+        text = "".join(files[f"selftest/{name}_calls.c"].split())
+
+        def listed(array: str, text: str = text) -> list[str]:
+            return text.partition(f"{array}={{")[2].partition("}")[0].split(",")
+
+        given = listed(numbers)
+        assert "(0.0f/0.0f)" in (given[0], given[-2]) and given[-1] == "(1.0f/0.0f)", name
+        assert listed("run1_c_nan[]") == ["1"] * 4 + ["0"] * 4 * (rows - 1), name
+        assert listed("run1_c_low[]")[-1] in ("(1.0/0.0)", "(-1.0/0.0)"), name
+
+
 def test_no_file_that_is_shipped_speaks_of_templates() -> None:
     assert not [path for path, text in LIBRARY.files.items() if "template" in text]
 
