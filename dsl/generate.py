@@ -22,6 +22,7 @@ from tilewright.explain.text import WIDTH, explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.access import legal
+from tilewright.ir.count import stack_bytes
 from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, TileProgram
@@ -86,6 +87,11 @@ class KernelText:
     threads: int
     packing: QuantizedPackPlan | None
     unused: tuple[str, ...]
+
+    @property
+    def stack(self) -> int:
+        """The most bytes of stack that a call needs."""
+        return stack_bytes(self.program)
 
     @property
     def command(self) -> str:
@@ -277,6 +283,7 @@ def _defined(kernel: KernelText) -> Defined:
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
         configures=bool(kernel.program.configurations),
+        stack=kernel.stack,
         formula=kernel.formula,
         schedule=kernel.resolved or kernel.asked,
     )

@@ -76,8 +76,8 @@ def test_specimens_are_small_enough_to_be_read() -> None:
     """Without their first comment, which says the flags."""
     texts = {path: path.read_text().partition(" */\n")[2] for path in COMMITTED}
     lengths = {path: text.count("\n") for path, text in texts.items()}
-    assert sum(lengths.values()) < 10_000
-    assert [str(path) for path, length in lengths.items() if length > 510] == []
+    assert sum(lengths.values()) < 10_300
+    assert [str(path) for path, length in lengths.items() if length > 520] == []
 
 
 # -- names and comments ---------------------------------------------------------------------------
