@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from tilewright.emit.layout import folded
+from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
-from tilewright.emit.parallel import Fork, apart, forks
+from tilewright.emit.parallel import Fork, apart, forks, free
 from tilewright.emit.render import Defined, Source, render
 from tilewright.errors import PlanError
 from tilewright.explain.data import facts
@@ -22,6 +22,7 @@ from tilewright.explain.text import WIDTH, explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.access import legal
+from tilewright.ir.count import stack_bytes
 from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, TileProgram
@@ -47,6 +48,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.transpose import Transpose
 from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import slots
 
 VERSION = "0.1.0"
 
@@ -66,6 +68,7 @@ class KernelText:
     """What the templates read of one kernel; ``packing`` is what it does in place of a program.
 
     ``converts``: it uses functions on bits; ``wide_groups``: a group of K is a factor of 64 bits.
+    ``unused`` are the parameters, and arrays of offsets, that the function's body does not name.
     """
 
     name: str
@@ -84,6 +87,24 @@ class KernelText:
     forks: tuple[Fork, ...]
     threads: int
     packing: QuantizedPackPlan | None
+    unused: tuple[str, ...]
+
+    @property
+    def stack(self) -> int:
+        """The most bytes of stack that a call needs."""
+        return stack_bytes(self.program)
+
+    @property
+    def command(self) -> str:
+        """The command that writes the kernel's file, to be pasted into a shell."""
+        words = ("tilewright", "emit", "--target", self.target.name, "--name", self.name)
+        return pasted(
+            (
+                (*words, "-o", f"{self.name}.c"),
+                ("--schedule", repr(self.asked)),
+                ("--spec", self.spec_text),
+            )
+        )
 
     def array(self, symbol: str) -> ArrayParameter:
         """The array that C calls ``symbol``."""
@@ -264,6 +285,7 @@ def _defined(kernel: KernelText) -> Defined:
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
         configures=bool(kernel.program.configurations),
+        stack=kernel.stack,
         formula=kernel.formula,
         schedule=kernel.resolved or kernel.asked,
     )
@@ -298,7 +320,20 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
         packing=plan if isinstance(plan, QuantizedPackPlan) else None,
+        unused=() if isinstance(plan, QuantizedPackPlan) else _unused(program, parameters, static),
     )
+
+
+def _unused(
+    program: Program, parameters: Signature, static: Mapping[str, tuple[int, ...]]
+) -> tuple[str, ...]:
+    """Return what C must name, lest the compiler warn: sizes fixed by others, empty sums."""
+    names = [array.symbol for array in parameters.arrays]
+    names += [scalar.name for scalar in parameters.scalars]
+    names += [size.slot for size in parameters.sizes]
+    names += [f"{name}_offsets" for name in static]
+    used = free(program, program.nest) | slots(program.past)
+    return tuple(name for name in names if name not in used)
 
 
 def _has_wide_groups(tile: TileProgram) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +32,7 @@ from .kernel import Kernel
 from .machine import host
 from .pickled import own_programs_of
 from .store import cache
+from .store.damaged import used
 from .store.folders import tunings_file
 
 if TYPE_CHECKING:
@@ -122,7 +124,12 @@ def build_many(
             missing.setdefault((job.target.name, job.means), {})[job.key] = job
     for group in missing.values():
         entries.update(_build(list(group.values())))
-    return [_kernel(job, entries[job.key]) for job in jobs]
+    return [_loaded(job, entries[job.key]) for job in jobs]
+
+
+def _loaded(job: _Job, entry: cache.Entry) -> Kernel:
+    """Return the kernel of ``entry``, which is made anew if its library is damaged."""
+    return used(entry, partial(_kernel, job), lambda: _build([job])[job.key])
 
 
 def _check(*jobs: _Job) -> cache.Check:

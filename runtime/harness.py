@@ -30,7 +30,7 @@ from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
-from tilewright.spec.types import ELEMENTS, FORMATS
+from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
 
 from .driver import request_for
 
@@ -42,7 +42,8 @@ _MOST = 1 << 21
 class Block:
     """An array in C: numbers, or the bits of elements that C has no type for.
 
-    With a ``length`` it has so many elements, each of them one of the numbers.
+    With a ``length`` it has so many elements: the last two numbers are its first and its last one,
+    and each other is one of the numbers before.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Output:
     """What is written: lines of elements, each right from ``low`` to ``high``, or where ``nan``.
 
     ``held`` is what memory holds before the call where that is read. ``axes``: 1 for a vector.
+    A stack has ``each`` lines of every matrix, and its matrices are ``stride`` elements apart.
     ``at`` are the elements that are checked, counted along lines, where not all are.
     """
 
@@ -80,6 +82,8 @@ class Output:
     lines: int
     line: int
     leading: int
+    each: int
+    stride: int
     held: tuple[Block, ...]
     low: Block
     high: Block
@@ -90,6 +94,12 @@ class Output:
     def limits(self) -> tuple[Block, ...]:
         """The arrays of least and greatest numbers: one, where those are the same."""
         return (self.low,) if self.high is self.low else (self.low, self.high)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes from the first element to the end of the last line, or of its matrix."""
+        stacked = (self.lines // self.each - 1) * self.stride if self.lines else 0
+        return (stacked + self.each * self.leading) * ITEMSIZE[self.element]
 
     @property
     def checked(self) -> int:
@@ -265,8 +275,10 @@ def output_of(
 ) -> Output:
     """An output, and what is right for it in the order of its lines: all, or that ``at`` places."""
     columns = p.order == "F"
-    lines = np.atleast_2d(array.T if columns else array)
-    leading = lines.strides[0] // lines.itemsize if len(lines) > 1 else lines.shape[1]
+    whole = np.atleast_2d(_along_lines(array, columns))
+    each, line = whole.shape[-2:]
+    leading = whole.strides[-2] // whole.itemsize if each > 1 else line
+    stride = whole.strides[0] // whole.itemsize if whole.ndim > 2 else 0
     limits = [_in_lines(part, array.shape, columns) for part in right.limits()]
     low, high, nan = limits if at is None else (part[list(at)] for part in limits)
     least = Block(f"{name}_low", "f64", _within(low, np.inf) or [0])
@@ -278,9 +290,11 @@ def output_of(
         element=p.type,
         axes=array.ndim,
         columns=columns,
-        lines=lines.shape[0],
-        line=lines.shape[1],
+        lines=whole.size // max(line, 1),
+        line=line,
         leading=leading,
+        each=max(each, 1),
+        stride=stride,
         held=(block_of(f"{name}_held", array, p.element),) if p.role == "inout" else (),
         low=least,
         high=least if greatest.numbers == least.numbers else greatest,
@@ -290,8 +304,12 @@ def output_of(
 
 
 def _in_lines(part: Array, shape: tuple[int, ...], columns: bool) -> Array:
-    whole = np.broadcast_to(part, shape)
-    return (whole.T if columns else whole).reshape(-1)
+    return _along_lines(np.broadcast_to(part, shape), columns).reshape(-1)
+
+
+def _along_lines(array: Array, columns: bool) -> Array:
+    """Return ``array`` with the axis along which its lines lie last."""
+    return array.swapaxes(-1, -2) if columns and array.ndim > 1 else array
 
 
 def _within(ends: Array, inwards: float) -> list[Any]:

@@ -21,6 +21,7 @@ from tilewright.runtime.call.session import Session, ask_consent
 from tilewright.runtime.machine import host, threadpools
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
+from tilewright.runtime.store.damaged import check_whole
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack, PackQuantized
@@ -130,6 +131,8 @@ class Kernel:
         self.emulated = None if means == "native" else means
         if self.emulated is None:
             self._load()
+        else:
+            check_whole(str(entry.library))
 
     def _load(self) -> None:
         """Load the library and pack what the dispatcher needs."""

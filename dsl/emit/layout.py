@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 WIDTH = 120
 _OPENING = re.compile(r"\{( /\*.*\*/)?$")
@@ -47,3 +47,33 @@ def _break(line: str, first: int, starred: bool) -> int | None:
         if at > first and (starred or line[: at + behind].count('"') % 2 == 0):
             return at + behind
     return None
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+#: What a shell reads as it is, without quotation marks.
+_PLAIN = re.compile(r"[\w@%+=:,./-]+\Z", re.ASCII)
+
+
+def pasted(groups: Sequence[Sequence[str]]) -> str:
+    """Return a command as text to paste into a shell, each group of its words on a line.
+
+    A longer line goes on after a backslash, which a shell leaves out, in quotation marks too.
+    """
+    lines = [" ".join(map(_quoted, words)) for words in groups]
+    return " \\\n  ".join("\\\n".join(_continued(line)) for line in lines)
+
+
+def _quoted(word: str) -> str:
+    return word if _PLAIN.match(word) else '"' + re.sub(r'(["$`\\])', r"\\\1", word) + '"'
+
+
+def _continued(line: str) -> Iterator[str]:
+    """``line`` in parts within ``WIDTH`` with the backslash at their ends, broken after commas."""
+    while len(line) > WIDTH - 2:
+        at = line.rfind(", ", 0, WIDTH - 3)
+        if at < 0:
+            break
+        yield line[: at + 2]
+        line = line[at + 2 :]
+    yield line

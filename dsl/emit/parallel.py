@@ -143,35 +143,38 @@ class _Finder:
         loops = collapsed(loop)
         self.visit(loops[-1].body)
         names = {name for inner in loops[1:] for name in slots(inner.trips)}
-        names |= self._free(loops[-1].body) - {inner.counter for inner in loops}
+        names |= free(self.program, loops[-1].body) - {inner.counter for inner in loops}
         captures = tuple(self._capture(name) for name in sorted(names))
         name = f"{self.prefix}fork{len(self.found)}"
-        self.found.append(Fork(name, loops, captures, self._work(loops)))
-
-    def _work(self, loops: tuple[BlockLoop, ...]) -> Expr:
-        if loops[-1].work is not None:
-            return loops[-1].work
-        match loops[-1].body:
-            case (Call() as call,):
-                return tile_formulas(self.program.tile(call.program)).multiply_adds
-        return Integer(WORTH)
+        self.found.append(Fork(name, loops, captures, _work(self.program, loops)))
 
     def _capture(self, name: str) -> Capture:
         offsets: CaptureRole = "static" if name.endswith("_offsets") else "size"
         return Capture(name, self.roles.get(name, offsets), self.elements.get(name, ""))
 
-    def _free(self, nodes: Iterable[NestNode]) -> set[str]:
-        """The names that ``nodes`` use and do not define."""
-        found: set[str] = set()
-        for node in nodes:
-            found |= names_used(node)
-            if isinstance(node, Call):
-                tile = self.program.tile(node.program)
-                found |= {p.name for p in tile.parameters if p.role in ("size", "scalar")}
-            if isinstance(node, BlockLoop) and node.parallel:
-                found |= slots(self._work(collapsed(node)))
-            found |= self._free(inside(node)) - {*defined(node), *counters(node)}
-        return found
+
+def free(program: Program, nodes: Iterable[NestNode]) -> set[str]:
+    """Return the names that the C of ``nodes`` uses and does not define itself."""
+    found: set[str] = set()
+    for node in nodes:
+        found |= names_used(node)
+        if isinstance(node, Call):
+            tile = program.tile(node.program)
+            found |= {p.name for p in tile.parameters if p.role in ("size", "scalar")}
+        if isinstance(node, BlockLoop) and node.parallel:
+            found |= slots(_work(program, collapsed(node)))
+        found |= free(program, inside(node)) - {*defined(node), *counters(node)}
+    return found
+
+
+def _work(program: Program, loops: tuple[BlockLoop, ...]) -> Expr:
+    """Return the vector multiply-adds of one trip of parallel ``loops``."""
+    if loops[-1].work is not None:
+        return loops[-1].work
+    match loops[-1].body:
+        case (Call() as call,):
+            return tile_formulas(program.tile(call.program)).multiply_adds
+    return Integer(WORTH)
 
 
 def collapsed(loop: BlockLoop) -> tuple[BlockLoop, ...]:

@@ -31,13 +31,15 @@ class Defined(NamedTuple):
     """A kernel that C text defines, and what its caller has to know.
 
     ``scratch``: it takes scratch memory. ``configures``: it configures a matrix unit, and has the
-    functions that keep it configured. ``formula`` is for people. ``schedule`` is what its schedule
+    functions that keep it configured. ``stack`` is the most bytes of stack that a call needs.
+    ``formula`` is for people. ``schedule`` is what its schedule
     came to: what was asked for where nothing was left to choose.
     """
 
     name: str
     scratch: bool
     configures: bool
+    stack: int
     formula: str
     schedule: Schedule
 

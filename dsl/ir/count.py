@@ -15,9 +15,9 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Remainder, div, evaluate, positive, slots, symbol
 
-from .nest import Bind, BlockLoop, Call, NestNode, Program, When, WhenSame
+from .nest import Bind, BlockLoop, Call, NestNode, Pack, Program, When, WhenSame
 from .nodes import inside, walk
-from .ops import Loop, Op, TileProgram
+from .ops import Loop, Op, StackBuffer, TileProgram
 
 #: Formulas with more of them are not rewritten: it would take long, and they stay long.
 MOST_REMAINDERS = 4
@@ -260,3 +260,29 @@ def _op(op: Op) -> Iterator[Formulas]:
         size = ITEMSIZE[access.element] * access.count
         written = access.counts == "stores"
         yield Formulas(**{access.counts: ONE, "bytes_written" if written else "bytes_read": size})
+
+
+# --- the stack ---------------------------------------------------------------------------------
+
+#: Bytes of stack for spilled registers, saved ones and arguments, beside the buffers in C.
+_FRAMES = 8 << 10
+#: What the alignment of a buffer may cost.
+_ALIGNED = 64
+
+
+def stack_bytes(program: Program) -> int:
+    """Return how many bytes of stack a call of ``program`` needs at most, in whole KiB.
+
+    Every buffer counts once for each place where it is declared, or a tile that declares it called:
+    what a compiler does that keeps all of them apart.
+    """
+    found = _FRAMES
+    for node in walk(program.nest):
+        if isinstance(node, Pack) and node.scratch is None:
+            found += int(node.elements) * ITEMSIZE[node.element] + _ALIGNED
+        elif isinstance(node, Call):
+            tile = program.tile(node.program)
+            for op in walk((*tile.body, *tile.end)):
+                if isinstance(op, StackBuffer):
+                    found += int(op.elements) * ITEMSIZE[op.element] + _ALIGNED
+    return -(-found // 1024) * 1024

@@ -19,6 +19,7 @@ from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.call.abi import LIMITS
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.store import cache as store
+from tilewright.runtime.store.damaged import DamagedError, check_whole, kept
 from tilewright.targets import load
 
 #: What XLA knows the function as.
@@ -40,12 +41,18 @@ def make_known(kernel: Kernel) -> None:
 @cache
 def _library() -> CDLL:
     """The function in C, loaded and registered with XLA."""
-    key = store.key("jax", jaxlib.__version__)
-    found = store.lookup(key) or store.publish(key, _build)
-    library = CDLL(str(found.library))
+    library = kept(store.key("jax", jaxlib.__version__), _build, _load)
     library.tw_jax_register.restype = None
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tw_jax_call), platform="cpu")
     return library
+
+
+def _load(entry: store.Entry) -> CDLL:
+    check_whole(str(entry.library))
+    try:
+        return CDLL(str(entry.library))
+    except OSError as error:
+        raise DamagedError(str(error)) from None
 
 
 def _build(directory: Path) -> Mapping[str, Any]:

@@ -21,9 +21,11 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import ALIKE, MulAdd, Vector
 from tilewright.plan.contraction import choose_product
 from tilewright.runtime.call import dispatch, session
+from tilewright.runtime.call.abi import loaded
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache as store
+from tilewright.runtime.store.damaged import kept
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import accumulator, is_integer, type_name
 
@@ -342,10 +344,7 @@ def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
 def _library(target: Target, types: Types) -> Path:
     named = host.user_compiler(target, "native")
     key = store.key("peak", target.name, *types, *([] if named is None else [named]))
-    entry = store.lookup(key)
-    if entry is None:
-        entry = store.publish(key, lambda folder: _build(target, types, folder))
-    return entry.library
+    return kept(key, lambda folder: _build(target, types, folder), loaded)
 
 
 def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:

@@ -29,17 +29,22 @@ from .compilers import (
     run_tool,
 )
 
+#: Undo -ffast-math and its parts, which ``CC`` or a project may set; they come after those flags,
+#: and before -ffp-contract, which clang sets with them. gcc's driver links start-up code that
+#: flushes denormals of the whole process unless the second one is there too.
+_EXACT = ("-fno-fast-math",)
+_GCC_EXACT = ("-fno-unsafe-math-optimizations",)
 #: A fused operation is a node of the program: the compiler must not contract on its own. Nor may
 #: it vectorise: gcc 12 turns K loops over four pairs of scalars into loads beyond the operands.
 #: Nor may it take memory of one type for no memory of another: elements are stored in groups, and
 #: clang 19 drops such stores of SVE's where single elements are loaded afterwards.
 #: A K loop that straddles a cache line took twice as long on Zen 5.
 _FLAGS = (
-    "-O2", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
+    "-O2", "-std=c11", "-fPIC", *_EXACT, "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
     "-Werror", "-falign-loops=64", "-fno-unroll-loops",
 )  # fmt: skip
 #: The order of loads in the source is chosen; gcc would lift them all to the top, and spill.
-_GCC_FLAGS = ("-fno-schedule-insns",)
+_GCC_FLAGS = (*_GCC_EXACT, "-fno-schedule-insns")
 #: Optimising the loop of every intrinsic takes several times as long, and gains little.
 _HEADER_FLAGS = ("-O0",)
 
@@ -68,6 +73,11 @@ def source_flags(target: Target, family: Family) -> tuple[str, ...]:
         at = kept.index("-target")
         del kept[at : at + 2]
     return tuple(kept)
+
+
+def exact_flags(family: Family) -> tuple[str, ...]:
+    """Return what undoes -ffast-math and -Ofast, when a file is compiled and when it is linked."""
+    return ("-O2", *_EXACT, *(_GCC_EXACT if family == "gcc" else ()))
 
 
 def flags_notes(target: Target) -> tuple[str, ...]:

@@ -16,9 +16,11 @@ import numpy as np
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.abi import loaded
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache as store
+from tilewright.runtime.store.damaged import kept
 
 #: Chains of multiply-adds side by side: they hide the latency of any, and fit 16 registers.
 CHAINS = 12
@@ -192,10 +194,7 @@ def library(target: Target) -> Path:
     """The compiled loops, from the cache if they are there."""
     named = host.user_compiler(target, "native")
     key = store.key("calibrate", target.name, *([] if named is None else [named]))
-    entry = store.lookup(key)
-    if entry is None:
-        entry = store.publish(key, lambda folder: _build(target, folder))
-    return entry.library
+    return kept(key, lambda folder: _build(target, folder), loaded)
 
 
 def _build(target: Target, folder: Path) -> Mapping[str, Any]:

@@ -11,6 +11,9 @@ from typing import Any
 
 import _cffi_backend
 
+from tilewright.runtime.store.cache import Entry
+from tilewright.runtime.store.damaged import DamagedError, check_whole
+
 DONE, UNDECIDED, NO_MEMORY = range(3)
 #: Sizes of the tables in templates/dispatch/dispatch_descriptor.h.j2, and its array kinds in order.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
@@ -38,13 +41,40 @@ def function_type(arguments: tuple[str, ...], result: str) -> Any:
 
 @cache
 def library(path: str) -> Any:
-    """The library at ``path``, loaded once and for good."""
-    return backend.load_library(path, backend.RTLD_NOW | backend.RTLD_LOCAL)
+    """The library at ``path``, loaded once and for good; DamagedError where that cannot be."""
+    check_whole(path)
+    mode = backend.RTLD_NOW | backend.RTLD_LOCAL
+    try:
+        return backend.load_library(path, mode)
+    except UnicodeEncodeError:  # cffi encodes it strictly, and the locale has no umlauts, say
+        return backend.load_library(_opened(path), mode)
+    except OSError as error:
+        raise DamagedError(str(error)) from None
+
+
+def _opened(path: str) -> Any:
+    """Return the system's handle of a library whose path was decoded with surrogates."""
+    from ctypes import CDLL
+
+    pointer = backend.new_pointer_type(backend.new_void_type())
+    try:
+        return backend.cast(pointer, CDLL(path)._handle)
+    except OSError as error:
+        raise DamagedError(str(error)) from None
+
+
+def loaded(entry: Entry) -> Path:
+    """Return the path of an entry's library, which is loaded."""
+    library(str(entry.library))
+    return entry.library
 
 
 def symbol(path: Path, name: str) -> int:
     """The address of function ``name`` in the library at ``path``, which stays loaded."""
-    function = library(str(path)).load_function(function_type((), "int"), name)
+    try:
+        function = library(str(path)).load_function(function_type((), "int"), name)
+    except AttributeError as error:
+        raise DamagedError(str(error)) from None
     return int(backend.cast(primitive("uintptr_t"), function))
 
 

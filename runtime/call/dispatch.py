@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
@@ -23,6 +23,7 @@ import numpy as np
 from tilewright.errors import TargetError, TilewrightError, ToolchainError
 from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.store import cache as store
+from tilewright.runtime.store.damaged import DamagedError, check_whole, kept
 
 from .abi import (
     DONE,
@@ -148,28 +149,41 @@ def _key(kind: Mode) -> str:
     return store.key("dispatch", kind, *interpreter())
 
 
-def _entry(kind: Mode, builder: str) -> Path:
-    key = _key(kind)
-    entry = store.lookup(key)
-    if entry is None:
+def _built(kind: Mode, builder: str, load: Callable[[Path], Dispatcher]) -> Dispatcher:
+    """Return the dispatcher that ``load`` makes of the library, from the cache or built."""
+
+    def build(folder: Path) -> Mapping[str, Any]:
         from . import dispatch_build
 
-        entry = store.publish(key, getattr(dispatch_build, builder))
-    return entry.library
+        made: Mapping[str, Any] = getattr(dispatch_build, builder)(folder)
+        return made
+
+    return kept(_key(kind), build, lambda entry: load(entry.library))
 
 
 def _api_dispatcher() -> Dispatcher:
-    path = _entry("api", "build_extension")
+    return _built("api", "build_extension", _of_extension)
+
+
+def _of_extension(path: Path) -> Dispatcher:
+    check_whole(str(path))
     name = module_name()
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise DamagedError(str(error)) from None
     return _checked("api", {name: getattr(module.lib, name) for name in _TYPES})
 
 
 def _abi_dispatcher() -> Dispatcher:
-    built = library(str(_entry("abi", "build_library")))
+    return _built("abi", "build_library", _of_library)
+
+
+def _of_library(path: Path) -> Dispatcher:
+    built = library(str(path))
     return _checked("abi", {
         name: built.load_function(function_type(*signature), name)
         for name, signature in _TYPES.items()

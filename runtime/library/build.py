@@ -159,7 +159,7 @@ class _Work:
     def _objects(self, choice: Choice) -> list[Unit]:
         return [
             Unit(
-                self.folder / "src" / choice.label / f"{each.field}.c",
+                self.folder / choice.source(each.field),
                 self.part / choice.label / f"{each.field}.o",
                 choice.target,
             )

@@ -29,6 +29,10 @@ class Choice:
         """Its name as a part of C's names and of paths."""
         return self.target.name.replace("+", "_").replace(".", "_")
 
+    def source(self, kernel: str) -> str:
+        """Return the path of the file with its ``kernel``; a debugger finds it by its name."""
+        return f"src/{self.label}/{kernel}_{self.label}.c"
+
     @property
     def machine(self) -> str:
         """The architecture that it is compiled for; "" for any."""

@@ -10,7 +10,7 @@ from tilewright.emit.layout import folded
 from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.build.compilers import Family as Compilers
-from tilewright.runtime.build.toolchain import flags_notes, source_flags
+from tilewright.runtime.build.toolchain import exact_flags, flags_notes, source_flags
 from tilewright.targets import load
 
 from .choice import Choice, machines
@@ -97,7 +97,8 @@ def _own_symbols(name: str) -> list[str]:
 
 
 def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
-    """Flags by compiler family: of every file, of each target's, and of those for any CPU.
+    """Flags by compiler family: of every file, of each target's, of those for any CPU, and what
+    undoes -ffast-math.
 
     Optimisation and language stand in all; the target's own come behind.
     """
@@ -116,4 +117,5 @@ def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
             )
             for family in families
         }
-    return {"common": common, "own": own, "neutral": neutral}
+    exact = {family: exact_flags(family) for family in families}
+    return {"common": common, "own": own, "neutral": neutral, "exact": exact}

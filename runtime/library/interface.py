@@ -172,6 +172,7 @@ def _function(
     packer = held.packer(member)
     made_by = None if packer is None else f"{library}_{packer.name}"
     about = _about(member, parameters, made[member.name, 0], made_by)
+    stack = max(made[member.name, choice.rank].stack for choice in found)
     return Function(
         name=name,
         field=member.name,
@@ -179,7 +180,7 @@ def _function(
         signature=parameters,
         scratch=any(each.scratch for each in on),
         configures=any(each.configures for each in on),
-        about=tuple(about),
+        about=(*about, f"A call needs up to {stack // 1024} KiB of stack."),
         extents=tuple(_extents(parameters)),
         on=on,
     )

@@ -122,7 +122,7 @@ def library(
     families = family_functions(name, held.families, known)
     told = Described(identity, held, found, known, families, check_symbols(name, known, families))
     files = {
-        _path(member, choice): made[member, choice.rank].text
+        choice.source(member): made[member, choice.rank].text
         for member, choice in _pairs(held, found)
     }
     checks = selftest_files(told)
@@ -158,10 +158,6 @@ def _identity(name: str, version: object, description: object, held: Contents) -
 
 def _pairs(held: Contents, found: Sequence[Choice]) -> list[tuple[str, Choice]]:
     return [(member.name, choice) for choice in found for member in held.members]
-
-
-def _path(member: str, choice: Choice) -> str:
-    return f"src/{choice.label}/{member}.c"
 
 
 def _generated(

@@ -119,7 +119,7 @@ def _origins(
         for function in told.functions:
             one = made[function.field, choice.rank]
             yield (
-                f"src/{choice.label}/{function.field}.c",
+                choice.source(function.field),
                 {
                     "kernel": function.field,
                     "target": choice.name,

@@ -11,6 +11,7 @@ from tilewright.errors import SpecError, TargetError, TilewrightError
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.headers import HEADERS
 from tilewright.spec.names import check_function_name
 from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.pack import Pack, PackQuantized
@@ -108,6 +109,13 @@ def _check_library_name(name: object) -> None:
             "the name of a library begins its files, functions and macros",
             got=name,
             expected="small letters, digits and underscores, a letter first",
+        )
+    if str(name) in HEADERS or str(name).endswith("intrin"):
+        raise SpecError(
+            f"a library called {name} would hide the system's header <{name}.h>",
+            got=name,
+            expected="a name that no header of C, of POSIX or of a compiler has",
+            hint=f"{name}_kernels",
         )
 
 

@@ -17,17 +17,18 @@ import numpy as np
 from tilewright.emit.layout import folded
 from tilewright.emit.render import render
 from tilewright.generate import VERSION
+from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.harness import Argument, Block, Output, Run, block_of, output_of
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sample
 from tilewright.runtime.reference.verify import right_results
-from tilewright.spec.gemm import Gemm
+from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.quantized import Quantized
+from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, parts_of
 from tilewright.spec.sizes import Dim
-from tilewright.spec.types import FORMATS
+from tilewright.spec.types import FORMATS, is_integer
 
 from .choice import Choice
 from .files import Described
@@ -37,6 +38,8 @@ from .interface import FamilyFunction, Function
 _NUMBERS = 251
 #: Arrays of up to so many elements are written out.
 _SHORT = 512
+#: The first and the last element of A or B in a call.
+_ODD = np.nan, np.inf
 #: So many elements of a result are checked.
 _CHECKED = 256
 #: The factor by which a place in an array becomes the place of its number; templates/ has it too.
@@ -182,13 +185,15 @@ def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
 
 
 def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
-    """A call whose results are exact, and one with numbers of any kind."""
+    """A call whose results are exact, and one with numbers of any kind, NaN and Inf among them."""
     spec = function.member.spec
     parameters = function.on[choice.rank].signature
     rng = np.random.default_rng(zlib.crc32(function.field.encode()))
     for index, whole in enumerate((True, False)):
         held = sample(parameters, rng, varied=True, whole=whole, gain=gain(spec))
         long = {p.name for p, given in _with_arrays(parameters, held) if _thinned(p, given)}
+        if not whole:
+            _make_odd(spec, parameters, held)
         right = right_results(spec, choice.target, parameters, held)
         arguments = tuple(
             _argument(f"{prefix}run{index}_{p.symbol}", p, given, p.name in long)
@@ -199,6 +204,25 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
             for p, given in _with_arrays(parameters, held)
         )
         yield Run(arguments, tuple(_sizes(parameters, held)), tuple(held.scalars.values()), "")
+
+
+def _make_odd(spec: Spec, parameters: Signature, held: Sample) -> None:
+    """Make the first element of A, or of B, NaN and the last one Inf, if they are floats.
+
+    Of the results the first and the last row (or column) are no numbers then, if there are more.
+    """
+    if not isinstance(spec, Gemm) or isinstance(spec.a, Quantize):
+        return
+    for name, size in (("a", spec.m), ("b", spec.n)):
+        p = parameters.array(name)
+        if held.size(size) > 2 and p.quantized is None and not is_integer(p.type):
+            given = held.arrays[parameters.arrays.index(p)]
+            several = [one for one in (given if p.kind == "sequence" else [given]) if one.size]
+            for array, place, number in zip(
+                several[:1] + several[-1:], (0, -1), _ODD, strict=False
+            ):
+                array[(place,) * array.ndim] = encode(np.array(number), p.type)
+            return
 
 
 def _with_arrays(parameters: Signature, held: Sample) -> Iterator[tuple[ArrayParameter, Any]]:
@@ -247,10 +271,11 @@ def _block(name: str, given: Array, element: str, long: bool) -> Block:
     whole = block_of(name, given, element)
     if not long:
         return whole
-    first = [0] * _NUMBERS
-    for place, number in zip(_drawn(len(whole.numbers)), whole.numbers, strict=True):
-        first[int(place)] = number
-    return replace(whole, numbers=first, length=len(whole.numbers))
+    some = [0] * _NUMBERS
+    for place, number in [*zip(_drawn(len(whole.numbers)), whole.numbers, strict=True)][1:-1]:
+        some[int(place)] = number
+    ends = [whole.numbers[0], whole.numbers[-1]]
+    return replace(whole, numbers=some + ends, length=len(whole.numbers))
 
 
 def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
@@ -286,7 +311,8 @@ def _result(
     """An output, and what is right for it, all of it or of some elements."""
     at = None
     if given.size > _CHECKED:
-        ends = [0, given.shape[-1] - 1, given.size - given.shape[-1], given.size - 1]
+        line = given.shape[-2 if p.order == "F" and given.ndim > 1 else -1]
+        ends = [0, line - 1, given.size - line, given.size - 1]
         some = rng.choice(given.size, _CHECKED - len(ends), replace=False)
         at = sorted({*ends, *map(int, some)})
     found = output_of(name, p, given, right, at)

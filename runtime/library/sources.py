@@ -31,6 +31,7 @@ class Made:
     text: str
     scratch: bool
     configures: bool
+    stack: int
     formula: str
     resolved: str
     seconds: float
@@ -48,6 +49,7 @@ def make(order: Order) -> Made:
         text=source.text,
         scratch=kernel.scratch,
         configures=kernel.configures,
+        stack=kernel.stack,
         formula=kernel.formula,
         resolved=repr(kernel.schedule),
         seconds=time.perf_counter() - begun,

@@ -167,6 +167,13 @@ def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
     return Entry(key, entry.directory, entry.library, {**entry.manifest, **own})
 
 
+def discard(entry: Entry) -> None:
+    """Remove an entry, the one it refers to, and the copy of its library if there is one."""
+    for name in {entry.key, entry.holder}:
+        remove(entry.directory.parent / name)
+    remove(entry.library)
+
+
 def list_entries() -> list[Entry]:
     """All entries that can be used, references among them; those that cannot are said."""
     return [entry for key in _keys() if (entry := lookup(key)) is not None]

@@ -5,8 +5,9 @@ It has no warning under -Wconversion either, as C and as C++.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
-import shlex
 import shutil
 import struct
 import subprocess
@@ -22,7 +23,7 @@ from support.specimens import SPECIMENS, able
 import tilewright as tw
 from tilewright import targets
 from tilewright.cli import main
-from tilewright.emit.layout import WIDTH, folded
+from tilewright.emit.layout import WIDTH, folded, pasted
 from tilewright.generate import Request, generate
 from tilewright.runtime.build.toolchain import compiler_flags
 from tilewright.runtime.machine.host import machine
@@ -75,8 +76,8 @@ def test_specimens_are_small_enough_to_be_read() -> None:
     """Without their first comment, which says the flags."""
     texts = {path: path.read_text().partition(" */\n")[2] for path in COMMITTED}
     lengths = {path: text.count("\n") for path, text in texts.items()}
-    assert sum(lengths.values()) < 9700
-    assert [str(path) for path, length in lengths.items() if length > 500] == []
+    assert sum(lengths.values()) < 10_300
+    assert [str(path) for path, length in lengths.items() if length > 520] == []
 
 
 # -- names and comments ---------------------------------------------------------------------------
@@ -162,6 +163,35 @@ def test_a_multiply_add_and_what_holds_it_are_one_macro() -> None:
     assert not re.search(r"^ +KEEP_\d\(c", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        tw.Gemm(8, 16, 8, b2="f32", epilogue=tw.acc * tw.acc2),
+        tw.Gemm(tw.dim("m"), 4, tw.dim("k"), b="bf16", a="bf16"),
+        tw.Gemm(
+            tw.dim("s"),
+            tw.dim("s"),
+            tw.dim("s"),
+            batch=tw.Strided(tw.dim("count")),
+            beta="scalar",
+        ),
+        tw.Gemm(4, 8, 4, batch=tw.Offsets(2, a=[0, 16], b=[0, 0]), a_zero="scalar", a="u8", b="s8"),
+        tw.Gemm(4, 0, 4, batch=tw.Addresses(3)),
+    ],
+    ids=["gated", "sizes", "one_size", "offsets", "empty"],
+)
+@pytest.mark.parametrize("target", ["avx2", "scalar"])
+@pytest.mark.parametrize("threads", [None, 4])
+def test_only_what_is_not_used_is_said_to_be(
+    spec: tw.Gemm, target: str, threads: int | None
+) -> None:
+    text = code_of(text_of(spec, target, tw.Schedule(threads=threads)))
+    for function in re.split(r"\n}\n", text):
+        for name in re.findall(r"\(void\)(\w+)[,;]", function):
+            body = function[function.rindex("\n{") :]
+            assert len(re.findall(rf"\b{name}\b", body)) == 1, (name, body)
+
+
 # -- constants ------------------------------------------------------------------------------------
 
 
@@ -200,10 +230,12 @@ def test_a_constant_is_declared_once() -> None:
 
 
 def command_of(text: str) -> list[str]:
-    """The words of the command in a file's banner, as a shell reads them."""
-    banner = text[text.index(" * Command:\n") : text.index("\n */", text.index(" * Command:\n"))]
-    lines = [line.removeprefix(" *").strip() for line in banner.splitlines()[1:]]
-    return shlex.split(" ".join(line.removesuffix("\\") for line in lines))
+    """The words of the command in a file's banner, pasted into a shell as they stand there."""
+    _, _, after = text.partition(" * Command:\n")
+    command = after[: after.index("\n */")]
+    shell = f'tilewright() {{ printf "%s\\0" tilewright "$@"; }}\n{command}\n'
+    ran = subprocess.run(["sh", "-eu"], input=shell, capture_output=True, text=True, check=True)
+    return ran.stdout.split("\0")[:-1]
 
 
 @every_file
@@ -216,6 +248,24 @@ def test_the_command_in_the_banner_makes_the_file_again(
     result = CliRunner().invoke(main, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert Path(path.name).read_text() == path.read_text()
+
+
+def test_a_long_command_is_pasted_as_it_is() -> None:
+    """Broken within its quotation marks too, where no word of it may change."""
+    operands = [tw.Operand(f"operand_{i}" + "_" * 30, "f32", per="column") for i in range(8)]
+    spec = tw.Gemm(
+        3,
+        4,
+        5,
+        epilogue=functools.reduce(operator.add, operands, tw.acc),
+        lda=tw.dim("lda", multiple_of=8),
+    )
+    text = text_of(spec, "scalar", tw.Schedule(tile=(1, 1), loops="nmk"))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    words = command_of(text)
+    assert words[-1] == repr(spec) and len(repr(spec)) > 2 * WIDTH
+    assert words[words.index("--schedule") + 1] == repr(tw.Schedule(tile=(1, 1), loops="nmk"))
+    assert pasted([["a", "b c", 'd"$`\\'], ["e, f"]]) == 'a "b c" "d\\"\\$\\`\\\\" \\\n  "e, f"'
 
 
 def test_the_banner_says_the_resolved_schedule() -> None:

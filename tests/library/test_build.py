@@ -219,7 +219,7 @@ def test_without_a_compiler_for_an_architecture_it_is_said(
 
 
 def test_the_selftest_finds_a_wrong_kernel(small: Library, tmp_path: Path) -> None:
-    path, at = "src/scalar/products_4x8x4.c", "void lib_products_4x8x4_scalar_invoke("
+    path, at = "src/scalar/products_4x8x4_scalar.c", "void lib_products_4x8x4_scalar_invoke("
     text = small.files[path]
     begin = text.rindex("\n{\n", 0, text.rindex(at)) + 3
     wrong = replace(small, files={**small.files, path: text[:begin] + "    b++;\n" + text[begin:]})

@@ -90,7 +90,7 @@ def test_a_program_packs_what_python_packs(compiler: str, folder: Path) -> None:
 
 
 def test_the_selftest_finds_a_wrong_packing(library: Library, tmp_path: Path) -> None:
-    path = "src/scalar/layers_1x40x70_pack_b.c"
+    path = "src/scalar/layers_1x40x70_pack_b_scalar.c"
     text = library.files[path]
     assert "<< low" in text
     files = {**library.files, path: text.replace("<< low", "<< (4 - low)")}

@@ -33,8 +33,34 @@ def test_the_files_are_there_and_may_be_written_again(tmp_path: Path) -> None:
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == set(LIBRARY.files)
     assert {"CMakeLists.txt", "meson.build", "lib.pc.in", "include/lib.h", "README.md"} < found
-    assert {f"src/{t}/{k}.c" for t in ("avx2", "scalar") for k in LIBRARY.kernels} < found
+    assert {f"src/{t}/{k}_{t}.c" for t in ("avx2", "scalar") for k in LIBRARY.kernels} < found
     assert LIBRARY.write(folder) == folder
+
+
+def test_no_two_files_of_c_have_one_name() -> None:
+    """A debugger's breakpoint names a file without its folder."""
+    names = [Path(path).name for path in LIBRARY.files if path.endswith(".c")]
+    assert len(names) > 8 and len(names) == len(set(names))
+
+
+def test_the_self_test_has_nan_and_infinity() -> None:
+    """The first and the last element of A; so has what is right for the rows that they meet."""
+    specs = {"small": tw.Gemm(4, 4, 3), "large": tw.Gemm(40, 4, 30)}
+    files = tw.library("lib", specs, targets=["scalar"], jobs=1).files
+    for name, (rows, numbers) in {"small": (4, "run1_a[]"), "large": (40, "run1_a_some[]")}.items():
+        text = "".join(files[f"selftest/{name}_calls.c"].split())
+
+        def listed(array: str, text: str = text) -> list[str]:
+            return text.partition(f"{array}={{")[2].partition("}")[0].split(",")
+
+        given = listed(numbers)
+        assert "(0.0f/0.0f)" in (given[0], given[-2]) and given[-1] == "(1.0f/0.0f)", name
+        assert listed("run1_c_nan[]") == ["1"] * 4 + ["0"] * 4 * (rows - 1), name
+        assert listed("run1_c_low[]")[-1] in ("(1.0/0.0)", "(-1.0/0.0)"), name
+
+
+def test_no_file_that_is_shipped_speaks_of_templates() -> None:
+    assert not [path for path, text in LIBRARY.files.items() if "template" in text]
 
 
 def test_what_is_no_longer_a_part_is_removed_and_the_users_files_stay(tmp_path: Path) -> None:
@@ -53,7 +79,7 @@ def test_a_file_of_somebody_elses_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 
-@pytest.mark.parametrize("path", ["include/lib.h", "src/avx2/small.c", "manifest.json"])
+@pytest.mark.parametrize("path", ["include/lib.h", "src/avx2/small_avx2.c", "manifest.json"])
 def test_an_edited_file_is_not_overwritten(tmp_path: Path, path: str) -> None:
     LIBRARY.write(tmp_path)
     edited = (tmp_path / path).read_text().replace("tilewright", "TileWright", 1)
@@ -95,7 +121,7 @@ def test_every_c_file_says_its_flags_and_who_calls_it() -> None:
             assert "tilewright" in banner and "Called by: " in banner, path
             assert "Flags:  " in banner, path
             assert max(map(len, text.splitlines())) <= 120, path
-    banner = LIBRARY.files["src/avx2/small.c"].partition("*/")[0]
+    banner = LIBRARY.files["src/avx2/small_avx2.c"].partition("*/")[0]
     assert re.search(r"(?s)gcc -O2 .*-mavx2", banner) and "-mcpu=x86_64_v3" in banner
     assert "Called by: lib_small of src/lib.c, where the CPU has avx2" in banner
 
@@ -104,14 +130,14 @@ def test_the_manifest_says_what_makes_each_file() -> None:
     told = LIBRARY.manifest
     assert told == json.loads(LIBRARY.files["manifest.json"])
     assert set(told["files"]) == set(LIBRARY.files) - {"manifest.json"}
-    one = told["files"]["src/avx2/layer.c"]
+    one = told["files"]["src/avx2/layer_avx2.c"]
     assert one["schedule"] == "Schedule(tile=(2, 16))" and one["target"] == "avx2"
-    assert told["files"]["src/scalar/layer.c"]["schedule"] == "Schedule()"
+    assert told["files"]["src/scalar/layer_scalar.c"]["schedule"] == "Schedule()"
     assert "-mavx2" in one["flags"]["gcc"] and "tile=(2, 16)" in one["resolved"]
     assert [each["needs"] for each in told["targets"]] == [["avx2", "fma", "f16c"], []]
     words = shlex.split(one["command"])
     text = CliRunner().invoke(main, words[1:]).output
-    same = LIBRARY.files["src/avx2/layer.c"]
+    same = LIBRARY.files["src/avx2/layer_avx2.c"]
     banner = text.partition("*/")[0]
     assert "Flags:     gcc -O2" in banner and "Called by: a program of yours" in banner
     assert _code(text) == _code(same)

@@ -127,3 +127,10 @@ def test_c_can_find_out_all_that_a_target_and_its_features_need(name: str) -> No
         assert all(
             bit.state == 0 or bit.word != words[-1] for bit in target.detection.bits.values()
         )
+
+
+@pytest.mark.parametrize("name", ["stdio", "math", "immintrin", "arm_neon", "unistd", "elf"])
+def test_a_library_does_not_hide_a_header_of_the_system(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        tw.library(name, {"gemm": tw.Gemm(2, 2, 2)}, targets=["scalar"])
+    assert name in str(caught.value)

@@ -65,7 +65,10 @@ def installed(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Pat
     needed("cmake", "make", "gcc")
     folder = tmp_path_factory.mktemp("project")
     source, build = library.write(folder / "source"), folder / "build"
-    cmake(source, build, "-DSMALLMM_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib")
+    # A project's own options, which change no result and stop no build.
+    strange = "-ffast-math -Ofast -Wpedantic -Wcast-align=strict -Werror"
+    options = [f"-DCMAKE_C_FLAGS={strange}", "-DCMAKE_UNITY_BUILD=ON"]
+    cmake(source, build, *options, "-DSMALLMM_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib")
     assert "100% tests passed" in ran("ctest", "--test-dir", build)
     ran("cmake", "--install", build, "--prefix", folder / "first")
     (folder / "first").rename(folder / "moved")
