@@ -26,7 +26,15 @@ from tilewright import errors, targets, templates
 from tilewright.errors import CacheError, ToolchainError
 
 from . import folders
-from .folders import UnusableError, check_directory, check_file, check_owner, remove, say
+from .folders import (
+    UNREADABLE,
+    UnusableError,
+    check_directory,
+    check_file,
+    check_owner,
+    remove,
+    say,
+)
 
 #: Writes an entry's files into a directory; what the manifest shall say.
 Builder = Callable[[Path], Mapping[str, Any]]
@@ -274,7 +282,7 @@ def _parse(text: bytes, key: str) -> dict[str, Any]:
                 raise ValueError
         if not all(map(_is_name, names)):
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         raise UnusableError("its manifest cannot be read") from None
     return manifest
 
