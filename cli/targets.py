@@ -14,7 +14,7 @@ from .screen import console, json_option, show_json, table, working
 _MODES = {
     "api": "checked in C, an extension module",
     "abi": "checked in C, a library: Python.h was not found",
-    "python": "checked in Python, slow: there was no compiler to build the dispatcher",
+    "python": "checked in Python, slow: no compiler here built the dispatcher",
 }
 
 
@@ -39,7 +39,8 @@ def missing(target: Target) -> list[str]:
         host.means(target)
         compilers.find_compiler(target, emulated=not host.is_native(target))
     except (TargetError, ToolchainError) as error:
-        return [f"{error.problem}: {error.hint}" if error.hint else error.problem]
+        said = error.brief if isinstance(error, ToolchainError) else error.problem
+        return [f"{said}: {error.hint}" if error.hint else said]
     return []
 
 
@@ -84,7 +85,7 @@ def command(as_json: bool) -> None:
                 target.title,
                 means,
                 compiler_of(target),
-                f"{target.registers} of {widest.lanes} {widest.element}",
+                f"{target.registers} vector registers of {widest.lanes} {widest.element}",
             )
             notes += missing(target)
         mode = dispatch.mode()

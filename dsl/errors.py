@@ -105,6 +105,10 @@ class SpecError(TilewrightError):
     """
 
 
+class SpecTypeError(SpecError, TypeError):
+    """A part of a spec has no argument of this name, lacks one, or has too many."""
+
+
 class ScheduleError(TilewrightError):
     """The schedule cannot be applied to this spec.
 
@@ -114,6 +118,10 @@ class ScheduleError(TilewrightError):
       got: nmx
     ...
     """
+
+
+class ScheduleTypeError(ScheduleError, TypeError):
+    """A schedule has no argument of this name, or too many."""
 
 
 class PlanError(TilewrightError):
@@ -146,6 +154,13 @@ class ToolchainError(TilewrightError):
     Traceback (most recent call last):
     tilewright.errors.ToolchainError: ...
     """
+
+    @property
+    def brief(self) -> str:
+        """The problem and the compiler's first error, on one line."""
+        lines = (self.got or "").splitlines()
+        said = next((line for line in lines if "error" in line), *lines[:1] or [""])
+        return f"{self.problem}: {said}" if said else self.problem
 
 
 class CacheError(TilewrightError):

@@ -13,8 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.errors import ArgumentValueError, SpecError, TargetError, TuningError
+from tilewright.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    SpecError,
+    TargetError,
+    TuningError,
+)
 from tilewright.generate import VERSION
+from tilewright.keywords import spelled
 from tilewright.plan.planner import make_plan
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.driver import compile_many, tuning_subject
@@ -67,6 +74,7 @@ class Progress:
         return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
 
 
+@spelled(ArgumentTypeError)
 def tune(
     spec: Gemm,
     *,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array
 from tilewright.spec.quantized import Quantized
@@ -44,6 +45,7 @@ class Container:
     write: Callable[[Parts], Array] | None = None
 
 
+@spelled(ArgumentTypeError)
 def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
     """A tensor of a GGUF file as B, ``shape`` k x n, or count x k x n.
 
@@ -72,6 +74,7 @@ def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
     return QuantizedMatrix(container.form, columns(parts.q), columns(parts.scales), zeros)
 
 
+@spelled(ArgumentTypeError)
 def to_gguf(matrix: QuantizedMatrix, type: str) -> Array:
     """The bytes of a tensor of a GGUF file, uint8: n rows of K's blocks, or count x n.
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.dtypes import DTYPES
@@ -23,6 +24,7 @@ _WORDS = {
 _BY_BITS: dict[int, StoredName] = {2: "u2", 4: "u4", 8: "u8"}
 
 
+@spelled(ArgumentTypeError)
 def unpack(
     packed: Any,
     type: StoredName,
@@ -73,6 +75,7 @@ def unpack(
     return np.moveaxis(flat, -1, axis)
 
 
+@spelled(ArgumentTypeError)
 def from_gptq(
     qweight: Any,
     qzeros: Any,
@@ -112,6 +115,7 @@ def from_gptq(
     return _grouped(type_, q, zeros, as_array(scales, "scales"), zero)
 
 
+@spelled(ArgumentTypeError)
 def from_awq(qweight: Any, qzeros: Any, scales: Any, *, zero: int | None = None) -> QuantizedMatrix:
     """B of AWQ's arrays, 4 bits: ``scales * (q - zeros)``, groups along K.
 
@@ -131,6 +135,7 @@ def from_awq(qweight: Any, qzeros: Any, scales: Any, *, zero: int | None = None)
     return _grouped("u4", q, zeros, as_array(scales, "scales"), zero)
 
 
+@spelled(ArgumentTypeError)
 def from_compressed_tensors(
     weight_packed: Any,
     weight_scale: Any,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 import subprocess
@@ -138,7 +139,7 @@ def test_a_database_of_another_user_is_not_used(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.crown(winner())
-    monkeypatch.setattr(folders.os, "geteuid", lambda: database.path.stat().st_uid + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: database.path.stat().st_uid + 1)
     with pytest.warns(RuntimeWarning, match="belongs to another user; set TILEWRIGHT_DATA_DIR"):
         assert database.winner(HERE) is None
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from numbers import Rational, Real
 from typing import Any, Literal, NoReturn, get_args
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..names import check_name
 from ..sizes import real_number
@@ -148,6 +149,7 @@ class Leaf(Expression):
         return self.name
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Operand(Expression):
     """A named argument of the call: one value, or one per column, per row or per element of D.
