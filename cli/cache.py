@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 @click.group("cache")
 def command() -> None:
-    """Compiled kernels on disk: list them, check them, remove them."""
+    """Compiled kernels on disk: list them, check them, remove them.
+
+    They are in the user's cache directory, or where TILEWRIGHT_CACHE_DIR says. What `tune` and
+    `calibrate` store is no part of it: TILEWRIGHT_DATA_DIR says where that is.
+    """
 
 
 @command.command("list")
@@ -69,6 +73,9 @@ def clear(as_json: bool) -> None:
         show_json({"folder": str(folders.cache_directory()), "removed": removed})
         return
     click.echo(f"{folders.cache_directory()}: {removed} {_entries(removed)} removed")
+    data = folders.data_directory()
+    if data.exists():
+        click.echo(f"{data}: what tune and calibrate stored stays; their --forget removes it")
 
 
 @command.command("verify")

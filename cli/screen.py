@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-_WIDE = 132
+#: Columns where there is no terminal: nothing is cut or folded for want of them.
+_WIDE = 10_000
 Item = TypeVar("Item")
 
 
@@ -23,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def console() -> Console:
-    """The console on standard output: as wide as the terminal, and wide where that is none."""
+    """The console on standard output: as wide as the terminal; elsewhere nothing is cut."""
     return Console(highlight=False, width=columns() or _WIDE)
 
 

@@ -397,11 +397,22 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     return {**made, "d": None if d is None else Matrix(d, third)}
 
 
+#: The sizes that a spec begins with.
+_SIZES: dict[type[Any], tuple[str, ...]] = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}
+
+
 def sizes_text(spec: Spec) -> str:
     """The sizes as the command line has them: ``64x48x64``."""
-    names = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}.get(type(spec), ("k", "n"))
-    sizes = [getattr(spec, name) for name in names]
+    sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
+
+
+def spec_text(spec: Spec) -> str:
+    """The sizes, and what else the spec says, as Python has it: ``64x48x64 a='bf16', beta=1``."""
+    sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
+    begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
+    more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
+    return f"{sizes_text(spec)} {more}".rstrip()
 
 
 def schedule_text(schedule: Schedule) -> str:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,6 +85,7 @@ def tune(
     seconds: float = 60,
     search: str = "optuna",
     threads: int = 1,
+    store: bool = True,
 ) -> Tuned:
     """Measure variants of ``spec`` for about ``seconds``; the best one's kernel, and all figures.
 
@@ -89,7 +93,9 @@ def tune(
     measured is stored round by round: a call that is interrupted loses the round in progress, and
     the next call goes on from there. ``search`` is "optuna", which explores around ``variants``,
     or "ranked", which measures them in the model's order. Variants have at most ``threads``
-    threads: by default one, as the default schedule has. Every variant is compared with numpy
+    threads: by default one, as the default schedule has. ``store=False`` neither reads nor keeps
+    anything: a trial of a few seconds leaves no winner. ``tilewright tune --forget`` removes what
+    is stored, which lies where ``TILEWRIGHT_DATA_DIR`` says. Every variant is compared with numpy
     before it is timed, in a process of its own. Raises SpecError, TargetError where the target
     does not run natively, TuningError where the search or the process does not start, or nothing
     could be measured.
@@ -100,10 +106,22 @@ def tune(
     >>> tw.compile(tw.Gemm(5, 5, 5)).tuned is not None
     True
     """
-    tuning = Tuning(spec, target=target, seconds=seconds, search=search, threads=threads)
-    for _ in tuning.steps():
-        pass
-    return tuning.result()
+    options: dict[str, Any] = {"target": target, "seconds": seconds, "search": search}
+    with _database(store) as database:
+        tuning = Tuning(spec, **options, threads=threads, database=database)
+        for _ in tuning.steps():
+            pass
+        return tuning.result()
+
+
+@contextmanager
+def _database(store: bool) -> Iterator[Database]:
+    """The user's database; one that is gone afterwards where nothing is to be stored."""
+    if store:
+        yield Database()
+        return
+    with TemporaryDirectory() as folder:
+        yield Database(Path(folder) / "trial.sqlite3")
 
 
 class Tuning:

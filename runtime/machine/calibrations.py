@@ -153,6 +153,15 @@ def keep(processor: str, compiler: str, core: CoreFile) -> Path:
     return path
 
 
+def forget(path: Path) -> bool:
+    """Remove a calibration; True if there was one."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 # --- numbers by their name ---------------------------------------------------------------------
 
 #: What came to this process with a pickled kernel.

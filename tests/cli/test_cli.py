@@ -281,6 +281,8 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
         (["64x48"], "was k forgotten, as in 64x48x64"),
         (["64x48"], "is 'transpose 64x48'"),
+        (["transpose 64x48x3"], "'64x48x3' is not ROWSxCOLS of a transposition"),
+        (["8x8x8", "--b", "f8"], 'unknown element type: f8. Try "f64" is numpy'),
         (["transpose"], "stands before ROWSxCOLS"),
         (["transpose", "8x8x8"], "is not ROWSxCOLS of a transposition"),
         ([], "Missing argument 'SIZES...'"),
@@ -350,10 +352,18 @@ def found(run: Run, *words: str, status: int = 0) -> Any:
     return json.loads(run(*words, "--json", status=status).stdout)
 
 
-def test_every_command_but_the_demo_prints_json() -> None:
+def test_every_command_prints_json() -> None:
     for name, command in every_command().items():
-        has = any("--json" in option.opts for option in command.params)
-        assert has == (name != "demo"), name
+        assert any("--json" in option.opts for option in command.params), name
+
+
+def test_off_a_terminal_no_table_is_cut(run: Run) -> None:
+    words = ("bench", "3x4x5", "--type", "u8", "--b", "s8", "--batch", "2", "--seconds", "0.01")
+    text = run(*words, "--tile", "3x4", "--a-zero", "3", "--k-unroll", "1").stdout
+    assert "…" not in text
+    row = next(line for line in text.splitlines() if "3x4x5" in line)
+    for part in ("a='u8'", "b='s8'", "a_zero=3", "batch=Strided(count=2", "GFLOPS"):
+        assert part in row, "all that tells the product apart"
 
 
 def test_targets_as_json(run: Run) -> None:
@@ -471,6 +481,24 @@ def test_the_demo_runs_with_zig_alone(tmp_path: Path) -> None:
     target = host.resolve("host").name
     for name in {target, "neon"}:
         assert len(list((out / "c" / name).glob("*.c"))) == 11
+
+
+def test_the_demo_as_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.cli import demo
+
+    kernel = tw.compile(tw.Gemm(8, 8, 8))
+    timing = tw.Timing(median=1e-7, best=1e-7, spread=0.1, gflops=10.0, of_peak=0.5)
+    one = demo.Measured("a step", "8x8x8", kernel, timing, demo.beside(int, int, 1e-3), 0.25)
+    monkeypatch.setattr(demo, "show_machine", lambda *_: [one])
+    monkeypatch.setattr(demo, "show_chapter", lambda *_: [one, one])
+    monkeypatch.setattr(demo, "show_variants", lambda *_: [3.0, 2.0])
+    for name in ("_plot", "write_c", "_needs_extras"):
+        monkeypatch.setattr(demo, name, lambda *_: None)
+    monkeypatch.setattr(demo.oriented_filters, "main", lambda *_: print("said in between") or 0)
+    said = found(run, "demo", "--out", str(tmp_path))
+    assert [len(said[name]) for name in ("products", "chapter", "variants")] == [1, 2, 2]
+    assert said["products"][0]["gflops"] == 10.0 and said["chapter"][1]["title"] == "a step"
+    assert said["filters"] == {"wrong": False} and len(said["files"]) == 3
 
 
 def test_the_demo_says_which_packages_it_lacks(
