@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tilewright.runtime.store.patience import silence
+
 #: Columns where there is no terminal: nothing is cut or folded for want of them.
 _WIDE = 10_000
 Item = TypeVar("Item")
@@ -68,14 +70,14 @@ def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Say what takes its time, with a spinner, until it is done."""
-    with progress_console().status(f"{what} ..."):
+    with silence(), progress_console().status(f"{what} ..."):
         yield
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
     """What says, one after the other, what takes its time, with a spinner."""
-    with progress_console().status("...") as status:
+    with silence(), progress_console().status("...") as status:
         yield lambda what: status.update(f"{what} ...")
 
 
@@ -87,7 +89,7 @@ def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iter
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
+    with silence(), Progress(*columns, console=progress_console(), transient=True) as bar:
         task = bar.add_task(what, total=len(items) if isinstance(items, Sequence) else total)
         for item in items:
             yield item

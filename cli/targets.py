@@ -8,6 +8,7 @@ import click
 
 from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa.target import Target
+from tilewright.settings import settings
 
 from .screen import console, json_option, show_json, table, working
 
@@ -72,7 +73,9 @@ def command(as_json: bool) -> None:
     best = host.resolve("host")
     if as_json:
         found = [_data(name, means) for name, means in survey().items()]
-        show_json({"host": best.name, "calls": dispatch.mode(), "targets": found})
+        limit = settings().max_target
+        said = {"host": best.name, "limit": limit, "calls": dispatch.mode()}
+        show_json({**said, "targets": found})
         return
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
     notes: list[str] = []
@@ -92,6 +95,8 @@ def command(as_json: bool) -> None:
     screen = console()
     screen.print(shown)
     screen.print(f"Host: {best.name} ({best.title}).")
+    if (limit := settings().max_target) is not None:
+        screen.print(f"TILEWRIGHT_MAX_TARGET={limit} limits what host may be.")
     screen.print(f"Calls: {mode} dispatcher ({_MODES[mode]}).")
     for note in dict.fromkeys(notes):
         screen.print(note)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import tilewright as tw
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Spec
 
@@ -177,7 +178,7 @@ def _tune(tunings: Sequence[Tuning], again: bool) -> None:
         TextColumn("{task.fields[said]}"),
     )  # fmt: skip
     left = [t for t in tunings if again or t.database.winner(t.subject) is None]
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
+    with silence(), Progress(*columns, console=progress_console(), transient=True) as bar:
         total = bar.add_task("all", total=sum(t.seconds for t in left), said="")
         for done, tuning in enumerate(left):
             before = sum(t.seconds for t in left[:done])

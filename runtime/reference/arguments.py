@@ -113,6 +113,12 @@ def sample(
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
 
 
+def call_sizes(signature: Signature, given: Mapping[str, int]) -> list[int]:
+    """The sizes of a call in C's order: those ``given`` by slot, the others as small as may be."""
+    sizes = _sizes(signature, None, given)
+    return [sizes[parameter.dim.name] for parameter in signature.sizes]
+
+
 def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator[Sample]:
     """Random arguments for each of ``cases``; those of the first make results exact.
 

@@ -35,6 +35,7 @@ from .folders import (
     remove,
     say,
 )
+from .patience import patience
 
 #: Writes an entry's files into a directory; what the manifest shall say.
 Builder = Callable[[Path], Mapping[str, Any]]
@@ -373,7 +374,8 @@ def _make(root: Path, key: str, build: Builder, check: Check | None) -> Entry:
 def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
     """What ``build`` says; _RefusedError if it failed where there is no room."""
     try:
-        return build(folder)
+        with patience("compiling; it is kept in the cache"):
+            return build(folder)
     except (OSError, ToolchainError) as error:
         if not folder.is_dir() or folders.has_space(folder):
             raise

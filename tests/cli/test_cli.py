@@ -494,7 +494,7 @@ def test_the_demo_as_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(demo, "show_variants", lambda *_: [3.0, 2.0])
     for name in ("_plot", "write_c", "_needs_extras"):
         monkeypatch.setattr(demo, name, lambda *_: None)
-    monkeypatch.setattr(demo.oriented_filters, "main", lambda *_: print("said in between") or 0)
+    monkeypatch.setattr(demo.oriented_filters, "main", lambda *_: sys.stdout.write("said") and 0)
     said = found(run, "demo", "--out", str(tmp_path))
     assert [len(said[name]) for name in ("products", "chapter", "variants")] == [1, 2, 2]
     assert said["products"][0]["gflops"] == 10.0 and said["chapter"][1]["title"] == "a step"
