@@ -20,6 +20,7 @@ _COMMANDS = {
     "tune": "tune",
     "sweep": "sweep",
     "calibrate": "calibrate",
+    "warm": "warm",
     "cache": "cache",
 }
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 import click
 from rich import box
@@ -27,7 +27,24 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def console() -> Console:
     """The console on standard output: as wide as the terminal; elsewhere nothing is cut."""
-    return Console(highlight=False, width=columns() or _WIDE)
+    width = columns()
+    if width is not None:
+        return Console(highlight=False, width=width)
+    return Console(highlight=False, width=_WIDE, file=cast("TextIO", _Unpadded(sys.stdout)))
+
+
+class _Unpadded:
+    """A stream to which lines are written without the spaces that fill up tables."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, of whole lines."""
+        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def columns() -> int | None:

@@ -21,6 +21,7 @@ from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.machine import host
+from tilewright.runtime.store import cache
 from tilewright.targets import NAMES, load
 
 Run = Callable[..., Result]
@@ -360,7 +361,7 @@ def test_every_command_prints_json() -> None:
 def test_off_a_terminal_no_table_is_cut(run: Run) -> None:
     words = ("bench", "3x4x5", "--type", "u8", "--b", "s8", "--batch", "2", "--seconds", "0.01")
     text = run(*words, "--tile", "3x4", "--a-zero", "3", "--k-unroll", "1").stdout
-    assert "…" not in text
+    assert "…" not in text and not any(line.endswith(" ") for line in text.splitlines())
     row = next(line for line in text.splitlines() if "3x4x5" in line)
     for part in ("a='u8'", "b='s8'", "a_zero=3", "batch=Strided(count=2", "GFLOPS"):
         assert part in row, "all that tells the product apart"
@@ -423,6 +424,21 @@ def test_text_follows_the_width_that_is_told(run: Run, monkeypatch: pytest.Monke
         monkeypatch.setattr("tilewright.cli.explain.columns", lambda width=width: width)
         longest = max(map(len, run("explain", "64x48x64").stdout.splitlines()))
         assert width - 20 < longest <= width
+
+
+def test_common_products_are_compiled_ahead(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.runtime.matmul.warm._LINES", (9, 64))
+    monkeypatch.setattr("tilewright.runtime.matmul.warm._DEPTHS", (5,))
+    said = found(run, "warm", "--type", "f32", "--type", "s8", "--target", "scalar")
+    assert [one["type"] for one in said] == ["f32", "s8"] and said[0]["kernels"] >= 2
+    before = len(list(cache.list_entries()))
+    for dtype in (np.float32, np.int8):
+        a, b = np.ones((9, 5), dtype), np.ones((5, 64), dtype)
+        assert np.array_equal(tw.matmul(a, b, target="scalar"), np.full((9, 64), 5))
+        assert np.array_equal(tw.matmul(b.T.copy(), a.T, target="scalar"), np.full((64, 9), 5))
+    assert len(list(cache.list_entries())) == before, "nothing was compiled anew"
+    again = run("warm", "--target", "scalar").stdout
+    assert again.startswith(f"f32 on scalar: {said[0]['kernels']} kernels are in the cache, in ")
 
 
 # -- figures -------------------------------------------------------------------------------------

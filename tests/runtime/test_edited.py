@@ -123,7 +123,7 @@ def test_files_that_cannot_be(kernel: tw.Kernel, tmp_path: Path) -> None:
         ("#define HOT\nHOT ", "void NAME(const float *a, const float *b, float *c);"),
         (
             "",
-            "void __attribute__((noinline))\nNAME(const float* a, /* k */ const float * b, float* c);",
+            "void __attribute__((cold))\nNAME(const float* a, /* k */ const float*b, float* c);",
         ),
     ],
 )
