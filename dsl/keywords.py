@@ -29,7 +29,7 @@ _ACTIVATION = "epilogue=tw.relu(tw.acc)"
 _BATCH = "batch=tw.Strided(count), or tw.Offsets(count), tw.Addresses(count)"
 _BLOCKS = 'block={"m": 48, "k": 256}'
 #: What other libraries call what a function of ours says otherwise: BLAS, oneDNN, LIBXSMM, PyTorch,
-#: numpy. Names are written in lower case without underscores.
+#: numpy. Capitals and underscores make no difference.
 _MEANT: Mapping[str, Mapping[str, str]] = {
     "Gemm": {
         **dict.fromkeys(("dtype", "type", "datatype", "elementtype", "dt", "precision"), _TYPES),
@@ -54,7 +54,7 @@ _MEANT: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("scale", "scales", "ascales", "bscales", "scalea", "scaleb", "srcscale",
                          "weightscale", "weightsscale"),
                         'a_scale="scalar", b_scale="column", d_scale=0.05'),
-        **dict.fromkeys(("zeropoint", "zeropoints", "zp", "azeropoint", "bzeropoint", "srczero"),
+        **dict.fromkeys(("zero_point", "zero_points", "zp", "a_zero_point", "src_zero"),
                         'a_zero=128, b_zero="column", d_zero=3'),
         **dict.fromkeys(("accumulate", "acc", "add", "inplace"), "beta=1: C += A B"),
         **dict.fromkeys(("acctype", "accdtype", "accumdtype", "computetype", "computedtype",
@@ -98,7 +98,7 @@ _MEANT: Mapping[str, Mapping[str, str]] = {
     "Quantized": {
         **dict.fromkeys(("bits", "nbits", "dtype", "element"), 'type="s4"'),
         **dict.fromkeys(("groupsize", "group", "blocksize"), "block=32"),
-        **dict.fromkeys(("zeropoint", "zeros", "zeropoints", "zp", "symmetric"),
+        **dict.fromkeys(("zero_point", "zeros", "zero_points", "zp", "symmetric"),
                         'zero=8, or a type: zero="u4"'),
         **dict.fromkeys(("scales", "scaletype", "scaledtype"), 'scale="f16"'),
     },
@@ -185,15 +185,20 @@ def _refusal(
     return error(f"{title} lacks {' and '.join(missing) or 'an argument'}", expected=usage)
 
 
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
 def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
     """What was meant by the name of an argument that a function does not have."""
     from difflib import get_close_matches
 
-    plain = name.lower().replace("_", "")
-    same = next((p for p in parameters if p.replace("_", "") == plain), None)
+    plain = _plain(name)
+    same = next((p for p in parameters if _plain(p) == plain), None)
     if same is not None:
         return f"{same}="
-    if (meant := _MEANT.get(title, {}).get(plain)) is not None:
+    guesses = _MEANT.get(title, {}).items()
+    if meant := next((hint for guess, hint in guesses if _plain(guess) == plain), None):
         return meant
     for parameter, (others, written) in _COMMON.items():
         if plain in others and parameter in parameters:

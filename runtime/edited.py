@@ -84,7 +84,7 @@ def of_file(error: ToolchainError, edited: Edited) -> ToolchainError:
 
 #: Strings, which are kept, and what stands between words of C without a meaning to a caller.
 _BETWEEN = re.compile(
-    r"""("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)""",
+    r"""("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\[\[.*?\]\]|__\w+__\s*\(\(.*?\)\)""",
     re.DOTALL,
 )
 
@@ -95,7 +95,7 @@ def declaration(name: str, text: str) -> str | None:
     Comments and attributes are left out, and so are macros in front of it, which may be some.
     """
     bare = _BETWEEN.sub(lambda found: found[1] or " ", text) if name in text else ""
-    found = re.search(rf"^[ \t]*(\w[^\n;}}]*\s[ \t*]*{name}\s*\([^;{{]*\))\s*;", bare, re.MULTILINE)
+    found = re.search(rf"^[ \t]*(\w[^\n}};]*\s[ \t*]*{name}\s*\([^;{{]*\))\s*;", bare, re.MULTILINE)
     if found is None:
         return None
     said = re.sub(r"\s*([*(),])\s*", r"\1", " ".join(found[1].split()))

@@ -463,9 +463,10 @@ class Kernel:
 
         Sizes of the call are given by name; leading dimensions and strides default to tight.
         """
-        from tilewright.runtime.bench.scratch import scratch_bytes
+        from tilewright.runtime.bench.scratch import scratch_bytes, scratch_of
 
-        return scratch_bytes(self, self._functions[1], threads, sizes)
+        each = partial(scratch_of, self._functions[1], lambda: self.plan)
+        return scratch_bytes(self.spec, self.signature, each, threads, sizes)
 
     def explain(self, *, measure: bool = False, **sizes: int) -> str:
         """The plan in words: formulas, register budget, each decision's reason, and what a call is

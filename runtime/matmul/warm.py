@@ -26,7 +26,8 @@ def common(type_: str, target: str = "host") -> list[Family]:
     One for each kernel. Neither epilogues, alpha and beta, stacks nor other layouts are among them.
     """
     types = type_, type_, accumulator(type_, type_)
-    options, found = Options(target=target), {}
+    options = Options(target=target)
+    found: dict[object, Family] = {}
     for m, n, k in product(_LINES, _LINES, _DEPTHS):
         for by_columns in (False, True):
             axes = _axes(m, n, k, type_, by_columns=by_columns)

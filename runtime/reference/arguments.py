@@ -140,7 +140,7 @@ def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
     """
     dims = {parameter.slot: parameter.dim for parameter in signature.sizes}
     lengths = {slot: dim for slot, dim in dims.items() if not slot.startswith(("ld", "stride"))}
-    chosen = [{slot: 0} for slot in ("k", "count") if slot in lengths]
+    chosen: list[dict[str, int]] = [{slot: 0} for slot in ("k", "count") if slot in lengths]
     chosen.append({slot: dim.multiple_of for slot, dim in lengths.items()})
     few = {slot: _floor(dim, dim.max or 0) for slot, dim in lengths.items()}
     chosen.append({slot: int(most) for slot, most in few.items() if 0 < most <= _FEW})
