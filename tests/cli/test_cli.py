@@ -501,16 +501,19 @@ def test_the_demo_runs_with_zig_alone(tmp_path: Path) -> None:
 
 def test_the_demo_as_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.cli import demo
+    from tilewright.cli.measured import Measured, beside
 
     kernel = tw.compile(tw.Gemm(8, 8, 8))
     timing = tw.Timing(median=1e-7, best=1e-7, spread=0.1, gflops=10.0, of_peak=0.5)
-    one = demo.Measured("a step", "8x8x8", kernel, timing, demo.beside(int, int, 1e-3), 0.25)
+    one = Measured("a step", "8x8x8", kernel, timing, beside(int, int, 1e-3), 0.25)
     monkeypatch.setattr(demo, "show_machine", lambda *_: [one])
     monkeypatch.setattr(demo, "show_chapter", lambda *_: [one, one])
     monkeypatch.setattr(demo, "show_variants", lambda *_: [3.0, 2.0])
     for name in ("_plot", "write_c", "_needs_extras"):
         monkeypatch.setattr(demo, name, lambda *_: None)
-    monkeypatch.setattr(demo.oriented_filters, "main", lambda *_: sys.stdout.write("said") and 0)
+    monkeypatch.setattr(
+        "tilewright.examples.oriented_filters.main", lambda *_: sys.stdout.write("said") and 0
+    )
     said = found(run, "demo", "--out", str(tmp_path))
     assert [len(said[name]) for name in ("products", "chapter", "variants")] == [1, 2, 2]
     assert said["products"][0]["gflops"] == 10.0 and said["chapter"][1]["title"] == "a step"

@@ -71,7 +71,7 @@ def test_nobody_is_told_who_does_not_look(
 def test_a_notebook_is_told(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     shell = SimpleNamespace(kernel=None)
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     with patience("compiling"):
         assert terminal.written.wait(60)
     assert "tilewright: compiling" in terminal.getvalue()
