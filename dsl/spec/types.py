@@ -177,8 +177,13 @@ _UNLIKE = {
 
 def _meant(type_: object) -> str | None:
     """What may be meant by something that is no element type."""
-    said = type_ if isinstance(type_, str) else getattr(type_, "__name__", str(type_))
-    plain = "".join(filter(str.isalnum, str(said).lower().rpartition(".")[2]))
+    if isinstance(type_, type):
+        said = type_.__name__
+    elif isinstance(type_, str) or type(type_).__name__ == "dtype":  # PyTorch's: torch.float32
+        said = str(type_)
+    else:
+        return None
+    plain = "".join(filter(str.isalnum, said.lower().rpartition(".")[2]))
     found = next((name for name, others in _OTHERS.items() if plain in (name, *others)), None)
     return _UNLIKE.get(plain, None if found is None else f'"{found}"')
 

@@ -127,6 +127,7 @@ def test_each_guess_is_of_a_function_that_lacks_it() -> None:
         ("i4", '"s32"'),
         (float, '"f64"'),
         ("fp16", '"f16"'),
+        ("torch.bfloat16", '"bf16"'),
         ("e4m3", '"f8_e4m3"'),
         ("int4", "tw.Quantized"),
     ],
