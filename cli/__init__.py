@@ -8,7 +8,7 @@ import click
 
 from tilewright.errors import TilewrightError
 
-#: Each command's module; it is imported when the command is used.
+#: Each command's module, imported when the command is used, and its name there if not ``command``.
 _COMMANDS = {
     "demo": "demo",
     "targets": "targets",
@@ -20,6 +20,7 @@ _COMMANDS = {
     "tune": "tune",
     "sweep": "sweep",
     "calibrate": "calibrate",
+    "warm": "cache:warm",
     "cache": "cache",
 }
 
@@ -37,7 +38,8 @@ class Commands(click.Group):
             return None
         from importlib import import_module
 
-        command = import_module(f"{__name__}.{_COMMANDS[cmd_name]}").command
+        module, _, attribute = _COMMANDS[cmd_name].partition(":")
+        command = getattr(import_module(f"{__name__}.{module}"), attribute or "command")
         assert isinstance(command, click.Command)
         return command
 

@@ -21,7 +21,7 @@ from .screen import (
     table,
     working,
 )
-from .words import Wanted, schedule_text, sizes_text
+from .words import Wanted, schedule_text, spec_text
 from .words import wanted as takes_kernels
 
 
@@ -48,7 +48,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
     data = "memory" if cold else "cache"
     shown = table(
         f"{kernels[0].target}, {_how(kernels, wanted)}, data in {data}",
-        *("sizes", *numbers),
+        *("product", *numbers),
         numbers=numbers,
     )
     found = []
@@ -57,7 +57,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
         timing = kernel.bench(cold=cold, seconds=seconds)
         found.append(_data(kernel, timing, checked.max_error))
         shown.add_row(
-            sizes_text(kernel.spec),
+            spec_text(kernel.spec),
             duration(timing.median),
             duration(timing.best),
             percent(timing.spread),

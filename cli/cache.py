@@ -1,12 +1,26 @@
-"""``tilewright cache``: what was compiled before."""
+"""``tilewright cache``: what was compiled before; ``tilewright warm``: what will be asked for."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from .screen import console, json_option, show_json, size, table, working
+from tilewright.runtime.store.patience import silence
+from tilewright.spec.types import INPUTS
+
+from .screen import (
+    console,
+    duration,
+    json_option,
+    progress_console,
+    show_json,
+    size,
+    table,
+    working,
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.store.cache import Entry
@@ -14,7 +28,11 @@ if TYPE_CHECKING:
 
 @click.group("cache")
 def command() -> None:
-    """Compiled kernels on disk: list them, check them, remove them."""
+    """Compiled kernels on disk: list them, check them, remove them.
+
+    They are in the user's cache directory, or where TILEWRIGHT_CACHE_DIR says. What `tune` and
+    `calibrate` store is no part of it: TILEWRIGHT_DATA_DIR says where that is.
+    """
 
 
 @command.command("list")
@@ -69,6 +87,9 @@ def clear(as_json: bool) -> None:
         show_json({"folder": str(folders.cache_directory()), "removed": removed})
         return
     click.echo(f"{folders.cache_directory()}: {removed} {_entries(removed)} removed")
+    data = folders.data_directory()
+    if data.exists():
+        click.echo(f"{data}: what tune and calibrate stored stays; their --forget removes it")
 
 
 @command.command("verify")
@@ -93,3 +114,52 @@ def verify(as_json: bool) -> None:
 
 def _entries(n: int) -> str:
     return "entry" if n == 1 else "entries"
+
+
+# --- compiling ahead ---------------------------------------------------------------------------
+
+
+@click.command("warm")
+@click.option(
+    "--type",
+    "types",
+    type=click.Choice(INPUTS),
+    multiple=True,
+    default=("f32",),
+    show_default="f32",
+    help="A's and B's; may be repeated.",
+)
+@click.option("--target", default="host", show_default=True, help="As in `tilewright targets`.")
+@json_option
+def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
+    """Compile the kernels that `tw.matmul(a, b)` and `tw.matmul(x, w.T)` use most.
+
+    One kernel serves a class of sizes: these are of all sizes, from one row to large matrices, with
+    rows contiguous. Kernels with an epilogue, with alpha and beta, of stacks and of other layouts
+    are compiled at their first use. Kernels are kept in the cache: see `tilewright cache list`.
+    """
+    from tilewright.runtime.call import dispatch
+    from tilewright.runtime.machine.host import resolve
+
+    name = resolve(target).name
+    dispatch.dispatcher()
+    found = [{"type": each, "target": name, **_warmed(each, target)} for each in types]
+    if as_json:
+        show_json(found)
+        return
+    for one in found:
+        took = duration(one["seconds"])
+        click.echo(f"{one['type']} on {name}: {one['kernels']} kernels are in the cache, in {took}")
+
+
+def _warmed(type_: str, target: str) -> dict[str, Any]:
+    """How many kernels there are of a type, and the seconds that they took."""
+    from tilewright.runtime.matmul.warm import warm
+
+    begun, count = time.monotonic(), 0
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with silence(), Progress(*columns, console=progress_console(), transient=True) as bar:
+        task = bar.add_task(f"compiling for {type_}", total=None)
+        for done, count in warm(type_, target):
+            bar.update(task, completed=done, total=count)
+    return {"kernels": count, "seconds": time.monotonic() - begun}

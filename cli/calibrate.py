@@ -39,12 +39,18 @@ _WHOLE = (
     metavar="NAME.json",
     help="Write the core's file too, as targets/cores/ has them.",
 )
+@click.option("--forget", is_flag=True, help="Remove what was measured on this machine.")
 @json_option
-def command(seconds: float, path: Path | None, as_json: bool) -> None:
+def command(seconds: float, path: Path | None, forget: bool, as_json: bool) -> None:
     """Measure what the cost model asks of this machine's core, and keep it.
 
     "host" chooses by it from then on. A disturbed machine is an error, which changes nothing.
+    It is kept in the user's data directory, or where TILEWRIGHT_DATA_DIR says; compiled kernels
+    are where TILEWRIGHT_CACHE_DIR says.
     """
+    if forget:
+        _forget(as_json)
+        return
     if path is not None and path.exists():
         raise click.UsageError(f"{path} exists: a calibration replaces no file.")
     with stages() as say:
@@ -52,7 +58,8 @@ def command(seconds: float, path: Path | None, as_json: bool) -> None:
     if path is not None:
         found.export(path)
     if as_json:
-        show_json({"kept": str(found.path), "spread": found.spread, "core": found.core.raw()})
+        said = {"kept": str(found.path), "spread": found.spread, "left_out": found.left_out}
+        show_json({**said, "core": found.core.raw()})
         return
     screen = console()
     for target, core in found.core.cores.items():
@@ -66,8 +73,12 @@ def command(seconds: float, path: Path | None, as_json: bool) -> None:
             f"{now:.1%} with these."
         )
     if found.left_out:
-        screen.print(f"No time was left for {', '.join(found.left_out)}: try more --seconds.")
+        screen.print(
+            f'Not measured, for want of time: {", ".join(found.left_out)}. It is not what "host" '
+            f"is here; tilewright calibrate --seconds {2 * seconds:g} measures it too."
+        )
     screen.print(f"Kept in {found.path}; the multiply-adds' rounds stray {found.spread:.1%}.")
+    screen.print("tilewright calibrate --forget removes it.")
     if path is not None:
         screen.print(f"Exported to {path}.")
 
@@ -81,10 +92,24 @@ def _rates(title: str, core: Core) -> Table:
     return shown
 
 
+def _forget(as_json: bool) -> None:
+    """Remove the calibration of this processor, and say whether there was one."""
+    from tilewright.runtime.machine import calibrations, host
+
+    path = calibrations.path_of(host.cpu().processor)
+    there = calibrations.forget(path)
+    if as_json:
+        show_json({"forgotten": there, "file": str(path)})
+    else:
+        click.echo(f"{path}: {'removed' if there else 'there is no calibration to remove'}")
+
+
 def _whole(core: Core) -> Table:
-    shown = table("a tile, and memory", *_WHOLE, *(f"L{n + 1}" for n in range(len(core.caches))))
-    caches = (f"{size(each.size)}, {each.rate:g} B" for each in core.caches)
-    shown.add_row(*(f"{getattr(core, name):.6g}" for name in _WHOLE), *caches)
+    shown = table("a tile, and memory", "number", "value", numbers=("value",))
+    for name in _WHOLE:
+        shown.add_row(name, f"{getattr(core, name):.6g}")
+    for level, each in enumerate(core.caches, 1):
+        shown.add_row(f"L{level}", f"{size(each.size)}, {each.rate:g} B")
     return shown
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
 import numpy as np
+from rich.console import Console
 
 import tilewright as tw
 from tilewright.examples import neon_chapter, oriented_filters
 
 from .measured import Measured, beside
-from .screen import console, percent, progress, table, working
+from .screen import console, json_option, percent, progress, show_json, table, working
 from .words import schedule_text
 
 _NUMBERS = ("error/bound", "rate", "of peak", "x numpy")
@@ -25,6 +28,12 @@ _SIZES = ((8, 8, 8), (23, 23, 23), (64, 64, 64), (1, 256, 256), (128, 128, 128),
 _SHAPE = (64, 48, 64)
 #: Rows of the photograph that are checked against scipy.
 _CHECKED = 30
+#: What is left in the folder.
+_LEFT = {
+    "gflops.png": "the figures above",
+    "c": "the generated C",
+    "filter-responses.png": "the filters and what they found",
+}
 
 
 @click.command("demo")
@@ -50,7 +59,8 @@ _CHECKED = 30
     show_default=True,
     help="For each kernel.",
 )
-def command(out: Path, count: int, seconds: float) -> None:
+@json_option
+def command(out: Path, count: int, seconds: float, as_json: bool) -> None:
     """Compile, check and time products on this machine beside numpy, then the kernels of a chapter
     on Neon, variants of one kernel, and a bank of filters.
 
@@ -58,27 +68,42 @@ def command(out: Path, count: int, seconds: float) -> None:
     """
     _needs_extras()
     out.mkdir(parents=True, exist_ok=True)
-    _say_where_we_are()
+    screen = Console(quiet=True) if as_json else console()
+    _say_where_we_are(screen)
     with _one_core():
-        products = show_machine(seconds)
-        chapter = show_chapter(seconds)
-        ranked = show_variants(count, seconds / 2)
+        products = show_machine(seconds, screen)
+        chapter = show_chapter(seconds, screen)
+        ranked = show_variants(count, seconds / 2, screen)
     write_c(out / "c", chapter)
     with working("drawing"):
         title = f"{len(ranked)} variants of {'x'.join(map(str, _SHAPE))}, rows contiguous"
         _plot(out / "gflops.png", products, chapter, ranked, title)
-    console().print("[bold]A bank of oriented filters over a photograph[/bold]")
-    with _one_core(), working("filtering"):
+    screen.print("[bold]A bank of oriented filters over a photograph[/bold]")
+    told = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with _one_core(), working("filtering"), told:
         wrong = oriented_filters.main(str(out / "filter-responses.png"), _CHECKED)
-    click.echo(f"\nleft in {out.resolve()}:")
-    for file, what in (
-        ("gflops.png", "the figures above"),
-        ("c", "the generated C"),
-        ("filter-responses.png", "the filters and what they found"),
-    ):
-        click.echo(f"  {file:22}{what}")
+    screen.print(f"\nleft in {out.resolve()}:", soft_wrap=True, markup=False)
+    for file, what in _LEFT.items():
+        screen.print(f"  {file:22}{what}")
+    if as_json:
+        groups = {"products": products, "chapter": chapter}
+        data = {name: list(map(_data, group)) for name, group in groups.items()}
+        files = [str(out.resolve() / file) for file in _LEFT]
+        show_json({**data, "variants": ranked, "filters": {"wrong": bool(wrong)}, "files": files})
     if wrong or any(one.error > 1 for one in (*products, *chapter)):
         raise click.ClickException("a result was outside its bound; see above")
+
+
+def _data(one: Measured) -> dict[str, Any]:
+    """The figures of a kernel: seconds of a call in a C loop, and how far it is ahead of numpy."""
+    return {
+        "title": one.title,
+        "sizes": one.sizes,
+        "target": one.kernel.target,
+        **asdict(one.timing),
+        "times_numpy": one.called.ratio,
+        "error_of_bound": one.error,
+    }
 
 
 def _needs_extras() -> None:
@@ -103,13 +128,13 @@ def _one_core() -> AbstractContextManager[Any]:
     return limits
 
 
-def _say_where_we_are() -> None:
+def _say_where_we_are(screen: Console) -> None:
     from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
     target = host.resolve("host")
     compiler = compilers.find_compiler(target, emulated=False)
-    console().print(
+    screen.print(
         f"{host.describe()}: target {target.name}, compiled by {compiler.family} {compiler.version}"
     )
 
@@ -117,7 +142,7 @@ def _say_where_we_are() -> None:
 # --- this machine ------------------------------------------------------------------------------
 
 
-def show_machine(seconds: float) -> list[Measured]:
+def show_machine(seconds: float, screen: Console) -> list[Measured]:
     """Measure products by the model's schedule beside numpy, and print the table."""
     with working(f"compiling {len(_SIZES)} products"):
         kernels = tw.compile_many([tw.Gemm(*sizes) for sizes in _SIZES])
@@ -132,7 +157,6 @@ def show_machine(seconds: float) -> list[Measured]:
         block = "x".join(map(str, chosen.tile or ()))
         figures = one.rate, percent(one.timing.of_peak), f"{one.called.ratio:.1f}"
         shown.add_row(one.sizes, block, chosen.loops, f"{one.error:.3f}", *figures)
-    screen = console()
     screen.print(shown)
     screen.print(
         "rate: in a C loop, data in cache. x numpy: numpy's time for the same product on one core\n"
@@ -163,7 +187,7 @@ def _product(kernel: tw.Kernel, seconds: float) -> Measured:
 # --- the chapter's kernels ---------------------------------------------------------------------
 
 
-def show_chapter(seconds: float) -> list[Measured]:
+def show_chapter(seconds: float, screen: Console) -> list[Measured]:
     """Measure the chapter's kernels, in its blocks and loops, on the host; print the table."""
     rows = neon_chapter.ROWS
     with working(f"compiling the chapter's {len(rows) + 1} kernels"):
@@ -184,7 +208,6 @@ def show_chapter(seconds: float) -> list[Measured]:
         block, loops = ("", "") if row is None else ("x".join(map(str, row.tile)), row.loops)
         figures = one.rate, percent(one.timing.of_peak), f"{one.called.ratio:.1f}"
         shown.add_row(one.title, one.sizes, block, loops, f"{one.error:.3f}", *figures)
-    screen = console()
     screen.print(shown)
     screen.print(
         "Blocks and loops are the chapter's, for 32 registers of 4 lanes; the model would choose\n"
@@ -235,7 +258,7 @@ def _transposing(kernel: tw.Kernel) -> tuple[Callable[[], Any], ...]:
 # --- variants ----------------------------------------------------------------------------------
 
 
-def show_variants(count: int, seconds: float) -> list[float]:
+def show_variants(count: int, seconds: float, screen: Console) -> list[float]:
     """Time schedules of one spec, taken evenly from the best expected to the worst."""
     spec = tw.Gemm(*_SHAPE)
     every = list(tw.variants(spec))
@@ -257,7 +280,7 @@ def show_variants(count: int, seconds: float) -> list[float]:
         place = f"{places[i] + 1} of {len(every)}"
         figures = f"{ranked[i]:.1f}", percent(timings[i].of_peak)
         shown.add_row(schedule_text(schedules[i]), place, *figures)
-    console().print(shown)
+    screen.print(shown)
     return ranked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]])
 
 def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[str]:
     ranked = rankings(results, Schedule())
+    ranked = [_as_stored(one, winner) for one in ranked]
     ranked.sort(key=lambda one: one.schedule != winner.schedule)
     plan = plan_for(spec, winner.schedule, resolve(winner.subject.target))
     failed = [one for one in results if one.status != MEASURED]
@@ -65,6 +67,15 @@ def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[
         said = one.said.partition("\n")[0]
         yield f"<p>{escape(one.status)}: {escape(schedule_text(one.schedule))}: {escape(said)}</p>"
     yield f"<details><summary>The winner's plan</summary>{draw_plan(plan)}</details>"
+
+
+def _as_stored(one: Ranking, winner: Winner) -> Ranking:
+    """The winner's row with the figures that it won by: those of the last comparison alone."""
+    if one.schedule != winner.schedule:
+        return one
+    median = one.hot.median * one.hot.gflops / winner.gflops
+    hot = replace(one.hot, gflops=winner.gflops, median=median)
+    return replace(one, ratio=winner.ratio, uncertainty=winner.uncertainty, hot=hot)
 
 
 def _table(ranked: Sequence[Ranking]) -> str:

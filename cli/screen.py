@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 import click
 from rich import box
@@ -15,7 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-_WIDE = 132
+from tilewright.runtime.store.patience import silence
+
+#: Columns where there is no terminal: nothing is cut or folded for want of them.
+_WIDE = 10_000
 Item = TypeVar("Item")
 
 
@@ -23,8 +26,25 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def console() -> Console:
-    """The console on standard output: as wide as the terminal, and wide where that is none."""
-    return Console(highlight=False, width=columns() or _WIDE)
+    """The console on standard output: as wide as the terminal; elsewhere nothing is cut."""
+    width = columns()
+    if width is not None:
+        return Console(highlight=False, width=width)
+    return Console(highlight=False, width=_WIDE, file=cast("TextIO", _Unpadded(sys.stdout)))
+
+
+class _Unpadded:
+    """A stream to which lines are written without the spaces that fill up tables."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, of whole lines."""
+        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def columns() -> int | None:
@@ -67,14 +87,14 @@ def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Say what takes its time, with a spinner, until it is done."""
-    with progress_console().status(f"{what} ..."):
+    with silence(), progress_console().status(f"{what} ..."):
         yield
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
     """What says, one after the other, what takes its time, with a spinner."""
-    with progress_console().status("...") as status:
+    with silence(), progress_console().status("...") as status:
         yield lambda what: status.update(f"{what} ...")
 
 
@@ -86,7 +106,7 @@ def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iter
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
+    with silence(), Progress(*columns, console=progress_console(), transient=True) as bar:
         task = bar.add_task(what, total=len(items) if isinstance(items, Sequence) else total)
         for item in items:
             yield item

@@ -117,6 +117,6 @@ def coverage(tally: Tally, heading: str) -> Table:
 def _show(faults: Sequence[tuple[Case, Outcome]], target: str) -> None:
     screen = console()
     for case, outcome in faults:
-        screen.rule(f"case {case.index} {outcome.verdict}", align="left")
+        screen.print(f"--- case {case.index} {outcome.verdict}")
         screen.print(outcome.reason, markup=False, soft_wrap=True)
         screen.print(case.python(target), markup=False, soft_wrap=True)

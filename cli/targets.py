@@ -8,13 +8,14 @@ import click
 
 from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa.target import Target
+from tilewright.settings import settings
 
 from .screen import console, json_option, show_json, table, working
 
 _MODES = {
     "api": "checked in C, an extension module",
     "abi": "checked in C, a library: Python.h was not found",
-    "python": "checked in Python, slow: there was no compiler to build the dispatcher",
+    "python": "checked in Python, slow: no compiler here built the dispatcher",
 }
 
 
@@ -39,7 +40,8 @@ def missing(target: Target) -> list[str]:
         host.means(target)
         compilers.find_compiler(target, emulated=not host.is_native(target))
     except (TargetError, ToolchainError) as error:
-        return [f"{error.problem}: {error.hint}" if error.hint else error.problem]
+        said = error.brief if isinstance(error, ToolchainError) else error.problem
+        return [f"{said}: {error.hint}" if error.hint else said]
     return []
 
 
@@ -71,7 +73,9 @@ def command(as_json: bool) -> None:
     best = host.resolve("host")
     if as_json:
         found = [_data(name, means) for name, means in survey().items()]
-        show_json({"host": best.name, "calls": dispatch.mode(), "targets": found})
+        limit = settings().max_target
+        said = {"host": best.name, "limit": limit, "calls": dispatch.mode()}
+        show_json({**said, "targets": found})
         return
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
     notes: list[str] = []
@@ -84,13 +88,15 @@ def command(as_json: bool) -> None:
                 target.title,
                 means,
                 compiler_of(target),
-                f"{target.registers} of {widest.lanes} {widest.element}",
+                f"{target.registers} vector registers of {widest.lanes} {widest.element}",
             )
             notes += missing(target)
         mode = dispatch.mode()
     screen = console()
     screen.print(shown)
     screen.print(f"Host: {best.name} ({best.title}).")
+    if (limit := settings().max_target) is not None:
+        screen.print(f"TILEWRIGHT_MAX_TARGET={limit} limits what host may be.")
     screen.print(f"Calls: {mode} dispatcher ({_MODES[mode]}).")
     for note in dict.fromkeys(notes):
         screen.print(note)

@@ -13,11 +13,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import tilewright as tw
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Spec
 
 from .screen import console, json_option, progress_console, show_json, table
-from .words import schedule_text, sizes_text, wanted_specs
+from .words import schedule_text, sizes_text, spec_text, wanted_specs
 
 if TYPE_CHECKING:
     from tilewright.tuning.tune import Tuning
@@ -54,6 +55,11 @@ _GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--again", is_flag=True, help="Tune what has a stored winner too.")
 @click.option("--report", type=_PATH, help="Write what is stored of the specs as HTML.")
 @click.option("--export", "exported", type=_PATH, help="Write all that is stored as JSON lines.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Remove what is stored of these specs for this CPU; without specs all that is stored.",
+)
 @click.option("--merge", "merged", type=_GIVEN, help="Add what --export wrote.")
 @json_option
 def command(
@@ -68,17 +74,23 @@ def command(
     report: Path | None,
     exported: Path | None,
     merged: Path | None,
+    forget: bool,
     as_json: bool,
 ) -> None:
     """Find the best schedules of products by measuring; store the winners for this CPU.
 
     SIZES is MxNxK. tw.compile takes a winner from then on where no schedule is given. Each round
     of measurements is stored: interrupted, the same command goes on, and what has a winner is
-    left as it is.
+    left as it is. Results are in the user's data directory, or where TILEWRIGHT_DATA_DIR says;
+    compiled kernels are where TILEWRIGHT_CACHE_DIR says.
     """
     specs = (*specs, *(_listed(listed, read) if listed else ()))
+    if forget:
+        _forget(specs, target, as_json)
+        return
     if not specs and merged is None and exported is None:
-        raise click.UsageError("Missing argument 'SIZES...', --spec, --file, --export or --merge.")
+        missing = "'SIZES...', --spec, --file, --export, --merge or --forget"
+        raise click.UsageError(f"Missing argument {missing}.")
     if report is not None and find_spec("matplotlib") is None:
         raise click.UsageError("--report needs matplotlib: pip install 'tilewright[tune]'")
     database = Database()
@@ -104,6 +116,22 @@ def command(
         lines = list(database.export())
         exported.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         click.echo(f"{exported}: {_count(len(lines), 'line')}", err=as_json)
+
+
+def _forget(specs: Sequence[Spec], target: str, as_json: bool) -> None:
+    """Remove what is stored of the specs, or all, and say how much it was."""
+    from tilewright.runtime.driver import tuning_subject
+    from tilewright.runtime.machine.host import resolve
+
+    database = Database()
+    name = resolve(target).name if specs else ""
+    subjects = [tuning_subject(spec, name) for spec in specs]
+    results, winners = database.forget(subjects if specs else None)
+    if as_json:
+        show_json({"file": str(database.path), "results": results, "winners": winners})
+    else:
+        said = f"{_count(results, 'result')} and {_count(winners, 'winner')}"
+        click.echo(f"{database.path}: {said} removed")
 
 
 def _listed(path: Path, read: Callable[[str], Spec]) -> list[Spec]:
@@ -150,7 +178,7 @@ def _tune(tunings: Sequence[Tuning], again: bool) -> None:
         TextColumn("{task.fields[said]}"),
     )  # fmt: skip
     left = [t for t in tunings if again or t.database.winner(t.subject) is None]
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
+    with silence(), Progress(*columns, console=progress_console(), transient=True) as bar:
         total = bar.add_task("all", total=sum(t.seconds for t in left), said="")
         for done, tuning in enumerate(left):
             before = sum(t.seconds for t in left[:done])
@@ -168,7 +196,7 @@ def _tune(tunings: Sequence[Tuning], again: bool) -> None:
 def _show(database: Database, tunings: Sequence[Tuning]) -> None:
     numbers = ("GFLOPS", "x default", "measured", "failed")
     title = f"{tunings[0].target.name}, {tunings[0].subject.cpu}"
-    shown = table(title, "sizes", *numbers, "tuned", "schedule", numbers=numbers)
+    shown = table(title, "product", *numbers, "tuned", "schedule", numbers=numbers)
     for tuning in tunings:
         winner = database.winner(tuning.subject)
         if winner is None:  # the database was set aside, which was said
@@ -176,10 +204,11 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
         results = database.results(tuning.subject)
         failed = sum(result.status != MEASURED for result in results)
         shown.add_row(
-            sizes_text(tuning.spec), f"{winner.gflops:.1f}", gain(winner),
+            spec_text(tuning.spec), f"{winner.gflops:.1f}", gain(winner),
             str(len(results) - failed), str(failed), winner.day, schedule_text(winner.schedule),
         )  # fmt: skip
     console().print(shown)
+    click.echo(f"stored in {database.path}; tilewright tune --forget removes it")
 
 
 def _data(database: Database, tuning: Tuning) -> dict[str, Any]:

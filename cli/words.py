@@ -64,8 +64,11 @@ def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
 
 
 def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
-    """The sizes of every kernel: of transpositions behind the word for them."""
-    rest = iter(words)
+    """The sizes of every kernel: of transpositions behind the word for them.
+
+    A word of the command line may hold several: ``"transpose 64x48"``.
+    """
+    rest = iter(" ".join(words).split())
     for word in rest:
         if word != _TRANSPOSE:
             yield sizes(word)
@@ -73,6 +76,14 @@ def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
             yield sizes(said, transposed=True)
         else:
             raise ValueError(f"{_TRANSPOSE!r} stands before ROWSxCOLS, as in {_TRANSPOSE} 8x8")
+
+
+def _one(line: str) -> tuple[Size, ...]:
+    """The sizes of the kernel that a line describes."""
+    found = list(_said([line]))
+    if len(found) != 1:
+        raise ValueError(f"{line!r} describes {len(found)} kernels, not one")
+    return found[0]
 
 
 def _read(meaning: Callable[[Any], Any]) -> Callable[[Any, Any, Any], Any]:
@@ -86,7 +97,8 @@ def _read(meaning: Callable[[Any], Any]) -> Callable[[Any, Any, Any], Any]:
             return None if words is None else meaning(words)
         except TilewrightError as error:
             got = f": {error.got}" if error.got else ""
-            raise click.BadParameter(f"{error.problem}{got}") from None
+            hint = f". Try {error.hint}" if error.hint else ""
+            raise click.BadParameter(f"{error.problem}{got}{hint}") from None
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
 
@@ -307,7 +319,7 @@ def wanted_specs(command: Command) -> Command:
         said = {name: options[name] for name in _SPEC_NAMES}
 
         def read(line: str) -> Spec:
-            return spec_of_code(line) if "(" in line else spec_of(sizes(line), **said)
+            return spec_of_code(line) if "(" in line else spec_of(_one(line), **said)
 
         return command(specs=_specs(options), read=read, **options)
 
@@ -385,11 +397,22 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     return {**made, "d": None if d is None else Matrix(d, third)}
 
 
+#: The sizes that a spec begins with.
+_SIZES: dict[type[Any], tuple[str, ...]] = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}
+
+
 def sizes_text(spec: Spec) -> str:
     """The sizes as the command line has them: ``64x48x64``."""
-    names = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}.get(type(spec), ("k", "n"))
-    sizes = [getattr(spec, name) for name in names]
+    sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
+
+
+def spec_text(spec: Spec) -> str:
+    """The sizes, and what else the spec says, as Python has it: ``64x48x64 a='bf16', beta=1``."""
+    sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
+    begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
+    more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
+    return f"{sizes_text(spec)} {more}".rstrip()
 
 
 def schedule_text(schedule: Schedule) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import (
         ArgumentError,
         CacheError,
+        EmulationWarning,
         PlanError,
         ScheduleError,
         SpecError,
@@ -60,6 +61,7 @@ __all__ = [
     "ArgumentError",
     "CacheError",
     "Calibrated",
+    "EmulationWarning",
     "Expression",
     "Gemm",
     "Kernel",

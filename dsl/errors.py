@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
 
 #: Code that is nobody's call: ours, what runs our threads, and the frameworks that call operators.
 _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 
 
-def _caller() -> str | None:
-    """The innermost frame outside tilewright, as ``file:line``; None if there is none."""
-    frame = sys._getframe(1)
+def caller() -> tuple[str, int, int] | None:
+    """The innermost frame outside tilewright: its file, its line, and how many frames up it is.
+
+    None if there is none. The third is what ``warnings.warn`` takes as ``stacklevel``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in _PACKAGES:
-            return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
+            return frame.f_code.co_filename, frame.f_lineno, level
+        frame, level = frame.f_back, level + 1
     return None
+
+
+def _where() -> str | None:
+    """The caller's place, as ``file:line``; None if there is none."""
+    found = caller()
+    return None if found is None else f"{os.path.relpath(found[0])}:{found[1]}"
 
 
 def _shown(value: object) -> str | None:
@@ -64,7 +73,7 @@ class TilewrightError(Exception):
         self.got = _shown(got)
         self.expected = _shown(expected)
         self.hint = hint
-        self.where = where if where is not None else _caller()
+        self.where = where if where is not None else _where()
         super().__init__(self._message())
 
     def _message(self) -> str:
@@ -105,6 +114,10 @@ class SpecError(TilewrightError):
     """
 
 
+class SpecTypeError(SpecError, TypeError):
+    """A part of a spec has no argument of this name, lacks one, or has too many."""
+
+
 class ScheduleError(TilewrightError):
     """The schedule cannot be applied to this spec.
 
@@ -114,6 +127,10 @@ class ScheduleError(TilewrightError):
       got: nmx
     ...
     """
+
+
+class ScheduleTypeError(ScheduleError, TypeError):
+    """A schedule has no argument of this name, or too many."""
 
 
 class PlanError(TilewrightError):
@@ -137,6 +154,16 @@ class TargetError(TilewrightError):
     """
 
 
+class EmulationWarning(RuntimeWarning):
+    """A kernel is called whose target this CPU lacks: it is emulated, and slow.
+
+    One warning for each target in a process. ``verify`` gives none.
+
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", tw.EmulationWarning)
+    """
+
+
 class ToolchainError(TilewrightError):
     """No compiler, or it failed.
 
@@ -146,6 +173,13 @@ class ToolchainError(TilewrightError):
     Traceback (most recent call last):
     tilewright.errors.ToolchainError: ...
     """
+
+    @property
+    def brief(self) -> str:
+        """The problem and the compiler's first error, on one line."""
+        lines = (self.got or "").splitlines()
+        said = next((line for line in lines if "error" in line), *lines[:1] or [""])
+        return f"{self.problem}: {said}" if said else self.problem
 
 
 class CacheError(TilewrightError):

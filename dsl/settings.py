@@ -43,7 +43,17 @@ class Settings:
     @property
     def emulate(self) -> bool:
         """TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native."""
-        return os.environ.get("TILEWRIGHT_EMULATE", "") not in ("", "0")
+        return _flag("TILEWRIGHT_EMULATE")
+
+    @property
+    def max_target(self) -> str | None:
+        """TILEWRIGHT_MAX_TARGET: the best target that "host" may be (default: what the CPU has)."""
+        return _text("TILEWRIGHT_MAX_TARGET")
+
+    @property
+    def quiet(self) -> bool:
+        """TILEWRIGHT_QUIET=1: say nothing on a terminal while a compiler works."""
+        return _flag("TILEWRIGHT_QUIET")
 
     @property
     def compile_seconds(self) -> float:
@@ -62,6 +72,11 @@ def settings() -> Settings:
 def _text(name: str) -> str | None:
     """A variable; None where it is empty or absent."""
     return os.environ.get(name) or None
+
+
+def _flag(name: str) -> bool:
+    """True if a variable is set, and not to 0."""
+    return os.environ.get(name, "") not in ("", "0")
 
 
 def _seconds(name: str, default: float) -> float:

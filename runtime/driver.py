@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import ScheduleError, SpecError, ToolchainError
+from tilewright.errors import ArgumentTypeError, ScheduleError, SpecError, ToolchainError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import check_readable
 from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
@@ -65,6 +66,7 @@ class _Job(NamedTuple):
     edited: Edited | None
 
 
+@spelled(ArgumentTypeError)
 def compile(
     spec: Spec,
     schedule: Schedule | None = None,
@@ -91,6 +93,7 @@ def compile(
     return build_many([(spec, schedule, target)], edited=edited)[0]
 
 
+@spelled(ArgumentTypeError)
 def compile_many(
     requests: Iterable[tuple[Spec, Schedule | None, str] | tuple[Spec, Schedule | None] | Spec],
 ) -> list[Kernel]:

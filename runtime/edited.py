@@ -82,10 +82,30 @@ def of_file(error: ToolchainError, edited: Edited) -> ToolchainError:
     return ToolchainError(error.problem, got=said, expected=error.expected, hint=hint)
 
 
+#: Strings, which are kept, and what stands between words of C without a meaning to a caller.
+_BETWEEN = re.compile(
+    r"""("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\[\[.*?\]\]|__\w+__\s*\(\(.*?\)\)""",
+    re.DOTALL,
+)
+
+
 def declaration(name: str, text: str) -> str | None:
-    """The declaration of the C function ``name`` in a text, on one line; None if it has none."""
-    found = re.search(rf"^\w[^\n]*\b{name}\([^;{{]*\);$", text, re.MULTILINE)
-    return None if found is None else " ".join(found[0].split())
+    """The declaration of the C function ``name`` in a text, on one line; None if it has none.
+
+    Comments and attributes are left out, and so are macros in front of it, which may be some.
+    """
+    bare = _BETWEEN.sub(lambda found: found[1] or " ", text) if name in text else ""
+    found = re.search(rf"^[ \t]*(\w[^\n}};]*\s[ \t*]*{name}\s*\([^;{{]*\))\s*;", bare, re.MULTILINE)
+    if found is None:
+        return None
+    said = re.sub(r"\s*([*(),])\s*", r"\1", " ".join(found[1].split()))
+    words = said.replace(",", ", ").replace("*", " *").replace("* *", "**")
+    return f"{_without_macros(words)};"
+
+
+def _without_macros(declared: str) -> str:
+    """A declaration without the capitals in front of its type, which name macros."""
+    return re.sub(r"^(?:[A-Z_][A-Z0-9_]*\s+)+", "", declared)
 
 
 def own_file(requests: Sequence[Request]) -> Source:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.emit.render import render
-from tilewright.errors import ArgumentValueError, SpecError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
+from tilewright.keywords import spelled
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.build.toolchain import program_commands, versioned
@@ -137,6 +138,7 @@ class Run:
 # --- the program -------------------------------------------------------------------------------
 
 
+@spelled(ArgumentTypeError)
 def harness(
     spec: Spec,
     schedule: Schedule | None = None,

@@ -454,6 +454,21 @@ class Kernel:
             sizes |= {slot: size_expr(slot, size) for slot, size in dims.items()}
         return self.spec.flops(sizes)
 
+    @property
+    def packs_b(self) -> bool:
+        """True if the kernel takes a B that ``pack_b`` made, and no other."""
+        return isinstance(self.spec, Gemm) and isinstance(self.spec.b, Packed)
+
+    def scratch_bytes(self, threads: int = 1, **sizes: int) -> int:
+        """Bytes of scratch memory for ``threads`` calls of ``address`` at a time; 0: it takes none.
+
+        Sizes of the call are given by name; leading dimensions and strides default to tight.
+        """
+        from tilewright.runtime.bench.scratch import scratch_bytes, scratch_of
+
+        each = partial(scratch_of, self._functions[1], lambda: self.plan)
+        return scratch_bytes(self.spec, self.signature, each, threads, sizes)
+
     def explain(self, *, measure: bool = False, **sizes: int) -> str:
         """The plan in words: formulas, register budget, each decision's reason, and what a call is
         estimated to take, with data in cache and in memory, and by what it is bound.
@@ -563,7 +578,7 @@ class Kernel:
         return self.spec, self.requested, self.target
 
     def __repr__(self) -> str:
-        how = f", through {self.emulated}" if self.emulated else ""
+        how = f", emulated through {self.emulated}" if self.emulated else ""
         made = f", edited in {self.edited.path}" if self.edited else ""
         return f"<{self.name} on {self.target}{how}{made}>"
 

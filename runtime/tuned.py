@@ -2,8 +2,9 @@
 
 It lies in the user's data directory, or where ``TILEWRIGHT_DATA_DIR`` says. Several processes may
 use it at a time: each write is one transaction. A database that cannot be read is set aside under
-another name, which is said, and begun anew. A winner counts only for the CPU, the target and the
-sources of tilewright for which it was found. ``sqlite3`` is imported where there is a database.
+another name, which is said, and begun anew. One that another user could have written is not used,
+which is said too. A winner counts only for the CPU, the target and the sources of tilewright for
+which it was found. ``sqlite3`` is imported where there is a database.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright.errors import CacheError, TilewrightError
 from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache
-from tilewright.runtime.store.folders import make_directory, say, tunings_file
+from tilewright.runtime.store.folders import (
+    DATA,
+    UNREADABLE,
+    UnusableError,
+    check_directory,
+    check_owner,
+    make_directory,
+    say,
+    tunings_file,
+)
 from tilewright.spec.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -157,6 +167,24 @@ class Database:
         found = self._read("winners", "spec=? AND target=?", wanted[:2])
         return [winner.schedule for winner in map(_winner, found) if winner.subject != wanted]
 
+    def forget(self, wanted: Iterable[Subject] | None = None) -> tuple[int, int]:
+        """Remove what is stored of subjects, or all; how many results and winners there were.
+
+        The sources of tilewright make no difference: what an earlier version stored goes too.
+        """
+        if not self.path.exists():
+            return 0, 0
+        of = " AND ".join(f"{name}=?" for name in ("spec", "target", "cpu"))
+        rows = [("1", ())] if wanted is None else [(of, each[:3]) for each in wanted]
+        counts = [
+            sum(
+                self._changed(f"DELETE FROM {table} WHERE {where}", [values])
+                for where, values in rows
+            )
+            for table in ("results", "winners")
+        ]
+        return counts[0], counts[1]
+
     def put(self, results: Iterable[Result]) -> None:
         """Store results in one transaction; one of the same subject and schedule is replaced."""
         self._write("results", [_result_row(result) for result in results])
@@ -188,7 +216,7 @@ class Database:
                     results.append(_result(row["result"]))
                 else:
                     winners.append(_winner(row["winner"]))
-            except (ValueError, KeyError, TypeError, AttributeError, TilewrightError):
+            except (*UNREADABLE, TilewrightError):
                 raise CacheError(
                     "a line of the file is no result of a tuning",
                     got=f"line {number}: {line.strip()[:60]}",
@@ -208,12 +236,28 @@ class Database:
     def _read(self, table: str, where: str, values: Sequence[str]) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
+        if (refusal := self._refusal()) is not None:
+            say(f"tilewright's tunings {self.path} are not used: {refusal}")
+            return []
         with self._damage_is_set_aside(), closing(self._open()) as connection:
             found = connection.execute(f"SELECT * FROM {table} WHERE {where}", tuple(values))
             rows = [dict(row) for row in found]
             _checked(table, rows)
             return rows
         return []
+
+    def _refusal(self) -> str | None:
+        """Why a file that is there must not be used, and the cure; None if it may be."""
+        try:
+            check_directory(self.path.parent, DATA)
+            check_owner(str(self.path), str(self.path))
+        except FileNotFoundError:
+            return None  # another process set it aside
+        except CacheError as error:
+            return f"{error.problem}; {error.hint}"
+        except UnusableError as error:
+            return f"{error}; chmod go-w {self.path}, or set {DATA.variable}"
+        return None
 
     def _write(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if not rows:
@@ -222,20 +266,24 @@ class Database:
         marks = ",".join("?" * len(names))
         statement = f"INSERT OR REPLACE INTO {table} ({','.join(names)}) VALUES ({marks})"
         values = [tuple(row[name] for name in names) for row in rows]
-        for last in (False, True):
-            if self._stored(statement, values):
-                return
-            if last:
-                raise CacheError("the database of tunings cannot be written", got=str(self.path))
+        self._changed(statement, values)
 
-    def _stored(self, statement: str, values: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether the values were written; False where a damaged database was set aside."""
+    def _changed(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int:
+        """Run a statement for each of the values; how many rows it changed."""
+        for _ in range(2):  # the second time where a damaged database was set aside
+            changed = self._ran(statement, values)
+            if changed is not None:
+                return changed
+        raise CacheError("the database of tunings cannot be written", got=str(self.path))
+
+    def _ran(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int | None:
+        """As ``_changed``; None if a damaged database was set aside."""
         self._make_folder()
-        with self._damage_is_set_aside(), closing(self._open()) as connection:
-            with connection:
-                connection.executemany(statement, values)
-            return True
-        return False
+        if (refusal := self._refusal()) is not None:
+            raise self._unusable(refusal)
+        with self._damage_is_set_aside(), closing(self._open()) as connection, connection:
+            return connection.executemany(statement, values).rowcount
+        return None
 
     def _make_folder(self) -> None:
         try:
@@ -288,7 +336,10 @@ class Database:
             return  # another process did
         except OSError as error:
             raise self._unusable(f"{why}; {error.strerror}") from None
-        say(f"tilewright's tunings {self.path} are set aside as {aside.name}: {why}")
+        say(
+            f"tilewright's tunings {self.path} are set aside as {aside.name}: {why}; "
+            "tilewright tune measures anew"
+        )
 
 
 def _made(table: str) -> str:
@@ -307,7 +358,7 @@ def _checked(table: str, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
         try:
             _result(row) if table == "results" else _winner(row)
-        except (ValueError, KeyError, TypeError, AttributeError, TilewrightError):
+        except (*UNREADABLE, TilewrightError):
             raise _DamagedError(f"a row of {table} cannot be read") from None
 
 

@@ -32,11 +32,41 @@ def load(name: str) -> Target:
     """The target called ``name``."""
     if name not in NAMES:
         raise TargetError(
-            "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
+            "unknown target",
+            got=name,
+            expected=f"one of {', '.join(NAMES)}, or host",
+            hint=_meant(name),
         )
     module = import_module(f"{__name__}.{_FAMILIES.get(name, name.replace('.', '_'))}")
     target: Target = module.target(name) if name in _FAMILIES else module.TARGET
     return target
+
+
+#: What other tools call targets.
+_OTHERS = {
+    **dict.fromkeys(("native", "auto", "cpu", "local", "best"), "host"),
+    **dict.fromkeys(("aarch64", "arm64", "armv8", "asimd"), "neon"),
+    **dict.fromkeys(("generic", "c", "none"), "scalar"),
+    "x8664v3": "avx2",
+    "x8664v4": "avx512",
+}
+
+
+def _meant(name: str) -> str | None:
+    """What may be meant by the name of no target."""
+    plain = "".join(filter(str.isalnum, name.lower()))
+    of_family = [each for each, family in _FAMILIES.items() if family == plain]
+    lengths = sorted(of_family, key=lambda each: int(each.removeprefix(plain)))
+    if lengths:
+        return f"{', '.join(lengths)}: the name says how many bits a vector has"
+    alike = {"".join(filter(str.isalnum, each)): each for each in (*NAMES, "host")}
+    if (found := alike.get(plain, _OTHERS.get(plain))) is not None:
+        return f"target={found!r}"
+    longest = max((each for each in NAMES if plain.startswith(each)), key=len, default=None)
+    feature = plain.removeprefix(longest or "")
+    if longest is not None and feature in load(longest).features:
+        return f"target='{longest}+{feature}'"
+    return None
 
 
 class Targets(ModuleType):

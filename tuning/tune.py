@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import ArgumentValueError, SpecError, TargetError, TuningError
+from tilewright.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    SpecError,
+    TargetError,
+    TuningError,
+)
 from tilewright.generate import VERSION
+from tilewright.keywords import spelled
 from tilewright.plan.planner import make_plan
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.driver import compile_many, tuning_subject
@@ -67,6 +77,7 @@ class Progress:
         return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
 
 
+@spelled(ArgumentTypeError)
 def tune(
     spec: Gemm,
     *,
@@ -74,6 +85,7 @@ def tune(
     seconds: float = 60,
     search: str = "optuna",
     threads: int = 1,
+    store: bool = True,
 ) -> Tuned:
     """Measure variants of ``spec`` for about ``seconds``; the best one's kernel, and all figures.
 
@@ -81,7 +93,9 @@ def tune(
     measured is stored round by round: a call that is interrupted loses the round in progress, and
     the next call goes on from there. ``search`` is "optuna", which explores around ``variants``,
     or "ranked", which measures them in the model's order. Variants have at most ``threads``
-    threads: by default one, as the default schedule has. Every variant is compared with numpy
+    threads: by default one, as the default schedule has. ``store=False`` neither reads nor keeps
+    anything: a trial of a few seconds leaves no winner. ``tilewright tune --forget`` removes what
+    is stored, which lies where ``TILEWRIGHT_DATA_DIR`` says. Every variant is compared with numpy
     before it is timed, in a process of its own. Raises SpecError, TargetError where the target
     does not run natively, TuningError where the search or the process does not start, or nothing
     could be measured.
@@ -92,10 +106,22 @@ def tune(
     >>> tw.compile(tw.Gemm(5, 5, 5)).tuned is not None
     True
     """
-    tuning = Tuning(spec, target=target, seconds=seconds, search=search, threads=threads)
-    for _ in tuning.steps():
-        pass
-    return tuning.result()
+    options: dict[str, Any] = {"target": target, "seconds": seconds, "search": search}
+    with _database(store) as database:
+        tuning = Tuning(spec, **options, threads=threads, database=database)
+        for _ in tuning.steps():
+            pass
+        return tuning.result()
+
+
+@contextmanager
+def _database(store: bool) -> Iterator[Database]:
+    """The user's database; one that is gone afterwards where nothing is to be stored."""
+    if store:
+        yield Database()
+        return
+    with TemporaryDirectory() as folder:
+        yield Database(Path(folder) / "trial.sqlite3")
 
 
 class Tuning:

@@ -8,9 +8,10 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, cast
 
-from tilewright.errors import SpecError, TilewrightError
+from tilewright.errors import ArgumentTypeError, SpecError, TilewrightError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.keywords import spelled
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
@@ -43,6 +44,7 @@ class Candidate:
     schedule: Schedule
 
 
+@spelled(ArgumentTypeError)
 def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) -> Iterator[Schedule]:
     """Legal schedules for ``spec``: tiles that fit the registers, K over 1, 2 or 4 accumulator
     sets, two K unrolls, each order of the loops, each dimension the vectors may lie along.

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from tilewright.errors import TilewrightError, VerificationError
+from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import REFUSED, WRONG
 from tilewright.spec.schedule import Schedule
 
@@ -61,7 +62,8 @@ def serve(connection: Connection, made: Callable[[Any, str], Workbench]) -> None
 
 def main(made: Callable[[Any, str], Workbench]) -> None:
     """Serve on the file descriptor that the command line names."""
-    serve(Connection(int(sys.argv[1])), made)
+    with silence():  # whoever started it says how far it is
+        serve(Connection(int(sys.argv[1])), made)
 
 
 if __name__ == "__main__":

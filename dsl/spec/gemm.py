@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack, PackQuantized
@@ -39,6 +40,7 @@ def stride_slot(name: str) -> str:
     return f"stride_{'c' if name == 'd' else name[0]}"
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Gemm:
     """``acc = sum_i (A_i - a_zero)(B_i - b_zero)``: A is m x k, B k x n, C and D m x n.

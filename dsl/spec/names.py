@@ -108,14 +108,14 @@ def check_name(name: object, what: str) -> str:
     return found
 
 
-def check_function_name(name: object) -> str:
-    """``name`` if a kernel's C function can be called so: nothing that its file uses is."""
-    found = check_name(name, "a kernel")
+def check_function_name(name: object, what: str = "a kernel") -> str:
+    """``name`` if C functions can be called so, or begin so: nothing that their file uses is."""
+    found = check_name(name, what)
     base = found[:-1] if found[-1:] in ("f", "l") else found
     known = found in _FUNCTIONS or not _MATHEMATICS.isdisjoint((found, base))
     if known or re.fullmatch(_LIBRARY, found, re.VERBOSE):
         raise SpecError(
-            f"a kernel cannot be called {found}: it is declared by the headers or by the text of "
+            f"{what} cannot be called {found}: it is declared by the headers or by the text of "
             "generated C, or reserved for them",
             got=found,
             hint=f"gemm_{found.lstrip('_')}",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .quantized import Quantized
 from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
@@ -16,6 +17,7 @@ from .types import DTypeLike, TypeName, type_name
 Order = Literal["C", "F"]
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """An operand whose order differs from the spec's.
@@ -44,6 +46,7 @@ def check_order(order: object) -> None:
         raise SpecError("order must be 'C' (rows contiguous) or 'F' (columns)", got=order)
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
     """B as ``pack_b`` wrote it: in groups along K, in blocks of ``nb`` columns, zero-padded.
@@ -82,6 +85,7 @@ class Packed:
         return call_text("Packed", [self.quantized or self.type], {"nb": (self.nb, None)})
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Strided:
     """Batch element i lies i strides (in elements) behind the first; 0: one matrix for all.
@@ -114,6 +118,7 @@ class Strided:
         return f"Strided(count={self.count!r}, a={self.a!r}, b={self.b!r}{stack})"
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Offsets:
     """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
@@ -179,6 +184,7 @@ def _integers(given: object, what: str) -> tuple[int, ...]:
         raise SpecError(f"{what} must be ints: they count elements", got=given) from error
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Two sequences of arrays stand in place of a and b; in C ``const A *const *a``.

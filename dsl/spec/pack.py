@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .operands import Matrix, Order, Packed, Strided, check_order
 from .quantized import Quantize, Quantized, check_quantized
@@ -13,6 +14,7 @@ from .sums import check_sums, default_c
 from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Pack:
     """B, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.
@@ -89,6 +91,7 @@ class Pack:
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class PackQuantized:
     """B of few bits, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, is_integer, type_name
@@ -113,6 +114,7 @@ LONGEST_UNEVEN = 64
 PerRow = Literal["row"] | tuple[Literal["row"], int]
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """Elements of few bits, and a scale for each ``block`` elements along K: B of a ``tw.Packed``.
@@ -246,6 +248,7 @@ def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
     return min(LONGEST_WITH_ZEROS if own else LONGEST_BLOCK, 1 << (exact.bit_length() - 1))
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Quantize:
     """An A of floating point that the kernel makes integers of: one scale for a block of a row.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .expression import Expression, Term, as_expression
 from .names import check_name
@@ -27,6 +28,7 @@ class RowReduction:
         return f"{self.fn}({self.expression!r})"
 
 
+@spelled(SpecTypeError)
 def row_max(expression: Term) -> RowReduction:
     """The largest value of each row, -Inf where there is none; NaN if one is.
 
@@ -39,6 +41,7 @@ def row_max(expression: Term) -> RowReduction:
     return RowReduction("row_max", as_expression(expression))
 
 
+@spelled(SpecTypeError)
 def row_sum(expression: Term) -> RowReduction:
     """The sum of each row in f32, in any order; 0 where there is nothing.
 
@@ -51,6 +54,7 @@ def row_sum(expression: Term) -> RowReduction:
     return RowReduction("row_sum", as_expression(expression))
 
 
+@spelled(SpecTypeError)
 def row_absmax(expression: Term) -> RowReduction:
     """The largest magnitude of each row, 0 where there is none; NaN if one is.
 

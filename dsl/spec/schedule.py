@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, ScheduleTypeError
+from tilewright.keywords import spelled
 
 from .sizes import MAX_FIXED, MAX_SIZE, call_text, whole_number
 
@@ -124,6 +125,7 @@ def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
     return None
 
 
+@spelled(ScheduleTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
     """How a spec is computed; ``None`` leaves the choice to the cost model.

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .names import check_identifier
 
@@ -97,6 +98,7 @@ class Dim:
         return call_text("dim", [self.name], options)
 
 
+@spelled(SpecTypeError)
 def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
     """A size known only when the kernel is called; ``max`` is inclusive.
 

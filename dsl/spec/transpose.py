@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .sizes import Dim, Size, check_dims, check_extent, check_size
 from .types import ITEMSIZE, type_name
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # specs without expressions do without their modules
     pass
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Transpose:
     """``out[j, i] = x[i, j]``: x is rows x cols, out cols x rows, both C order.

@@ -139,9 +139,53 @@ def type_name(type_: object) -> TypeName:
     name = _NUMPY_NAMES.get(str(name), name)
     if name not in TYPES:
         raise SpecError(
-            "unknown element type", got=type_, expected=f"one of {', '.join(TYPES)}, or numpy's"
+            "unknown element type",
+            got=type_,
+            expected=f"one of {', '.join(TYPES)}, or numpy's",
+            hint=_meant(type_),
         )
     return cast(TypeName, str(name))
+
+
+#: What numpy, PyTorch, C and others call element types. In numpy a number counts bytes.
+_OTHERS: dict[str, tuple[str, ...]] = {
+    "f64": ("d", "double", "fp64", "float", "float64"),
+    "f32": ("f4", "f", "single", "fp32", "float32"),
+    "f16": ("f2", "e", "half", "fp16", "float16"),
+    "bf16": ("bfloat", "brain16", "bfloat16"),
+    "f8_e4m3": ("e4m3", "f8e4m3", "f8e4m3fn", "fp8e4m3", "float8e4m3", "float8e4m3fn", "fp8"),
+    "f8_e5m2": ("e5m2", "f8e5m2", "fp8e5m2", "float8e5m2"),
+    "s8": ("i1", "b", "int8", "char"),
+    "u8": ("u1", "byte", "uint8", "uchar"),
+    "s16": ("i2", "h", "i16", "int16", "short"),
+    "u16": ("u2", "uint16", "ushort"),
+    "s32": ("i4", "i", "i32", "int", "int32"),
+    "s64": ("i64", "l", "q", "long", "int64"),
+}
+
+
+#: Names that mean two types, and types that B alone may have.
+_UNLIKE = {
+    "f8": '"f64" is numpy\'s f8, of 8 bytes; "f8_e4m3" and "f8_e5m2" have 8 bits',
+    "i8": '"s64" is numpy\'s i8, of 8 bytes; "s8" has 8 bits',
+    **dict.fromkeys(
+        ("s4", "u4", "s2", "u2", "int4", "uint4", "int2", "uint2", "f4e2m1", "e2m1", "fp4"),
+        'b=tw.Packed(tw.Quantized("s4", ...)): B alone may have fewer than 8 bits',
+    ),
+}
+
+
+def _meant(type_: object) -> str | None:
+    """What may be meant by something that is no element type."""
+    if isinstance(type_, type):
+        said = type_.__name__
+    elif isinstance(type_, str) or type(type_).__name__ == "dtype":  # PyTorch's: torch.float32
+        said = str(type_)
+    else:
+        return None
+    plain = "".join(filter(str.isalnum, said.lower().rpartition(".")[2]))
+    found = next((name for name, others in _OTHERS.items() if plain in (name, *others)), None)
+    return _UNLIKE.get(plain, None if found is None else f'"{found}"')
 
 
 def is_integer(name: str) -> bool:

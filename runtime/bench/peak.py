@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import TargetError
+from tilewright.errors import ArgumentTypeError, TargetError
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import ALIKE, MulAdd, Vector
+from tilewright.keywords import spelled
 from tilewright.plan.contraction import choose_product
 from tilewright.runtime.call import dispatch, session
 from tilewright.runtime.call.abi import loaded
@@ -129,6 +130,7 @@ _CLOCK = Clock()
 _cached: dict[tuple[str, Types], Peak] = {}
 
 
+@spelled(ArgumentTypeError)
 def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
     """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
 

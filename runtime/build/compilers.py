@@ -207,6 +207,10 @@ def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
     return found
 
 
+#: Lines of what a tool printed that are shown.
+_LINES = 20
+
+
 class TooSlowError(ToolchainError):
     """A tool did not end within the seconds that it has."""
 
@@ -237,13 +241,22 @@ def run_tool(command: list[str], directory: Path | None) -> subprocess.Completed
         ) from error
     output, errors = _ended(process, command)
     if process.returncode != 0:
-        said = "\n".join((errors or output).strip().splitlines()[:20])
+        status = process.returncode
+        how = f"failed with status {status}" if status > 0 else f"was ended by signal {-status}"
         raise ToolchainError(
-            f"{os.path.basename(command[0])} failed with status {process.returncode}",
-            got=said or "no message",
+            f"{os.path.basename(command[0])} {how}",
+            got=_telling(f"{errors}\n{output}") or "no message",
             expected=f"success of: {shlex.join(command)}",
         )
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def _telling(text: str) -> str:
+    """Some lines of what a tool printed: the first ones, or those from its first error on."""
+    lines = text.strip().splitlines()
+    error = next((at for at, line in enumerate(lines) if "error" in line), 0)
+    first = 0 if error < _LINES else error
+    return "\n".join(lines[first : first + _LINES])
 
 
 def _ended(process: subprocess.Popen[str], command: list[str]) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from tilewright.errors import CacheError, ToolchainError
 from tilewright.runtime.store.folders import (
+    UNREADABLE,
     UnusableError,
     cache_directory,
     check_directory,
@@ -119,7 +120,7 @@ def _usable(folder: Path) -> bool:
         if any(_stamp(path) != stamp for path, stamp in manifest["reads"].items()):
             return False
         os.utime(folder / MANIFEST)
-    except (OSError, UnusableError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, UnusableError, *UNREADABLE):
         return False
     return True
 

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic as now
 
-from tilewright.errors import ArgumentValueError, TargetError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, TargetError
 from tilewright.isa.core_file import CoreFile, core_file_of
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
+from tilewright.keywords import spelled
 from tilewright.runtime.machine import calibrations, host
 from tilewright.targets import NAMES, load
 
@@ -86,6 +87,7 @@ def export(core: CoreFile, path: Path) -> None:
         ) from None
 
 
+@spelled(ArgumentTypeError)
 def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
     """Measure this machine's core in ``seconds`` at most, and keep it: ``"host"`` uses it then.
 

@@ -251,6 +251,19 @@ def _unknown(signature: Signature, name: str) -> None:
         **dict.fromkeys(
             ("a_offsets", "b_offsets"), "batch=tw.Offsets(count) takes them at the call"
         ),
+        **dict.fromkeys(
+            ("num_threads", "nthreads", "n_jobs", "n_threads", "threads"),
+            "tw.matmul(a, b, threads=4), or tw.Schedule(threads=4) of a kernel",
+        ),
+        **dict.fromkeys(
+            ("transpose_a", "trans_a", "transpose_b", "trans_b", "transA", "transB"),
+            "b.T, a view: nothing is copied",
+        ),
+        **dict.fromkeys(
+            ("bias", "residual", "activation"),
+            'epilogue=tw.relu(tw.acc + tw.Operand("bias", per="column")), of tw.Gemm or tw.matmul',
+        ),
+        **dict.fromkeys(("dtype", "casting"), "out=, an array of that type"),
         "c": "beta is 0, so C is not read; out= takes the array for D",
         "d": "out= takes the array that is written",
     }

@@ -93,7 +93,7 @@ def dispatcher() -> Dispatcher:
         return _built_dispatcher()
     except ToolchainError as error:
         warnings.warn(
-            f"kernels are called through Python, several times slower: {error.problem}",
+            f"kernels are called through Python, several times slower: {error.brief}",
             stacklevel=2,
         )
         return _python_dispatcher()

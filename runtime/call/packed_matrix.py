@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import ALIGNMENT, address, in_large_pages
 from tilewright.spec.sizes import MAX_SIZE
 
@@ -32,6 +33,7 @@ _LONGEST = 1 << 16
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
+@spelled(ArgumentTypeError)
 class PackedMatrix:
     """A packed B: passed in place of b to every kernel that expects its ``format``.
 

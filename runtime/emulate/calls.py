@@ -12,13 +12,16 @@ from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.call.argument_checks import Checked
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.call.packed_matrix import memory
+from tilewright.runtime.machine import host
 from tilewright.spec.signature import Signature
 
+from .notice import notice
 from .runner import Alias, Runner, shared_runner
 
 
 def runner(executable: Path, target: Target) -> Runner:
     """The process that runs ``executable``'s kernels in place of a CPU with ``target``."""
+    notice(target.name, host.means(target, emulated=True))
     return shared_runner(executable, target, emulated=True)
 
 

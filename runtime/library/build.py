@@ -111,7 +111,7 @@ def _build_for(
     except ToolchainError as error:
         if wanted == machine():
             raise
-        return Built(wanted, out, "", (), None, None, 0.0, missing=error.problem)
+        return Built(wanted, out, "", (), None, None, 0.0, missing=error.brief)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as part:
         work = _Work(told, folder.resolve(), out, Path(part), compiler, members, jobs)

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tilewright.errors import ArgumentValueError
+from tilewright.runtime.store.folders import UNREADABLE
 
 from .manifest import digest
 
@@ -42,7 +43,7 @@ def _written(folder: Path, library: str) -> Mapping[str, str]:
         told: Any = json.loads(text)
         name, files = told["library"], told["files"]
         found = {_inside(path): str(each["sha256"]) for path, each in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except UNREADABLE:
         raise ArgumentValueError(
             "the folder has a manifest that no library wrote",
             got=str(folder / MANIFEST),

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import SpecError
+from tilewright.errors import ArgumentTypeError, SpecError
+from tilewright.keywords import spelled
 
 from . import folder as folders
 from .choice import Choice, choices
@@ -88,6 +89,7 @@ class Library:
         return build(self.told, place, architectures=architectures, selftest=selftest, jobs=jobs)
 
 
+@spelled(ArgumentTypeError)
 def library(
     name: str,
     kernels: Mapping[str, Any],

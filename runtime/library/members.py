@@ -103,7 +103,7 @@ def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
 
 
 def _check_library_name(name: object) -> None:
-    check_function_name(name)
+    check_function_name(name, "a library")
     if not _LOWER.match(str(name)):
         raise SpecError(
             "the name of a library begins its files, functions and macros",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.errors import TargetError
 from tilewright.runtime.store import folders
-from tilewright.runtime.store.folders import UnusableError, say
+from tilewright.runtime.store.folders import UNREADABLE, UnusableError, say
 from tilewright.settings import settings
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _read(path: str, processor: str) -> Calibration:
         source = str(raw["core"]["source"])
         found = {target: measured(target, numbers, source) for target, numbers in cores}
         return Calibration(processor, str(raw["compiler"]), found, raw["core"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         raise UnusableError("it cannot be read") from None
 
 
@@ -153,6 +153,15 @@ def keep(processor: str, compiler: str, core: CoreFile) -> Path:
     return path
 
 
+def forget(path: Path) -> bool:
+    """Remove a calibration; True if there was one."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 # --- numbers by their name ---------------------------------------------------------------------
 
 #: What came to this process with a pickled kernel.
@@ -171,7 +180,7 @@ def called(name: str) -> Measured:
     if name in _carried:
         return _carried[name]
     for path in sorted((folders.data_directory() / "cores").glob("*.json")):
-        with suppress(UnusableError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        with suppress(UnusableError, OSError, *UNREADABLE):
             processor = json.loads(folders.read_file(str(path), _LONGEST)[0])["processor"]
             for each in _read(str(path), processor).cores.values():
                 if each.name == name:

@@ -134,9 +134,32 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 
 
 def _here(known: Callable[[str], Found]) -> Found:
-    """The best target that this CPU runs, with its features and the numbers of its core."""
-    found = next(found for found in map(known, NAMES) if is_native(found))
-    return for_this_core(found, features_here(found))
+    """The best target that this CPU runs, with its features and the numbers of its core.
+
+    ``TILEWRIGHT_MAX_TARGET`` may name a lesser one, whose features are then those that it names.
+    """
+    limit = settings().max_target
+    best, allowed = (NAMES[0], None) if limit is None else _limit(limit, known)
+    names = NAMES[NAMES.index(best) :]
+    found = next(found for found in map(known, names) if is_native(found))
+    features = list(features_here(found))
+    if allowed is not None and found.name == best:
+        features = [name for name in features if name in allowed]
+    return for_this_core(found, features)
+
+
+def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
+    """The name and the features of a best target; TargetError unless it is one of this machine."""
+    best, *features = [part.strip() for part in limit.split("+")]
+    legal = [name for name in NAMES if load(name).machine in ("", cpu().machine)]
+    if best not in legal:
+        raise TargetError(
+            "TILEWRIGHT_MAX_TARGET names no target of this machine",
+            got=limit,
+            expected=f"one of {', '.join(legal)}, with or without features, as avx2+vnni",
+        )
+    known(best).having(features)  # says which it lacks
+    return best, features
 
 
 def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:

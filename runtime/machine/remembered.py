@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tilewright.runtime.store.folders import cache_directory
+from tilewright.runtime.store.folders import UNREADABLE, cache_directory
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def remembered(
         known = json.loads(file.read_text(encoding="utf-8"))
         if known["here"] == here:
             return read(known)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *UNREADABLE):
         pass
     found = find()
     try:

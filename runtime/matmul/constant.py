@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
@@ -83,6 +84,7 @@ class PackedB(NamedTuple):
         return len(self.shape)
 
 
+@spelled(ArgumentTypeError)
 def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     """``b``, a k x n array or tensor in any order, packed for ``tw.matmul(a, packed)``.
 

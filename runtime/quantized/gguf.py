@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array
 from tilewright.spec.quantized import Quantized
@@ -45,6 +46,7 @@ class Container:
     write: Callable[[Parts], Array] | None = None
 
 
+@spelled(ArgumentTypeError)
 def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
     """A tensor of a GGUF file as B, ``shape`` k x n, or count x k x n.
 
@@ -73,6 +75,7 @@ def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
     return QuantizedMatrix(container.form, columns(parts.q), columns(parts.scales), zeros)
 
 
+@spelled(ArgumentTypeError)
 def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
     """The bytes of a tensor of a GGUF file, uint8: n rows of K's blocks, or count x n.
 

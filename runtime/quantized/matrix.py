@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.memory import Array
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.plan.formats.quantized_b import QuantizedFormat
 
 
+@spelled(ArgumentTypeError)
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedMatrix:
     """B, k x n, as ``scale * (q - zero)``: ``q`` of few bits, one scale for each block and column.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.dtypes import accepts, preferred
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import Array
@@ -33,6 +34,7 @@ _FLOATS = ("f32", "f64", "f16", "bf16")
 _AT_ONCE = 1 << 16
 
 
+@spelled(ArgumentTypeError)
 def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> QuantizedMatrix:
     """A matrix of few bits that is near to ``w``: k x n, or count x k x n, of floating point.
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
@@ -30,6 +31,7 @@ _NAMES = Names(
 _BY_BITS: dict[int, StoredName] = {2: "u2", 4: "u4", 8: "u8"}
 
 
+@spelled(ArgumentTypeError)
 def unpack(
     packed: Any,
     type: StoredName,
@@ -73,6 +75,7 @@ def unpack(
     return np.moveaxis(flat.view(DTYPES[stored.unpacked]), -1, axis)
 
 
+@spelled(ArgumentTypeError)
 def from_gptq(
     qweight: Any,
     qzeros: Any,
@@ -115,6 +118,7 @@ def from_gptq(
     return grouped(type_, q, Groups(_NAMES, *given), zero)
 
 
+@spelled(ArgumentTypeError)
 def from_awq(
     qweight: Any,
     qzeros: Any,
@@ -143,6 +147,7 @@ def from_awq(
     return grouped("u4", q, groups, zero)
 
 
+@spelled(ArgumentTypeError)
 def from_compressed_tensors(
     weight_packed: Any,
     weight_scale: Any,

@@ -22,6 +22,8 @@ from tilewright.spec.sizes import Dim, Size
 from .elements import Draws
 
 _USUAL = 64
+#: The largest size that is tried for being the largest that may be.
+_FEW = 128
 
 
 class Sampled(Protocol):
@@ -119,6 +121,12 @@ def sample(
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
 
 
+def call_sizes(signature: Signature, given: Mapping[str, int]) -> list[int]:
+    """The sizes of a call in C's order: those ``given`` by slot, the others as small as may be."""
+    sizes = _sizes(signature, None, given)
+    return [sizes[parameter.dim.name] for parameter in signature.sizes]
+
+
 def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator[Sample]:
     """Random arguments for each of ``cases``; those of the first make results exact.
 
@@ -128,6 +136,24 @@ def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator
     for case in range(cases):
         held = sample(signature, rng, varied=True, whole=case == 0, gain=gain(spec))
         yield _without_c(signature, held) if case % 3 == 2 and "beta" in held.scalars else held
+
+
+def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
+    """Random arguments at the ends of the run-time sizes; none where all sizes are fixed.
+
+    K and the batch are empty in one each: C is beta C, or 0, then. All lengths are as small as may
+    be in another, and in the last as large where that is a few. C is not read in any.
+    """
+    dims = {parameter.slot: parameter.dim for parameter in signature.sizes}
+    lengths = {slot: dim for slot, dim in dims.items() if not slot.startswith(("ld", "stride"))}
+    chosen: list[dict[str, int]] = [{slot: 0} for slot in ("k", "count") if slot in lengths]
+    chosen.append({slot: dim.multiple_of for slot, dim in lengths.items()})
+    few = {slot: _floor(dim, dim.max or 0) for slot, dim in lengths.items()}
+    chosen.append({slot: int(most) for slot, most in few.items() if 0 < most <= _FEW})
+    rng = np.random.default_rng(seed)
+    for given in filter(None, chosen):
+        held = sample(signature, rng, varied=True, gain=gain(spec), given=given)
+        yield _without_c(signature, held) if "beta" in held.scalars else held
 
 
 def _without_c(signature: Signature, held: Sample) -> Sample:

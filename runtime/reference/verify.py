@@ -12,12 +12,13 @@ from tilewright.errors import ArgumentValueError, VerificationError
 from tilewright.isa.target import Target
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
+from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.pack import PackQuantized
 from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose
 
-from .arguments import Sample, Sampled, matrices, samples
+from .arguments import Sample, Sampled, edges, matrices, samples
 from .gemm import Expected, results
 from .interval import Interval
 from .pack_b import packed_bytes, packed_parts
@@ -44,7 +45,8 @@ def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
     floating point must lie within ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``,
     elementwise. What is done to them further, and the output's own rounding, add to that. All
     bits of output that is not read are set before the call. Inputs and the memory around the
-    output's elements must stay as they were.
+    output's elements must stay as they were. Where sizes are of the call, some more cases have the
+    smallest and largest sizes that may be, and no K.
     """
     worst, allowed = 0.0, 0.0
     for case in cases_of(kernel, cases, seed):
@@ -60,6 +62,8 @@ def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
         raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
     for number, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
         yield Case(kernel, held, f"case {number}, seed {seed}")
+    for held in edges(kernel.spec, kernel.signature, seed):
+        yield Case(kernel, held, f"an edge of the sizes, seed {seed}")
 
 
 class Case:
@@ -77,7 +81,8 @@ class Case:
         held, signature = self.held, kernel.signature
         before = [memory.copy() for memory in held.memory]
         try:
-            kernel(**held.named(kernel))
+            with expected():
+                kernel(**held.named(kernel))
             for name, one in self.right.items():
                 got = held.arrays[signature.arrays.index(signature.array(name))]
                 _check_elements(f"{kernel.name} is wrong at {name}", one, got, self.title)

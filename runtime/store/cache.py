@@ -26,7 +26,16 @@ from tilewright import errors, targets, templates
 from tilewright.errors import CacheError, ToolchainError
 
 from . import folders
-from .folders import UnusableError, check_directory, check_file, check_owner, remove, say
+from .folders import (
+    UNREADABLE,
+    UnusableError,
+    check_directory,
+    check_file,
+    check_owner,
+    remove,
+    say,
+)
+from .patience import patience
 
 #: Writes an entry's files into a directory; what the manifest shall say.
 Builder = Callable[[Path], Mapping[str, Any]]
@@ -281,7 +290,7 @@ def _parse(text: bytes, key: str) -> dict[str, Any]:
                 raise ValueError
         if not all(map(_is_name, names)):
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         raise UnusableError("its manifest cannot be read") from None
     return manifest
 
@@ -372,7 +381,8 @@ def _make(root: Path, key: str, build: Builder, check: Check | None) -> Entry:
 def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
     """What ``build`` says; _RefusedError if it failed where there is no room."""
     try:
-        return build(folder)
+        with patience("compiling; it is kept in the cache"):
+            return build(folder)
     except (OSError, ToolchainError) as error:
         if not folder.is_dir() or folders.has_space(folder):
             raise

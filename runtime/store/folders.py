@@ -10,13 +10,29 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tilewright.errors import CacheError
 from tilewright.settings import settings
 
+#: What reading JSON raises that is not as it was written: damaged, or nested without end.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+
 
 class UnusableError(Exception):
     """A file of the cache that must not be used, and why."""
+
+
+class Purpose(NamedTuple):
+    """What a directory is called, the variable that names another one, and what its files do."""
+
+    title: str
+    variable: str
+    harm: str
+
+
+CACHE = Purpose("the cache directory", "TILEWRIGHT_CACHE_DIR", "what lies in it is executed")
+DATA = Purpose("the data directory", "TILEWRIGHT_DATA_DIR", "its schedules decide what is compiled")
 
 
 def cache_directory() -> Path:
@@ -84,54 +100,54 @@ def exists(path: Path) -> bool:
     return True
 
 
-def check_directory(path: Path) -> None:
-    """Refuse what is no directory, or from which another user could have us execute something."""
-    stat = os.stat(path)
+def check_directory(path: Path, purpose: Purpose = CACHE) -> None:
+    """CacheError for what is no directory, or whose files another user could have written."""
+    stat, title = os.stat(path), f"{purpose.title} {path}"
     if not modes.S_ISDIR(stat.st_mode):
         raise CacheError(
-            f"the cache directory {path} is no directory",
+            f"{title} is no directory",
             got=f"a {_kind(stat.st_mode)}",
-            hint="remove it, or set TILEWRIGHT_CACHE_DIR",
+            hint=f"remove it, or set {purpose.variable}",
         )
     if not hasattr(os, "geteuid"):
         return
     if stat.st_uid != os.geteuid():
         raise CacheError(
-            f"the cache directory {path} belongs to another user",
+            f"{title} belongs to another user",
             got=f"owner {stat.st_uid}",
-            expected=f"owner {os.geteuid()}: what lies in it is executed",
-            hint="set TILEWRIGHT_CACHE_DIR to a directory of your own",
+            expected=f"owner {os.geteuid()}: {purpose.harm}",
+            hint=f"set {purpose.variable} to a directory of your own",
         )
     if stat.st_mode & 0o022:
         raise CacheError(
-            f"the cache directory {path} can be written by others",
+            f"{title} can be written by others",
             got=f"mode {stat.st_mode & 0o777:o}",
-            expected="no write permission for group and others: what lies in it is executed",
+            expected=f"no write permission for group and others: {purpose.harm}",
             hint=f"chmod go-w {path}",
         )
     for parent in {*_above(os.path.abspath(path)), *_above(os.path.realpath(path))}:
-        _check_parent(path, parent)
+        _check_parent(title, parent, purpose)
 
 
-def _check_parent(path: Path, parent: str) -> None:
-    """Refuse a ``parent`` of the cache directory ``path`` in which another user can replace it."""
+def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
+    """CacheError if another user can replace a directory in its ``parent``."""
     stat = os.stat(parent)
     if stat.st_uid not in (0, os.geteuid()) and _is_known(stat.st_uid):
         raise CacheError(
-            f"the cache directory {path} can be replaced by another user",
+            f"{title} can be replaced by another user",
             got=f"{parent} belongs to user {stat.st_uid}",
             expected=f"owner {os.geteuid()} or 0, for the directories around it too",
-            hint="set TILEWRIGHT_CACHE_DIR to a directory of your own",
+            hint=f"set {purpose.variable} to a directory of your own",
         )
     own_group = stat.st_gid in (0, os.getegid())  # often the user's alone
     others = 0o002 if own_group else 0o022
     if stat.st_mode & others and not stat.st_mode & modes.S_ISVTX:
         who = "o" if own_group else "go"
         raise CacheError(
-            f"the cache directory {path} can be replaced by others",
+            f"{title} can be replaced by others",
             got=f"{parent} has mode {stat.st_mode & 0o7777:o}",
             expected="no write permission for others, or the sticky bit",
-            hint=f"chmod {who}-w {parent}, or set TILEWRIGHT_CACHE_DIR",
+            hint=f"chmod {who}-w {parent}, or set {purpose.variable}",
         )
 
 

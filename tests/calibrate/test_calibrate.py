@@ -350,6 +350,24 @@ def test_the_command_shows_and_exports(data: Path, run: Run) -> None:
     )
 
 
+def test_the_command_forgets(data: Path, run: Run) -> None:
+    run("calibrate")
+    path = calibrations.path_of("Nobody 1 2")
+    assert path.exists() and host.resolve("host").name.startswith("avx512+core")
+    assert f"{path}: removed" in run("calibrate", "--forget").output
+    assert not path.exists() and "core" not in host.resolve("host").name
+    assert "no calibration to remove" in run("calibrate", "--forget").output
+
+
+@pytest.mark.usefixtures("data")
+def test_the_command_says_what_was_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter((0.0, 29.0, 0.0, 29.0))
+    monkeypatch.setattr(driver, "now", lambda: next(ticks))
+    said = run("calibrate").output
+    assert "Not measured, for want of time: avx2." in said and "--seconds 60" in said
+    assert json.loads(run("calibrate", "--json").stdout)["left_out"] == ["avx2"]
+
+
 @pytest.mark.usefixtures("data")
 def test_a_disturbed_machine_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def disturbed(*_: object) -> None:

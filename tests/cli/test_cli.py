@@ -21,6 +21,7 @@ from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.machine import host
+from tilewright.runtime.store import cache
 from tilewright.targets import NAMES, load
 
 Run = Callable[..., Result]
@@ -281,6 +282,8 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
         (["64x48"], "was k forgotten, as in 64x48x64"),
         (["64x48"], "is 'transpose 64x48'"),
+        (["transpose 64x48x3"], "'64x48x3' is not ROWSxCOLS of a transposition"),
+        (["8x8x8", "--b", "f8"], 'unknown element type: f8. Try "f64" is numpy'),
         (["transpose"], "stands before ROWSxCOLS"),
         (["transpose", "8x8x8"], "is not ROWSxCOLS of a transposition"),
         ([], "Missing argument 'SIZES...'"),
@@ -350,10 +353,18 @@ def found(run: Run, *words: str, status: int = 0) -> Any:
     return json.loads(run(*words, "--json", status=status).stdout)
 
 
-def test_every_command_but_the_demo_prints_json() -> None:
+def test_every_command_prints_json() -> None:
     for name, command in every_command().items():
-        has = any("--json" in option.opts for option in command.params)
-        assert has == (name != "demo"), name
+        assert any("--json" in option.opts for option in command.params), name
+
+
+def test_off_a_terminal_no_table_is_cut(run: Run) -> None:
+    words = ("bench", "3x4x5", "--type", "u8", "--b", "s8", "--batch", "2", "--seconds", "0.01")
+    text = run(*words, "--tile", "3x4", "--a-zero", "3", "--k-unroll", "1").stdout
+    assert "…" not in text and not any(line.endswith(" ") for line in text.splitlines())
+    row = next(line for line in text.splitlines() if "3x4x5" in line)
+    for part in ("a='u8'", "b='s8'", "a_zero=3", "batch=Strided(count=2", "GFLOPS"):
+        assert part in row, "all that tells the product apart"
 
 
 def test_targets_as_json(run: Run) -> None:
@@ -415,6 +426,21 @@ def test_text_follows_the_width_that_is_told(run: Run, monkeypatch: pytest.Monke
         assert width - 20 < longest <= width
 
 
+def test_common_products_are_compiled_ahead(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.runtime.matmul.warm._LINES", (9, 64))
+    monkeypatch.setattr("tilewright.runtime.matmul.warm._DEPTHS", (5,))
+    said = found(run, "warm", "--type", "f32", "--type", "s8", "--target", "scalar")
+    assert [one["type"] for one in said] == ["f32", "s8"] and said[0]["kernels"] >= 2
+    before = len(list(cache.list_entries()))
+    for dtype in (np.float32, np.int8):
+        a, b = np.ones((9, 5), dtype), np.ones((5, 64), dtype)
+        assert np.array_equal(tw.matmul(a, b, target="scalar"), np.full((9, 64), 5))
+        assert np.array_equal(tw.matmul(b.T.copy(), a.T, target="scalar"), np.full((64, 9), 5))
+    assert len(list(cache.list_entries())) == before, "nothing was compiled anew"
+    again = run("warm", "--target", "scalar").stdout
+    assert again.startswith(f"f32 on scalar: {said[0]['kernels']} kernels are in the cache, in ")
+
+
 # -- figures -------------------------------------------------------------------------------------
 
 
@@ -471,6 +497,27 @@ def test_the_demo_runs_with_zig_alone(tmp_path: Path) -> None:
     target = host.resolve("host").name
     for name in {target, "neon"}:
         assert len(list((out / "c" / name).glob("*.c"))) == 11
+
+
+def test_the_demo_as_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.cli import demo
+    from tilewright.cli.measured import Measured, beside
+
+    kernel = tw.compile(tw.Gemm(8, 8, 8))
+    timing = tw.Timing(median=1e-7, best=1e-7, spread=0.1, gflops=10.0, of_peak=0.5)
+    one = Measured("a step", "8x8x8", kernel, timing, beside(int, int, 1e-3), 0.25)
+    monkeypatch.setattr(demo, "show_machine", lambda *_: [one])
+    monkeypatch.setattr(demo, "show_chapter", lambda *_: [one, one])
+    monkeypatch.setattr(demo, "show_variants", lambda *_: [3.0, 2.0])
+    for name in ("_plot", "write_c", "_needs_extras"):
+        monkeypatch.setattr(demo, name, lambda *_: None)
+    monkeypatch.setattr(
+        "tilewright.examples.oriented_filters.main", lambda *_: sys.stdout.write("said") and 0
+    )
+    said = found(run, "demo", "--out", str(tmp_path))
+    assert [len(said[name]) for name in ("products", "chapter", "variants")] == [1, 2, 2]
+    assert said["products"][0]["gflops"] == 10.0 and said["chapter"][1]["title"] == "a step"
+    assert said["filters"] == {"wrong": False} and len(said["files"]) == 3
 
 
 def test_the_demo_says_which_packages_it_lacks(

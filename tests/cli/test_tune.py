@@ -68,6 +68,31 @@ def _check_report(text: str) -> None:
     assert len(page.findall(".//{http://www.w3.org/2000/svg}svg")) == 4
 
 
+def test_a_winner_has_one_figure(run: Run, tmp_path: Path, database: Database) -> None:
+    report = tmp_path / "r.html"
+    run("tune", "8x8x8", "--search", "ranked", "--report", str(report))
+    page = ET.fromstring(report.read_text().partition("\n")[2])
+    first = [cell.text for cell in page.findall(".//table/tr")[1]]
+    assert first[0] == "1.700 ± 0.020" and str(first[1]).startswith("10.2 GFLOPS")
+    assert "tilewright tune --forget" in run("tune", "8x8x8", "--search", "ranked").stdout
+
+
+def test_what_was_tuned_is_forgotten(run: Run, database: Database) -> None:
+    assert "0 results and 0 winners removed" in run("tune", "4x4x4", "--forget").stdout
+    assert "3 results and 1 winner removed" in run("tune", "8x8x8", "--forget").stdout
+    assert database.winners() == [] and tw.compile(tw.Gemm(8, 8, 8)).tuned is None
+    assert '"winners": 0' in run("tune", "--forget", "--json").stdout
+
+
+def test_a_trial_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr("tilewright.tuning.tune._ROUNDS", (1, 1))
+    spec = tw.Gemm(3, 8, 5)
+    kernel, ranking = tw.tune(spec, seconds=0.1, search="ranked", store=False)
+    assert kernel.requested == ranking[0].schedule and tw.compile(spec).tuned is None
+    assert not (tmp_path / "data").exists()
+
+
 def test_results_are_merged(run: Run, tmp_path: Path, database: Database) -> None:
     shipped = tmp_path / "results.jsonl"
     assert "4 lines" in run("tune", "--export", str(shipped)).stdout

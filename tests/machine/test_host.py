@@ -327,3 +327,46 @@ def test_the_user_s_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.user_compiler(load("avx2"), "qemu") is None
     monkeypatch.delenv("CC")
     assert host.user_compiler(load("scalar"), "native") is None
+
+
+# -- a limit for host -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def capable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU with AVX-512 and all that extends it."""
+    flags = {flag for name in ("avx512", "avx2") for flag in load(name).cpu_flags}
+    flags.update(flag for each in load("avx512").features.values() for flag in each.cpu_flags)
+    flags.update(flag for each in load("avx2").features.values() for flag in each.cpu_flags)
+    known = host.Cpu("x86_64", "a CPU", frozenset(flags), "Nobody 1 2")
+    monkeypatch.setattr(host, "cpu", lambda: known)
+
+
+@pytest.mark.usefixtures("capable")
+@pytest.mark.parametrize("limit", ["scalar", "avx2", "avx2+vnni", "avx512", "avx512+vnni+bf16"])
+def test_a_variable_limits_host(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    assert host.resolve("host").name.startswith("avx512+vnni+bf16+")
+    monkeypatch.setenv("TILEWRIGHT_MAX_TARGET", limit)
+    assert host.resolve("host").name == host.identify("host").name == limit
+    assert host.resolve("avx512+vnni").name == "avx512+vnni", "what is named is not limited"
+
+
+@pytest.mark.usefixtures("capable")
+def test_a_limit_that_the_cpu_lacks_limits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = host.resolve("host").name
+    monkeypatch.setenv("TILEWRIGHT_MAX_TARGET", "amx")
+    assert host.resolve("host").name == free
+
+
+@pytest.mark.usefixtures("capable")
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [("avx", "amx, avx10.2, avx512, avx2, scalar"), ("neon", "avx2"), ("avx2+fast", "'fast'")],
+)
+def test_a_limit_that_is_no_target_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_MAX_TARGET", limit)
+    with pytest.raises(TargetError) as caught:
+        host.resolve("host")
+    assert said in str(caught.value)

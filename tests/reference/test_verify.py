@@ -86,3 +86,39 @@ def test_a_case_serves_many_kernels(beta: int) -> None:
         assert error <= bound
     for old, memory in zip(before, case.held.memory, strict=True):
         assert old.tobytes() == memory.tobytes()
+
+
+class Unwritten(Faulty):
+    """A kernel that leaves C as it was where an operand has no elements, or is of a given size."""
+
+    def __init__(self, kernel: tw.Kernel, leaves: Any) -> None:
+        super().__init__(kernel, None)
+        self._leaves = leaves
+
+    def __call__(self, **named: Any) -> Any:
+        if not self._leaves(np.shape(named["a"]), np.shape(named["b"])):
+            self._kernel(**named)
+
+
+@pytest.mark.parametrize("beta", [0, "scalar"])
+@pytest.mark.parametrize(
+    ("spec", "leaves"),
+    [
+        ({"k": tw.dim("k")}, lambda a, b: a[-1] == 0),
+        ({"k": tw.dim("k", multiple_of=4)}, lambda a, b: a[-1] == 4),
+        ({"m": tw.dim("m")}, lambda a, b: a[0] == 1),
+        ({"n": tw.dim("n", max=31)}, lambda a, b: b[-1] == 31),
+        ({"batch": tw.Strided(tw.dim("count"))}, lambda a, b: a[0] == 0),
+    ],
+    ids=["no k", "least k", "one row", "most columns", "no batch"],
+)
+def test_verify_tries_the_edges_of_sizes(spec: Any, leaves: Any, beta: Any) -> None:
+    kernel = tw.compile(Gemm(**{"m": 3, "n": 5, "k": 7, "beta": beta, **spec}), target="scalar")
+    assert kernel.verify(cases=1).cases == 1
+    with pytest.raises(VerificationError, match=r"wrong at c\[0, 0\]") as caught:
+        verify(Unwritten(kernel, leaves), 1, 0)
+    assert "an edge of the sizes" in str(caught.value)
+
+
+def test_fixed_sizes_have_no_edges(kernel: tw.Kernel) -> None:
+    assert len(list(cases_of(kernel, 2, seed=0))) == 2

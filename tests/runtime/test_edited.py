@@ -119,6 +119,37 @@ def test_files_that_cannot_be(kernel: tw.Kernel, tmp_path: Path) -> None:
         tw.compile(SPEC, source=path)
 
 
+@pytest.mark.parametrize(
+    ("before", "declared"),
+    [
+        ("/* Mine. */ ", "void NAME(const float *a, const float *b, float *c);"),
+        ("// Mine; see NAME(x).\n", "void NAME(const float *a, const float *b, float *c);"),
+        ("__attribute__((hot)) ", "void NAME(const float *a, const float *b, float *c);"),
+        ("#define HOT\nHOT ", "void NAME(const float *a, const float *b, float *c);"),
+        (
+            "",
+            "void __attribute__((cold))\nNAME(const float* a, /* k */ const float*b, float* c);",
+        ),
+    ],
+)
+def test_comments_and_attributes_of_a_function_are_its_authors(
+    kernel: tw.Kernel, changed: Change, before: str, declared: str
+) -> None:
+    old = f"void {kernel.name}(const float *a, const float *b, float *c);"
+    path = changed(old, f"{before}{declared.replace('NAME', kernel.name)}")
+    edited = tw.compile(SPEC, target="scalar", source=path)
+    assert edited.c_declaration == kernel.c_declaration == old
+    assert edited.verify(cases=1).cases == 1
+
+
+def test_other_parameters_are_found_behind_comments(kernel: tw.Kernel, changed: Change) -> None:
+    name = kernel.name
+    path = changed(f"void {name}(const float *a, ", f"/* mine */ void {name}(const double *a, ")
+    with pytest.raises(SpecError, match="does not declare") as caught:
+        tw.compile(SPEC, target="scalar", source=path)
+    assert f"void {name}(const double *a, const float *b, float *c);" in str(caught.value)
+
+
 def test_it_is_cached_by_its_text(changed: Change) -> None:
     path = changed("multiply-add", "multiply-add, cached")
     first = tw.compile(SPEC, target="scalar", source=path)

@@ -266,3 +266,41 @@ def test_an_emulated_transposition_in_place() -> None:
     expected = x.T.copy()
     assert kernel(x, out=x) is x
     np.testing.assert_array_equal(x, expected)
+
+
+# -- what a caller in C has to know ---------------------------------------------------------------
+
+
+@pytest.mark.twice
+def test_scratch_memory_is_told_before_a_call() -> None:
+    m, k = tw.dim("rows"), tw.dim("k")
+    kernel = tw.compile(tw.Gemm(m, 300, k, a="bf16"), target="scalar")
+    told = getattr(ctypes.CDLL(str(kernel.library)), f"{kernel.name}_scratch_bytes")
+    told.restype = ctypes.c_int64
+    right = told((ctypes.c_int64 * 2)(100, 500))
+    assert right > 0 == tw.compile(tw.Gemm(8, 8, 8)).scratch_bytes()
+    assert kernel.scratch_bytes(m=100, k=500) == kernel.scratch_bytes(rows=100, k=500) == right
+    each = -(-right // 64) * 64
+    assert kernel.scratch_bytes(4, m=100, k=500) == 3 * each + right
+    with pytest.raises(ArgumentError, match="depends on the sizes of the call: k"):
+        kernel.scratch_bytes(m=100)
+    with pytest.raises(ArgumentError, match="how many calls"):
+        kernel.scratch_bytes(0, m=100, k=500)
+    with pytest.raises(tw.SpecError, match="'n' is no size of the call"):
+        kernel.scratch_bytes(m=100, k=500, n=300)
+
+
+@pytest.mark.twice
+@emulation
+def test_scratch_memory_of_an_emulated_kernel_is_that_of_its_program() -> None:
+    from tilewright.generate import program_for
+    from tilewright.symbolic import evaluate
+
+    kernel = tw.compile(tw.Gemm(tw.dim("m"), 128, 128, a="bf16"), target=EMULATED)
+    right = evaluate(program_for(kernel.plan).scratch, {"m": 90})
+    assert kernel.scratch_bytes(m=90) == right > 0
+
+
+def test_a_kernel_says_whether_b_is_packed_first() -> None:
+    plain, packed = (tw.compile(tw.Gemm(4, 4, 4, b=b)) for b in ("f32", tw.Packed("f32")))
+    assert not plain.packs_b and packed.packs_b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 import subprocess
@@ -102,6 +103,58 @@ def test_a_damaged_database_is_set_aside_and_begun_anew(database: Database, dama
     assert aside.stat().st_size > 0 and not database.path.exists()
     database.crown(winner())
     assert database.winner(HERE) == winner()
+
+
+@pytest.mark.parametrize("value", ["[" * 50_000, "1e999", "7"])
+def test_a_winner_that_is_no_schedule_stops_no_compilation(database: Database, value: str) -> None:
+    database.crown(winner(tuning_subject(SPEC, host.resolve("host").name)))
+    with sqlite3.connect(database.path) as connection:
+        connection.execute("UPDATE winners SET schedule=?", (value,))
+    connection.close()
+    with pytest.warns(
+        RuntimeWarning, match="set aside as .* tilewright tune measures anew"
+    ) as said:
+        assert tw.compile(SPEC, target="host").tuned is None
+    assert str(database.path) in str(said[0].message)
+    with pytest.raises(CacheError, match="line 1"):
+        database.merge([json.dumps({"winner": {"schedule": value}})])
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_database_that_others_can_write_is_not_used(database: Database, place: str) -> None:
+    database.crown(winner(tuning_subject(SPEC, host.resolve("host").name)))
+    open_to_all = database.path if place == "file" else database.path.parent
+    before = stat.S_IMODE(open_to_all.stat().st_mode)
+    open_to_all.chmod(before | 0o022)
+    with pytest.warns(RuntimeWarning, match=f"are not used: .* chmod go-w {open_to_all}") as said:
+        assert tw.compile(SPEC).tuned is None
+    assert str(database.path) in str(said[0].message)
+    with pytest.raises(CacheError, match="TILEWRIGHT_DATA_DIR"):
+        database.put([result()])
+    open_to_all.chmod(before)
+    assert database.winners() and not database.results()
+
+
+def test_a_database_of_another_user_is_not_used(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.crown(winner())
+    monkeypatch.setattr(os, "geteuid", lambda: database.path.stat().st_uid + 1)
+    with pytest.warns(RuntimeWarning, match="belongs to another user; set TILEWRIGHT_DATA_DIR"):
+        assert database.winner(HERE) is None
+
+
+def test_what_is_stored_is_forgotten(database: Database) -> None:
+    assert database.forget() == (0, 0) and not database.path.exists()
+    other = HERE._replace(spec="another spec")
+    earlier = HERE._replace(sources="earlier sources")
+    for each in (HERE, other, earlier):
+        database.put([result(each)])
+        database.crown(winner(each))
+    assert database.forget([HERE]) == (2, 2)
+    assert [one.subject for one in database.winners()] == [other]
+    assert [one.subject for one in database.results()] == [other]
+    assert database.forget() == (1, 1) and database.winners() == []
 
 
 def test_writing_into_a_damaged_database_begins_it_anew(database: Database) -> None:

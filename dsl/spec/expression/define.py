@@ -8,7 +8,8 @@ from functools import cache, wraps
 from types import FunctionType
 from typing import Any, ParamSpec, overload
 
-from tilewright.errors import ArgumentTypeError, SpecError
+from tilewright.errors import ArgumentTypeError, SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..names import check_name
 from .nodes import Call, Expression, as_expression, parameter
@@ -32,6 +33,7 @@ def postop(
     f64: bool = False,
     samples: Iterable[Sequence[float]] = ((),),
 ) -> Callable[[Callable[P, object]], Callable[P, Expression]]: ...
+@spelled(SpecTypeError)
 def postop(
     function: Any = None,
     /,

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from .arithmetic import times
 from .define import builtin
@@ -280,6 +281,7 @@ def swish(x: Term, alpha: float = 1) -> None:
     """
 
 
+@spelled(SpecTypeError)
 def silu(x: Term) -> Expression:
     """``swish(x)``.
 

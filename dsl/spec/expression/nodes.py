@@ -14,7 +14,8 @@ from itertools import count
 from numbers import Rational, Real
 from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..names import check_name
 from ..sizes import real_number
@@ -175,6 +176,7 @@ class Leaf(Expression):
         return self.name
 
 
+@spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Operand(Expression):
     """A named argument of the call: one value, or one per column, per row or per element of D.

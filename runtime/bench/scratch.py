@@ -1,0 +1,58 @@
+"""How much scratch memory calls of a kernel need: what its function in C, or its program, says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.call.bound_sizes import given_sizes
+from tilewright.runtime.reference.arguments import call_sizes
+from tilewright.spec.gemm import Spec
+from tilewright.spec.signature import Signature
+from tilewright.spec.sizes import whole_number
+
+if TYPE_CHECKING:
+    from tilewright.explain.decisions import AnyPlan
+
+#: Bytes that each call's part is a multiple of, but for the last: a cache line.
+_ALIGNED = 64
+
+
+def scratch_bytes(
+    spec: Spec,
+    signature: Signature,
+    of: Callable[[Mapping[str, int]], int],
+    threads: object,
+    sizes: Mapping[str, int],
+) -> int:
+    """Bytes for ``threads`` calls at a time; ``of`` says those of one, from its sizes by slot."""
+    count = whole_number(threads)
+    if count is None or count < 1:
+        raise ArgumentValueError(
+            "threads is how many calls there are at a time", got=threads, expected="1 or more"
+        )
+    given = given_sizes(spec, dict(sizes))
+    slots = [parameter.slot for parameter in signature.sizes]
+    lengths = [slot for slot in slots if not slot.startswith(("ld", "stride_"))]
+    if missing := [slot for slot in lengths if slot not in given]:
+        raise ArgumentTypeError(
+            f"the scratch memory depends on the sizes of the call: {' and '.join(missing)}",
+            got=", ".join(f"{name}={value}" for name, value in sizes.items()) or "no sizes",
+            expected=f"kernel.scratch_bytes({', '.join(f'{slot}=...' for slot in lengths)})",
+        )
+    each = of(dict(zip(slots, call_sizes(signature, given), strict=True)))
+    return (count - 1) * -(-each // _ALIGNED) * _ALIGNED + each
+
+
+def scratch_of(address: int, plan: Callable[[], AnyPlan], sizes: Mapping[str, int]) -> int:
+    """Bytes for one call by the function at ``address``; where that is 0, by the plan's program."""
+    if not address:
+        from tilewright.generate import program_for
+        from tilewright.symbolic import evaluate
+
+        return max(0, evaluate(program_for(plan()).scratch, sizes))
+    from ctypes import CFUNCTYPE, c_int64, c_void_p
+
+    held = (c_int64 * max(1, len(sizes)))(*sizes.values())
+    return max(0, int(CFUNCTYPE(c_int64, c_void_p)(address)(held)))

@@ -1,0 +1,57 @@
+"""The kernels that ``tw.matmul`` asks for most, compiled before it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from tilewright.runtime.driver import compile_many
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import accumulator
+
+from .arrays import contiguous_axis
+from .families import Axes, Family, Options, class_of, schedule_of, spec_of
+
+#: Rows and columns of C, and steps of K: some in each class of sizes.
+_LINES, _DEPTHS = (1, 4, 16, 64, 200, 2048), (8, 64, 300, 2048)
+#: Kernels that are compiled into one library.
+_TOGETHER = 8
+
+
+def common(type_: str, target: str = "host") -> list[Family]:
+    """Families of products of two matrices of one type, by rows, and of ``x @ w.T``.
+
+    One for each kernel. Neither epilogues, alpha and beta, stacks nor other layouts are among them.
+    """
+    types = type_, type_, accumulator(type_, type_)
+    options = Options(target=target)
+    found: dict[object, Family] = {}
+    for m, n, k in product(_LINES, _LINES, _DEPTHS):
+        for by_columns in (False, True):
+            axes = _axes(m, n, k, type_, by_columns=by_columns)
+            family = Family(types, axes, class_of(m, n, k, types, options, axes), options)
+            found.setdefault((spec_of(family), schedule_of(family)), family)
+    return list(found.values())
+
+
+def _axes(m: int, n: int, k: int, type_: str, *, by_columns: bool) -> Axes:
+    """Which axes of A, B and C are contiguous; B is a transposed view if it lies by columns."""
+    dtype = DTYPES[type_]
+    a, c = np.empty((m, k), dtype), np.empty((m, n), dtype)
+    b = np.empty((n, k), dtype).T if by_columns else np.empty((k, n), dtype)
+    found = [contiguous_axis(x) for x in (a, b, c)]
+    return tuple(0 if axis is None else axis for axis in found)  # type: ignore[return-value]
+
+
+def warm(type_: str, target: str = "host") -> Iterator[tuple[int, int]]:
+    """Compile the common kernels of a type; how many are done, and how many there are, meanwhile.
+
+    What is in the cache already takes no time.
+    """
+    families = common(type_, target)
+    for first in range(0, len(families), _TOGETHER):
+        part = families[first : first + _TOGETHER]
+        compile_many([(spec_of(each), schedule_of(each), target) for each in part])
+        yield first + len(part), len(families)
