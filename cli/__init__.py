@@ -16,6 +16,7 @@ _COMMANDS = {
     "emit": "emit",
     "build": "build",
     "bench": "bench",
+    "peak": "peak",
     "run": "run",
     "tune": "tune",
     "sweep": "sweep",

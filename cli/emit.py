@@ -41,6 +41,7 @@ Text = Callable[[Sequence["Request"], str | None], str]
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="What they are drawn with."
 )
+@click.option("--bench", is_flag=True, help="--main times its calls too, and the core's peak.")
 @json_option
 def command(
     wanted: Wanted,
@@ -49,6 +50,7 @@ def command(
     main: bool,
     cases: int,
     seed: int,
+    bench: bool,
     as_json: bool,
 ) -> None:
     """Write the C of kernels: into one file, or one file for each into a folder.
@@ -60,7 +62,9 @@ def command(
     requests = _requests(wanted, name)
     if main and output is not None and output.suffix == ".h":
         raise click.UsageError("--main writes a program: its name ends in .c.")
-    text = _program(cases, seed) if main else _library
+    if bench and not main:
+        raise click.UsageError("--bench is for --main: what has no main times nothing.")
+    text = _program(cases, seed, bench) if main else _library
     if output is None:
         said = text(requests, None)
         names = [request.name for request in requests]
@@ -108,7 +112,7 @@ def _library(requests: Sequence[Request], _file: str | None) -> str:
     return own_file(requests).text
 
 
-def _program(cases: int, seed: int) -> Text:
+def _program(cases: int, seed: int, bench: bool) -> Text:
     from tilewright.runtime.harness import program
 
     def text(requests: Sequence[Request], file: str | None) -> str:
@@ -118,7 +122,7 @@ def _program(cases: int, seed: int) -> Text:
                 got=f"--main, and {len(requests)} kernels",
                 hint="-o folder: a program for each",
             )
-        return program(requests[0], cases=cases, seed=seed, file=file)
+        return program(requests[0], cases=cases, seed=seed, file=file, bench=bench)
 
     return text
 

@@ -19,6 +19,8 @@ from tilewright.isa.target import Target
 from tilewright.keywords import spelled
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.formats.quantized_b import quantized_format
+from tilewright.runtime.bench.peak import program_context, types_of
+from tilewright.runtime.bench.timing import operations
 from tilewright.runtime.build.toolchain import program_commands, versioned
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.pack_source import pack_for
@@ -110,12 +112,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call: arguments in C's order."""
+    """One call: arguments in C's order; ``flops`` are its floating-point operations."""
 
     arguments: tuple[Argument | Output, ...]
     sizes: tuple[int, ...]
     scalars: tuple[float, ...]
     said: str
+    flops: int = 0
 
     @property
     def outputs(self) -> tuple[Output, ...]:
@@ -147,22 +150,32 @@ def harness(
     cases: int = 2,
     seed: int = 0,
     name: str | None = None,
+    bench: bool = False,
 ) -> str:
     """One C file: a kernel, the arguments of ``cases`` calls, and what is right for them.
 
     A command on top of it makes a static program that prints pass, or fail with the first wrong
     element; then its status is 1. The calls are those of ``kernel.verify(cases, seed)``. Nothing
-    is compiled here. ``name`` is the C function's. ArgumentError if the arrays are too many to
+    is compiled here. ``name`` is the C function's. With ``bench`` the program then times each case
+    and prints the least and the median time of a call, GFLOPS, and the share of the peak, which the
+    same program measures. ArgumentError if the arrays are too many to
     be written into C.
 
     >>> text = tw.harness(tw.Gemm(2, 3, 4), target="neon", cases=1, name="tiny")
     >>> "int main(void)" in text, "void tiny(const float *a, const float *b, float *c)" in text
     (True, True)
     """
-    return program(request_for(spec, schedule, target, name), cases=cases, seed=seed)
+    return program(request_for(spec, schedule, target, name), cases=cases, seed=seed, bench=bench)
 
 
-def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None = None) -> str:
+def program(
+    request: Request,
+    *,
+    cases: int = 2,
+    seed: int = 0,
+    file: str | None = None,
+    bench: bool = False,
+) -> str:
     """The harness of what the generator is asked for; ``file`` is what it will be called."""
     if request.name == "main":
         raise SpecError("a kernel in a program cannot be called main", got=request.name)
@@ -192,7 +205,20 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
         runs=runs,
         types={o.element: FORMATS.get(o.element) for run in runs for o in run.outputs},
         seed=seed,
+        benches=bench,
+        **(_peak_of(spec, target) if bench else _NO_PEAK),
     )
+
+
+#: What the templates read of a program that measures no peak.
+_NO_PEAK: dict[str, Any] = {"peak": False, "target": None, "matrix": None}
+
+
+def _peak_of(spec: Spec, target: Target) -> dict[str, Any]:
+    """Return what the templates read of the peak's chains: none of what does not multiply."""
+    if not isinstance(spec, Gemm):
+        return _NO_PEAK
+    return {"peak": True, **program_context(target, types_of(spec.multiplied), alone=False)}
 
 
 def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
@@ -239,7 +265,8 @@ def _run(
     )
     sizes = {p.slot: held.sizes[p.dim.name] for p in parameters.sizes}
     said = [f"{name} = {value}" for name, value in {**sizes, **held.scalars}.items()]
-    return Run(arguments, tuple(sizes.values()), tuple(held.scalars.values()), ", ".join(said))
+    scalars = tuple(held.scalars.values())
+    return Run(arguments, tuple(sizes.values()), scalars, ", ".join(said), operations(spec, held))
 
 
 def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: Any) -> Argument:

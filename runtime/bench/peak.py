@@ -144,18 +144,25 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
     >>> found.gflops > 0, [form.mnemonic for form in found.forms]
     (True, [...])
     """
-    found, types = _measurable(target), _types(type)
+    found, types = _measurable(target), types_of(type)
     key = found.name, types
     if not cached or key not in _cached:
         _cached[key] = _measure(found, types)
     return _cached[key]
 
 
-def _types(given: Any) -> Types:
+def types_of(given: Any) -> Types:
+    """Return the types that ``peak`` is asked for: of A and B, and of sums that are their own."""
     some = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (given, given)
     names = tuple(type_name(each) for each in some)
     default = accumulator(*names[:2])
     return names[:2] if names[2:] in ((), (default,)) else names
+
+
+def title_of(types: Types) -> str:
+    """Return the types in words."""
+    title = types[0] if types[0] == types[1] else " x ".join(types[:2])
+    return title + (f", sums in {types[2]}" if len(types) > 2 else "")
 
 
 def _sums(types: Types) -> str:
@@ -171,9 +178,7 @@ def _measure(target: Target, types: Types) -> Peak:
     for loop in loops:
         groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
     forms = tuple(_form(group, seconds, clock) for group in groups.values())
-    title = types[0] if types[0] == types[1] else " x ".join(types[:2])
-    title += f", sums in {types[2]}" if len(types) > 2 else ""
-    return Peak(target.name, title, max(form.gflops for form in forms), clock, forms)
+    return Peak(target.name, title_of(types), max(form.gflops for form in forms), clock, forms)
 
 
 def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form:
@@ -236,7 +241,7 @@ class PeakCall(NamedTuple):
 
 def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
     """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
-    found, types = _measurable(target), _types(type)
+    found, types = _measurable(target), types_of(type)
     loop = _best_loop(found, types)
     frame = _frame(found, types, loop.name)
     first, second, third = (dispatch.address(memory) for memory in frame.memory)
@@ -251,7 +256,7 @@ class Meter:
     """
 
     def __init__(self, target: Target, type: Any) -> None:
-        types = _types(type)
+        types = types_of(type)
         self.loop = _best_loop(target, types)
         self._frame = _frame(target, types, self.loop.name)
 
@@ -371,7 +376,33 @@ def peak_source(target: Target, types: Types) -> str:
         clock=_CLOCK,
         loops=list(_loops(target, types)),
         matrix=_unit(target, types),
+        called=True,
     )
+
+
+def program_context(target: Target, types: Types, *, alone: bool) -> dict[str, Any]:
+    """Return what templates of programs need to measure chains: all, or unless ``alone`` those of
+    the throughput.
+    """
+    held = _sums(types)
+    loops = [loop for loop in _loops(target, types) if alone or loop.chains > 1]
+    return {
+        "target": target,
+        "mode": target.mode,
+        "clock": _CLOCK,
+        "loops": loops,
+        "matrix": _unit(target, types),
+        "called": False,
+        "held": held,
+        "factor": 1 if is_integer(held) else 0.5,
+        "elements": _elements(target, held),
+        "title": title_of(types),
+    }
+
+
+def _elements(target: Target, held: str) -> int:
+    """Return how many elements of each array chains touch."""
+    return max(CHAINS) * target.of(held)[0].lanes * (target.matrix.rows if target.matrix else 1)
 
 
 def _unit(target: Target, types: Types) -> MatrixUnit | None:
@@ -393,7 +424,7 @@ def _frame(target: Target, types: Types, name: str) -> _Frame:
     held = _sums(types)
     if (unit := _unit(target, types)) is not None:
         session.ask_consent(unit.name, unit.consent)
-    size = max(CHAINS) * target.of(held)[0].lanes * (target.matrix.rows if target.matrix else 1)
+    size = _elements(target, held)
     memory = tuple(np.full(size, 1 if is_integer(held) else 0.5, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)
     words = [

@@ -15,7 +15,7 @@ from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.machine import host
 from tilewright.runtime.reference.arguments import Sample, Sampled, gain, sample
-from tilewright.spec.gemm import Gemm
+from tilewright.spec.gemm import Gemm, Spec
 
 from .peak import Meter
 
@@ -161,7 +161,11 @@ def _meter(kernel: Sampled) -> Meter | None:
 
 def flops(kernel: Sampled, held: Sample) -> int:
     """Floating-point operations of one call on ``held``."""
-    spec = kernel.spec
+    return operations(kernel.spec, held)
+
+
+def operations(spec: Spec, held: Sample) -> int:
+    """Return the floating-point operations of one call of a kernel of ``spec`` on ``held``."""
     if not isinstance(spec, Gemm):
         return 0
     sizes = {name: held.size(getattr(spec, name)) for name in "mnk"}

@@ -39,6 +39,7 @@ def test_no_kernel_needs_more_than_the_header_says(target: str, tmp_path: Path) 
         pytest.skip("no gcc for it")
     made = tw.library("lib", SPECS, targets=[target], jobs=1)
     folder, text = made.write(tmp_path), made.files["include/lib.h"]
+    most = 0
     for name in SPECS:
         about = text[text.index(f"/* lib_{name}\n") :]
         said = re.search(r"A call needs up to (\d+) KiB of stack\.", about)
@@ -46,7 +47,8 @@ def test_no_kernel_needs_more_than_the_header_says(target: str, tmp_path: Path) 
         needs = used(folder / f"src/{target}/{name}_{target}.c", target)
         assert needs <= 1024 * int(said[1]), name
         assert int(said[1]) <= 16 or needs > 1024 * int(said[1]) // 4, name
-    assert int(said[1]) > 64
+        most = max(most, int(said[1]))
+    assert most > 64
 
 
 def test_so_does_the_header_of_a_single_file() -> None:

@@ -1,0 +1,33 @@
+"""The peak as a C program of its own, for boards and simulators without Python."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from tilewright.emit.render import render
+from tilewright.generate import VERSION
+from tilewright.runtime.build.toolchain import program_commands, versioned
+from tilewright.runtime.machine import host
+
+from .peak import program_context, types_of
+
+
+def peak_program(target: str = "host", type: Any = "f32", *, file: str = "peak.c") -> str:
+    """Return the C of a static program that prints what ``peak`` measures: throughput and latency.
+
+    ``type`` is as in ``peak``; ``file`` is what the program will be called. The target need not run
+    here. TargetError where it has no products of the type.
+    """
+    found = host.resolve(target)
+    commands = program_commands(found, file, file.removesuffix(".c"))
+    return render(
+        "peak/program.c.j2",
+        version=VERSION,
+        commands={
+            versioned(found, family): shlex.join(command) for family, command in commands.items()
+        },
+        versions=bool(found.compilers),
+        length=found.length,
+        **program_context(found, types_of(type), alone=True),
+    )
