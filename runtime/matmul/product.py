@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
@@ -14,7 +13,7 @@ from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.bound_sizes import strided
 from tilewright.runtime.call.overlap import disjoint
-from tilewright.runtime.call.scalars import is_number
+from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, operands_of
@@ -22,6 +21,7 @@ from tilewright.spec.types import accumulator
 
 from .across import as_it_lies, copied
 from .arrays import contiguous_axis, type_of
+from .asked import asked_for, routes_of
 from .constant import PackedB, product_with
 from .families import (
     Axes,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+#: What alpha, beta and target are where a call leaves them out: the usual call is known by these.
+_ONE, _ZERO, _HOST = 1, 0, "host"
 #: Bytes that a copy of a part of an operand may take, where its strides are ones no kernel reads.
 COPIED = 8 << 20
 
@@ -116,19 +118,19 @@ def matmul(
     array([[3., 3., 3.], [3., 3., 3.]], dtype=float16)
     """
     if (
-        alpha == 1 and beta == 0 and epilogue is None and threads is None
-        and not deterministic and target == "host" and not operands and type(b) is not PackedB
+        alpha is _ONE and beta is _ZERO and epilogue is None and threads is None
+        and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
             out = _new(a, b)
         if out is not None and _usual.decide((a, b, out)) == 0:
             return out
         return _general(a, b, out, {}, _USUAL)
-    reads = not _is(beta, 0)
-    scaled = reads or not _is(alpha, 1)
-    options, routes = _asked_for(scaled, reads, epilogue, threads, bool(deterministic), target)
-    if routes is not None and (type(b) is not PackedB or _serves(b, a, options)):
-        made = _new(a, b) if out is None and not reads else out
+    reads = bool(check_number("beta", beta) != 0)
+    scaled = bool(check_number("alpha", alpha) != 1) or reads
+    options, routes = asked_for(scaled, reads, epilogue, threads, deterministic, target)
+    if type(b) is not PackedB or _serves(b, a, options):
+        made = _new(a, b) if out is None and routes.reads_out is None else out
         factor = b.matrix if type(b) is PackedB else b
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
@@ -137,55 +139,11 @@ def matmul(
     return _general(a, b, out, named, options)
 
 
-def _is(value: Any, number: int) -> bool:
-    return is_number(value) and bool(value == number)
-
-
-def _count(threads: Any) -> int | None:
-    if threads is None or (type(threads) is int and 1 <= threads <= 4096):
-        return threads
-    raise ArgumentValueError(
-        "threads is how many there are at most", got=threads, expected="1 to 4096, or None"
-    )
-
-
 # --- the usual call ----------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _routes_of(options: Options) -> Routes:
-    """What C knows of products with these options."""
-    return Routes(options)
-
-
-_USUAL = Options()
-_usual = _routes_of(_USUAL)
-#: Options and what C knows of their products, by what a call asks for.
-_asked: dict[tuple[Any, ...], tuple[Options, Routes | None]] = {}
-#: How many are remembered.
-_ASKED = 256
-
-
-def _asked_for(
-    scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: bool, target: str
-) -> tuple[Options, Routes | None]:
-    """The options of a call, and what C knows of its products: nothing, of no epilogue of ours.
-
-    An epilogue is known by where it lies, which takes a fraction of what comparing it would: it
-    lies there as long as its options are remembered.
-    """
-    key = (scaled, reads, id(epilogue), threads, type(threads), deterministic, target)
-    found = _asked.get(key)
-    if found is None:
-        options = Options(scaled, reads, epilogue, _count(threads), deterministic, target)
-        legal = epilogue is None or isinstance(epilogue, Expression)
-        found = options, _routes_of(options) if legal else None
-        if len(_asked) >= _ASKED:
-            _asked.clear()
-        _asked[key] = found
-    return found
-
-
+#: What no argument beside the arrays is asked for, and what C knows of such products.
+_USUAL, _usual = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: What makes results of a shape, by the type of a, and then by its dtype and what b holds.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
@@ -270,9 +228,9 @@ def _product(
     shape, product = _shapes(a, b)
     made = out
     if out is None:
-        if options.reads:
+        if (reason := routes_of(options).reads_out) is not None:
             raise ArgumentTypeError(
-                "beta is not 0, so out is read", got=f"beta={named['beta']}, no out", hint="out=c"
+                f"{reason}, so out is read", got="no out", expected="an array", hint="out=c"
             )
         made = empty(given[0], shape, accumulator(*types))
         out = as_array(made, "out")
@@ -403,7 +361,7 @@ class _One:
         self.compute: Callable[[Array, Array, Array], None] = (
             self._compute
             if packed is None
-            else product_with(packed, types, options, named, _routes_of(options))
+            else product_with(packed, types, options, named, routes_of(options))
         )
 
     def stack(self, a: Array, b: Array, out: Array) -> None:
@@ -483,7 +441,7 @@ class _One:
         self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]
     ) -> Routes | None:
         """Have C call the kernel for products such as ``one``; None where it does not."""
-        table, sizes = _routes_of(self.options), family.sizes
+        table, sizes = routes_of(self.options), family.sizes
         narrow = as_it_lies(sizes, *one) if self._copies and not sizes.stacked else sizes
         if narrow is None:
             return None

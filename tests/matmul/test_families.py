@@ -320,7 +320,7 @@ for dtype in (np.float32, np.float64):
         for x, out in ((a[:, :1].copy(), None), (a, loose), (a, None)):
             found = tw.matmul(x, b, out, threads=1)
             assert np.allclose(found, x.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-5)
-table = product._routes_of(product.Options(threads=1))
+table = product.routes_of(product.Options(threads=1))
 print(*(f"{each.types[0]}:{each.sizes.tiny}" for each, _ in table._known if each.sizes.cube))
 """
 

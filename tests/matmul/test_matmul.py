@@ -170,9 +170,6 @@ def test_threads(rng: np.random.Generator) -> None:
     a, b = whole(rng, (250, 200)), whole(rng, (200, 240))
     for threads in (None, 1, 2, 3):
         np.testing.assert_array_equal(tw.matmul(a, b, threads=threads), exact(a, b))
-    for wrong in (0, -1, 1.5, "2", True):
-        with pytest.raises(ArgumentValueError, match="threads is how many"):
-            tw.matmul(a, b, threads=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.twice
