@@ -21,14 +21,17 @@ from tilewright.spec.types import accumulator, is_integer, type_name
 
 from .arrays import ORDERS, contiguous_axis, type_of
 from .families import (
+    FIXED_STEPS,
     PARALLEL_WORK,
     UNBOUNDED,
     Class,
     Family,
     Options,
     call_product,
+    class_of,
     output_of,
 )
+from .target_facts import in_matrices
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -146,11 +149,15 @@ class _Kind(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _kernel(kind: _Kind, parallel: bool) -> Kernel:
-    (a, b, written), (k, n), options = kind.types, kind.shape, kind.options
+    return compile(_spec(kind), _schedule(kind, parallel), kind.options.target)
+
+
+def _spec(kind: _Kind) -> Gemm:
+    (a, b, written), (k, n) = kind.types, kind.shape
     given: dict[str, Any] = output_of(
-        a, b, Matrix(type_name(written), ORDERS[kind.out_axis]), options
+        a, b, Matrix(type_name(written), ORDERS[kind.out_axis]), kind.options
     )
-    spec = Gemm(
+    return Gemm(
         dim("m"),
         n,
         k,
@@ -159,10 +166,23 @@ def _kernel(kind: _Kind, parallel: bool) -> Kernel:
         lda=dim("lda"),
         **given,
     )
-    split: Literal[1] | None = 1 if options.deterministic else None
+
+
+def _schedule(kind: _Kind, parallel: bool) -> Schedule:
+    """Return how: deterministic, as the same product of a B that is not packed sums it."""
+    (k, n), options = kind.shape, kind.options
     threads = options.threads if parallel else None
     loops = "MNk" if parallel and options.threads is None else None
-    return compile(spec, Schedule(loops=loops, threads=threads, k_split=split), options.target)
+    if not options.deterministic or kind.quantized is not None:
+        split: Literal[1] | None = 1 if options.deterministic else None
+        return Schedule(loops=loops, threads=threads, k_split=split)
+    in_blocks = k > FIXED_STEPS and class_of(1, n, k, kind.types, options).shape == "blocks"
+    if not in_blocks or in_matrices(*kind.types[:2], options.target):
+        loops = "MNk" if parallel else "nmk"  # of matrices no K is cut
+        return Schedule(loops=loops, threads=threads, k_split=1, vectorize="n")
+    equal = {"k": -(-k // -(-k // FIXED_STEPS))}
+    loops = "kMNk" if parallel else "knmk"
+    return Schedule(loops=loops, block=equal, threads=threads, k_split=1, vectorize="n")
 
 
 def _family(kind: _Kind, parallel: bool) -> Family:

@@ -78,8 +78,6 @@ def test_large_products_are_packed() -> None:
     assert class_of(*turned(least), F32, Options(), (0, 0, 0)).shape == "thin"
     assert class_of(*least, F32, Options(), ROWS).shape == "blocks", "A lies across K"
     assert class_of(*turned(least), F32, Options(), COLUMNS).shape == "blocks"
-    same = {class_of(*least, F32, Options(deterministic=True), axes) for axes in (ROWS, (1, 1, 1))}
-    assert len(same) == 1, "how a row is summed must not depend on how many lie beside it"
     longer = (MANY_ROWS + 1, THIN + 1, least[2])
     assert class_of(*longer, F32, Options()).shape == "blocks"
     assert class_of(*turned(longer), F32, Options(), COLUMNS).shape == "blocks"
