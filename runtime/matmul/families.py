@@ -350,13 +350,16 @@ class _Bounds(NamedTuple):
 
 
 def stack_class_of(
-    m: int, n: int, k: int, count: int, types: tuple[str, str, str], options: Options, tight: bool
-) -> Class | None:
+    m: int, n: int, k: int, count: int, types: tuple[str, str, str], options: Options, c: int, *,
+    tight: bool,
+) -> Class | None:  # fmt: skip
     """The class of a stack of ``count`` products; None where they are computed one by one.
 
-    ``tight``: each matrix lies in one piece. Threads take products, not parts of them.
+    ``c`` is the axis along which lines of C are contiguous. ``tight``: each matrix lies in one
+    piece. Threads take products, not parts of them.
     """
-    one = class_of(m, n, k, types, options._replace(threads=1))  # whose axes have nothing turned
+    axes = 0, 1, c  # of which no operand is turned
+    one = class_of(m, n, k, types, options._replace(threads=1), axes)
     if one.shape in ("thin", "blocks"):
         return None
     plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
@@ -403,7 +406,10 @@ def spec_of(family: Family) -> Gemm:
 
 
 def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
-    """What C's rows and columns are to the kernel: it may count on there being few."""
+    """What C's rows and columns are to the kernel: it may count on there being few.
+
+    A limit that the class does not keep is none.
+    """
     sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
     most = [NEAR_LINES if limit == NEAR_LINES else None for limit in sizes.most[:2]]
     if sizes.shape in ("turned", "across"):
@@ -418,7 +424,10 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:
         most[across] = MANY_ROWS - 1
-    m, n = (dim(name, max=limit) for name, limit in zip("mn", most, strict=True))
+    kept = [
+        None if limit is None or sizes.most[i] > limit else limit for i, limit in enumerate(most)
+    ]
+    m, n = (dim(name, max=limit) for name, limit in zip("mn", kept, strict=True))
     return 1 if sizes.shape.startswith("row") else m, 1 if sizes.shape.startswith("column") else n
 
 

@@ -378,7 +378,9 @@ class _One:
         """Whether C computed all of it, by a kernel that it may only now know."""
         if self.packed or not (_readable(a) and _readable(b) and _readable(out)):
             return False
-        family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out))
+        axis = contiguous_axis(out)
+        assert axis is not None
+        family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out, axis))
         kernel = kernel_of(family)
         table = self._told(family, kernel, (a[0], b[0], out[0]))
         if table is not None and table.run((a, b, out), self.operands, self.scalars):
@@ -388,15 +390,18 @@ class _One:
         call_product(kernel, a, b, out, self.named)
         return True
 
-    def _stack_class(self, a: Array, b: Array, out: Array) -> Class | None:
-        """The class of a stack; None where its products are computed one by one."""
+    def _stack_class(self, a: Array, b: Array, out: Array, axis: int) -> Class | None:
+        """The class of a stack; None where its products are computed one by one.
+
+        Lines of C are contiguous along ``axis``.
+        """
         steps = [(x.strides[0], x.itemsize) for x in (a, b, out)]
         if _has_operand(self.options, "full") or any(s < 0 or s % item for s, item in steps):
             return None
         tight = all(_tight(x) for x in (a, b, out))
         sizes = *a.shape[1:], b.shape[2]
         m, k, n = sizes
-        return stack_class_of(m, n, k, len(out), self.types, self.options, tight)
+        return stack_class_of(m, n, k, len(out), self.types, self.options, axis, tight=tight)
 
     def _family(self, a: Array, b: Array, out: Array, sizes: Class | None = None) -> Family:
         (m, k), n = a.shape, b.shape[1]

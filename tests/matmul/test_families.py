@@ -330,7 +330,7 @@ def test_stacks_of_cubes_have_kernels_of_their_own_whatever_came_before() -> Non
 
 def test_tiny_stacks_are_of_one_class() -> None:
     def found(m: int, n: int, k: int, tight: bool = True, options: Options = Options()) -> Class:  # noqa: B008
-        made = stack_class_of(m, n, k, 1000, F32, options, tight)
+        made = stack_class_of(m, n, k, 1000, F32, options, 1, tight=tight)
         assert made is not None
         return made
 
