@@ -48,7 +48,7 @@ def asked_for(
     if found is None:
         options = Options(
             scaled, reads, _epilogue(epilogue), _threads(threads), _flag(deterministic),
-            _target(target),
+            check_target(target),
         )  # fmt: skip
         found = options, routes_of(options), epilogue
         if len(_asked) >= _ASKED:
@@ -97,8 +97,11 @@ def _flag(given: Any) -> bool:
     return bool(given)
 
 
-def _target(given: Any) -> str:
-    """Return the name of a target, as given: "host" stays "host"."""
+def check_target(given: Any) -> str:
+    """Return the name of a target, as given: "host" stays "host".
+
+    ArgumentTypeError unless it is a string, TargetError for an unknown one.
+    """
     if not isinstance(given, str):
         raise ArgumentTypeError(
             "target must be the name of a target",

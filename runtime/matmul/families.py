@@ -34,15 +34,13 @@ from tilewright.spec.schedule import (
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
-from .arrays import ORDERS
+from .arrays import ORDERS, SUMS
 from .target_facts import few_along_k, second_cache
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
-#: What C may be where it is no more than the sum: as ``Gemm`` has it.
-_SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 #: Multiply-adds from which on a product is offered to several threads: waking one takes as long as
 #: a million of them, or several.
 PARALLEL_WORK = 1 << 23
@@ -448,7 +446,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     Where there is a D and beta is not 0, C is the same array: ``outputs_of`` passes it as both.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    sums = options.epilogue is None and out.type in _SUMS[accumulator(a, b)]
+    sums = options.epilogue is None and out.type in SUMS[accumulator(a, b)]
     if sums or options.reads:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
@@ -17,12 +20,13 @@ from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, operands_of
-from tilewright.spec.types import accumulator
+from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
-from .arrays import contiguous_axis, type_of
+from .arrays import contiguous_axis, factors, held_as, type_of
 from .asked import asked_for, routes_of
 from .constant import PackedB, product_with
+from .empty import computed as empty_product
 from .families import (
     Axes,
     Class,
@@ -42,6 +46,8 @@ Array = np.ndarray[Any, Any]
 
 #: What alpha, beta and target are where a call leaves them out: the usual call is known by these.
 _ONE, _ZERO, _HOST = 1, 0, "host"
+#: Most bytes of an array.
+MAX_BYTES = (1 << 63) - 1
 #: Bytes that a copy of a part of an operand may take, where its strides are ones no kernel reads.
 COPIED = 8 << 20
 
@@ -158,7 +164,12 @@ def _new(a: Any, b: Any) -> Any:
     """A new output of two arrays that fit; None where Python has to look closer."""
     make = _maker_of(a, b)
     shape = None if make is None else _new_shape(a, b)
-    return None if make is None or shape is None else make(shape)
+    if make is None or shape is None:
+        return None
+    try:
+        return make(shape)
+    except (ValueError, RuntimeError):  # it is too large
+        return None
 
 
 def _maker_of(a: Any, b: Any) -> Maker | None:
@@ -220,32 +231,50 @@ def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
     """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
-    types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
+    given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
-        packed.check(types[0])
+        packed.check(given_types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
     shape, product = _shapes(a, b)
-    made = out
+    made, types = out, given_types
+    if packed is None:
+        types = factors(*types, None if out is None else type_of(out, "out"))
+    sums, reason = accumulator(*types), routes_of(options).reads_out
     if out is None:
-        if (reason := routes_of(options).reads_out) is not None:
+        if reason is not None:
             raise ArgumentTypeError(
                 f"{reason}, so out is read", got="no out", expected="an array", hint="out=c"
             )
-        made = empty(given[0], shape, accumulator(*types))
+        made = _made(given[0], shape, sums)
         out = as_array(made, "out")
-    _remember(given[0], given[1], accumulator(*types))
+    _remember(given[0], given[1], sums)
     result = _checked_out(out, shape)
-    written = type_of(result, "out")
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
-    one = _One((*types, written), options, named, packed)
+    written = type_of(result, "out")
+    held = (*types, held_as(sums, written, options))
+    nothing = 0 in (result.size, a.shape[-1])
+    if nothing and empty_product(held, written, options, named, (a, b, result)):
+        return made
+    one = _One(held, written, options, named, packed)
+    if packed is None:
+        a, b = (_of_type(x, type_) for x, type_ in zip((a, b), types, strict=True))
     for x, y, z in _broadcast(
         a, b, result, product, alike=not _has_operand(options, "row", "full")
     ):
         one.stack(x, y, z)
     return made
+
+
+def _made(like: Any, shape: tuple[int, ...], type_: str) -> Any:
+    """A new output; ArgumentValueError if it has more bytes than can be addressed."""
+    if prod(shape) * ITEMSIZE[type_] > MAX_BYTES:
+        raise ArgumentValueError(
+            "matmul: the result is too large", got=shape, expected=f"at most {MAX_BYTES} bytes"
+        )
+    return empty(like, shape, type_)
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -265,15 +294,23 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
             got=f"a {a.shape}, b {b.shape}: {a.shape[-1]} is not {depth}",
             expected="(..., m, k) and (..., k, n)",
         )
-    try:
-        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
+    stack = _stack_shape(a.shape[:-2], b.shape[:-2])
+    if stack is None:
         raise ArgumentValueError(
             "matmul: stacks of matrices could not be broadcast together",
             got=f"a {a.shape[:-2]} of {a.shape[-2:]}, b {b.shape[:-2]} of {b.shape[-2:]}",
             expected="equal dimensions before the last two, or 1",
-        ) from None
+        )
     return (*stack, *rows, *columns), stack
+
+
+def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of both as numpy broadcasts it, of any number of axes; None where it does not."""
+    short, long = sorted((a, b), key=len)
+    pairs = [*zip((1,) * (len(long) - len(short)) + short, long, strict=True)]
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        return None
+    return tuple(y if x == 1 else x for x, y in pairs)
 
 
 def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
@@ -340,21 +377,31 @@ def _without_axis(x: Array, axis: int) -> Array:
     return strided(x, shape, (*x.strides[:axis], *x.strides[axis + 1 :]))
 
 
+def _of_type(x: Array, type_: str) -> Array:
+    """``x`` as elements of ``type_``, unless that would be a large copy."""
+    if x.dtype == loaded(type_) or x.size * ITEMSIZE[type_] > COPIED:
+        return x
+    return x.astype(loaded(type_))
+
+
 class _One:
     """A product of matrices as often as a call needs it: with the same types and options.
 
-    ``named`` are the arguments that kernels take by name; where there are arrays among them,
-    operands are not copied part by part. ``packed`` stands in place of every b.
+    ``types`` are those that kernels multiply and write; an ``out`` of another type, ``written``, is
+    converted. ``named`` are the arguments that kernels take by name; where there are arrays among
+    them, operands are not copied part by part. ``packed`` stands in place of every b.
     """
 
     def __init__(
         self,
         types: tuple[str, str, str],
+        written: str,
         options: Options,
         named: dict[str, Any],
         packed: PackedB | None,
     ) -> None:
         self.types, self.options, self.named = types, options, named
+        self.written, self.reads = written, routes_of(options).reads_out is not None
         self.operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
         self.scalars = (named["alpha"], named["beta"]) if options.scaled else ()
         self.packed = packed
@@ -376,7 +423,7 @@ class _One:
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
-        if self.packed or not (_readable(a) and _readable(b) and _readable(out)):
+        if self.packed or not all(self._takes(x, i) for i, x in enumerate((a, b, out))):
             return False
         axis = contiguous_axis(out)
         assert axis is not None
@@ -411,19 +458,37 @@ class _One:
 
     def product(self, a: Array, b: Array, out: Array) -> None:
         """One product; operands that no kernel reads are copied part by part."""
-        if not _readable(out):
+        if not self._takes(out, 2):
             for part in self._parts(out, 0):
-                copied = np.array(out[part], order="C")
+                copied = self._held(out[part])
                 self.product(a[part], b, copied)
-                out[part] = copied
-        elif not _readable(a):
+                self._write(copied, out[part])
+        elif not self._takes(a, 0):
             for part in self._parts(a, 0):
-                self.product(np.array(a[part], order="C"), b, out[part])
-        elif not self.packed and not _readable(b):
+                self.product(np.array(a[part], loaded(self.types[0]), order="C"), b, out[part])
+        elif not self.packed and not self._takes(b, 1):
             for part in self._parts(b, 1):
-                self.product(a, np.array(b[:, part], order="C"), out[:, part])
+                copied = np.array(b[:, part], loaded(self.types[1]), order="C")
+                self.product(a, copied, out[:, part])
         else:
             self.compute(a, b, out)
+
+    def _takes(self, x: Array, i: int) -> bool:
+        """Whether kernels use the array that is their a, b or out where it lies."""
+        return _readable(x) and x.dtype == loaded(self.types[i])
+
+    def _held(self, out: Array) -> Array:
+        """A new array in which a kernel writes ``out``, with its elements if it reads them."""
+        held, written = self.types[2], self.written
+        if not self.reads:
+            return np.empty(out.shape, loaded(held))
+        if held == written:
+            return np.array(out, order="C")
+        return encode(decode(out, written), held)
+
+    def _write(self, held: Array, out: Array) -> None:
+        same = self.types[2] == self.written
+        out[...] = held if same else encode(decode(held, self.types[2]), self.written)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
         turned = copied(a, b, out, reads=self.options.reads) if self._copies else None

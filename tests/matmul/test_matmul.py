@@ -11,7 +11,7 @@ import pytest
 from support.processes import python
 
 import tilewright as tw
-from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError
 
 Array = np.ndarray[Any, Any]
 SIZES = [(5, 3, 7), (1, 9, 4), (9, 1, 4), (1, 1, 1), (0, 3, 2), (3, 0, 2), (3, 2, 0), (33, 50, 65)]
@@ -194,12 +194,10 @@ def test_what_does_not_fit_is_said_as_numpy_says_it() -> None:
         tw.matmul(a, np.ma.masked_array(a.T))
     with pytest.raises(ArgumentTypeError, match="a has a type"):
         tw.matmul(a.astype("i4"), a.T)
-    with pytest.raises(SpecError, match=r"(?s)no product of these types.*a=u16, b=f32"):
+    with pytest.raises(ArgumentTypeError, match=r"(?s)integers by integers.*a of uint16.*float32"):
         tw.matmul(a.astype("u2"), a.T)
     with pytest.raises(ArgumentTypeError, match="a has a type"):
         tw.matmul(a.astype(">f4"), a.T)
-    with pytest.raises(SpecError, match="no product of these types"):
-        tw.matmul(a.astype("f8"), a.T)
 
 
 def test_out_is_refused_before_anything_is_written(rng: np.random.Generator) -> None:
@@ -284,14 +282,14 @@ def test_what_cannot_be_packed_or_multiplied_with_it_is_said(rng: np.random.Gene
         tw.pack(y[0])
     with pytest.raises(ArgumentTypeError, match="b must be a numpy array"):
         tw.pack([[1.0]])
-    with pytest.raises(SpecError, match="no product of these types"):
+    with pytest.raises(ArgumentTypeError, match="integers by integers"):
         tw.pack(y, a="s8")
     packed = tw.pack(y)
     with pytest.raises(ArgumentTypeError, match=r"(?s)packed for another type.*a='f16'"):
         tw.matmul(whole(rng, (9, 8), "f2"), packed)
     with pytest.raises(ArgumentValueError, match="a has another number of columns"):
         tw.matmul(y, packed)
-    with pytest.raises(SpecError, match="packed for another target"):
+    with pytest.raises(ArgumentValueError, match="packed for another target"):
         tw.matmul(whole(rng, (9, 8)), packed, target="scalar")
 
 
