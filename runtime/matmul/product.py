@@ -216,6 +216,8 @@ def _remember(a: Any, b: Any, type_: str) -> None:
 def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
     """A call whose arrays, or options, C has not decided."""
     given = a, b, out
+    if _in_copies(given, named, options):
+        return out
     a, b, written = (
         x if isinstance(x, PackedB) else as_array(x, name)
         for x, name in zip(given, ("a", "b", "out"), strict=True)
@@ -225,6 +227,29 @@ def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) 
         if type(x) is not np.ndarray:
             learn(x)
     return finished(given[0], result) if out is None else out
+
+
+def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) -> bool:
+    """Whether C computed a product of arrays that only their addresses keep from it, in copies."""
+    if any(type(x) is not np.ndarray or x.nbytes > COPIED for x in given):
+        return False
+    (a, b, out), aligned = given, [x.flags.aligned for x in given]
+    if all(aligned) or not (out.flags.writeable and out.flags.forc):
+        return False
+    if np.may_share_memory(a, out) or np.may_share_memory(b, out):
+        return False
+    routes = routes_of(options)
+    copies = [
+        x if fits else np.array(x, order="K") for x, fits in zip((a, b), aligned[:2], strict=True)
+    ]
+    held = out
+    if not aligned[2]:
+        held = np.empty_like(out) if routes.reads_out is None else np.array(out, order="K")
+    if not routes.run((*copies, held), *_apart(named, options)):
+        return False
+    if held is not out:
+        out[...] = held
+    return True
 
 
 def _product(
@@ -384,6 +409,14 @@ def _of_type(x: Array, type_: str) -> Array:
     return x.astype(loaded(type_))
 
 
+def _apart(named: dict[str, Any], options: Options) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The operands of an epilogue, and alpha and beta where a call has them."""
+    if not options.scaled:
+        return named, ()
+    operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
+    return operands, (named["alpha"], named["beta"])
+
+
 class _One:
     """A product of matrices as often as a call needs it: with the same types and options.
 
@@ -402,8 +435,7 @@ class _One:
     ) -> None:
         self.types, self.options, self.named = types, options, named
         self.written, self.reads = written, routes_of(options).reads_out is not None
-        self.operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
-        self.scalars = (named["alpha"], named["beta"]) if options.scaled else ()
+        self.operands, self.scalars = _apart(named, options)
         self.packed = packed
         self.compute: Callable[[Array, Array, Array], None] = (
             self._compute
@@ -465,10 +497,11 @@ class _One:
                 self._write(copied, out[part])
         elif not self._takes(a, 0):
             for part in self._parts(a, 0):
-                self.product(np.array(a[part], loaded(self.types[0]), order="C"), b, out[part])
+                copied = np.array(a[part], loaded(self.types[0]), order="K")
+                self.product(copied, b, out[part])
         elif not self.packed and not self._takes(b, 1):
             for part in self._parts(b, 1):
-                copied = np.array(b[:, part], loaded(self.types[1]), order="C")
+                copied = np.array(b[:, part], loaded(self.types[1]), order="K")
                 self.product(a, copied, out[:, part])
         else:
             self.compute(a, b, out)
@@ -481,9 +514,9 @@ class _One:
         """A new array in which a kernel writes ``out``, with its elements if it reads them."""
         held, written = self.types[2], self.written
         if not self.reads:
-            return np.empty(out.shape, loaded(held))
+            return np.empty_like(out, loaded(held))
         if held == written:
-            return np.array(out, order="C")
+            return np.array(out, order="K")
         return encode(decode(out, written), held)
 
     def _write(self, held: Array, out: Array) -> None:

@@ -14,7 +14,14 @@ import tilewright as tw
 from tilewright.runtime.call.argument_checks import check
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.matmul import constant, families, product, routes
-from tilewright.runtime.matmul.families import Family, Options, class_of, spec_of, stack_class_of
+from tilewright.runtime.matmul.families import (
+    Axes,
+    Family,
+    Options,
+    class_of,
+    spec_of,
+    stack_class_of,
+)
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Dim
@@ -23,6 +30,7 @@ Array = np.ndarray[Any, Any]
 SIDES, DEPTHS = (1, 2, 7, 17, 31, 66, 300, 2000), (1, 7, 76, 4096)
 SIZES = [*itertools.product(SIDES, SIDES, DEPTHS)]
 TYPES = [("f32",) * 3, ("bf16", "bf16", "f32")]
+AXES: list[Axes] = list(itertools.product((0, 1), repeat=3))
 OPTIONS = [
     Options(target="avx2"), Options(threads=1, target="avx512"),
     Options(deterministic=True, target="avx2"), Options(threads=2, target="amx"),
@@ -53,7 +61,7 @@ def test_no_class_is_larger_than_the_limits_of_its_kernel(
     types: tuple[str, str, str], options: Options
 ) -> None:
     found = set()
-    for axes in itertools.product((0, 1), repeat=3):
+    for axes in AXES:
         for sizes in SIZES:
             found.add((axes, class_of(*sizes, types, options, axes)))
             for tight in (True, False):
@@ -112,6 +120,7 @@ def lying(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array
 def test_every_route_of_calls(table: Quiet) -> None:
     rng = np.random.default_rng(46)
     dtypes = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int8]
+    options = [{}, {}, {"threads": 1}, {"deterministic": True}, {"alpha": 2.0}]
     for _ in range(400):
         m, n, k = (int(rng.choice([1, 2, 4, 9, 31, 40, 66, 150])) for _ in "mnk")
         stack = [(), (), (3,), (2, 3)][rng.integers(4)]
@@ -122,7 +131,7 @@ def test_every_route_of_calls(table: Quiet) -> None:
         sums = np.float64 if dtype is np.float64 else np.int32 if dtype is np.int8 else np.float32
         shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         out = lying(rng, (*shape, m, n), sums)
-        more = [{}, {}, {"threads": 1}, {"deterministic": True}, {"alpha": 2.0}][rng.integers(5)]
+        more: dict[str, Any] = options[rng.integers(len(options))]
         tw.matmul(a, b, out, **more)
     assert len(TOLD) > 400 and len({each.spec for each in TOLD}) > 40
 

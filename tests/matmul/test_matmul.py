@@ -103,6 +103,32 @@ def test_an_operand_that_no_kernel_reads_is_copied_in_parts(
 
 
 @pytest.mark.twice
+@pytest.mark.parametrize("options", [{}, {"alpha": 2.0, "beta": 3.0}], ids=["plain", "scaled"])
+def test_addresses_that_no_element_begins_at(
+    options: dict[str, float], rng: np.random.Generator
+) -> None:
+    """The second time C computes them, in copies; nothing beside ``out`` is written."""
+
+    def off(shape: tuple[int, ...]) -> Array:
+        bytes_ = np.zeros(4 * shape[0] * shape[1] + 2, "u1")
+        return bytes_[1:-1].view("f4").reshape(shape)
+
+    x, y = whole(rng, (9, 5)), whole(rng, (5, 7))
+    a, b, out = off((9, 5)), off((5, 7)), off((7, 9)).T
+    a[...], b[...] = x, y
+    assert not a.flags.aligned
+    expected = options.get("alpha", 1) * exact(x, y) + options.get("beta", 0)
+    for arrays in ((a, b, out), (x, b, out), (a, y, np.ones((9, 7), "f4")), (a, b, out)):
+        for _ in range(2):
+            arrays[2][...] = 1
+            assert tw.matmul(*arrays, **options) is arrays[2]  # type: ignore[call-overload]
+            np.testing.assert_array_equal(arrays[2], expected)
+    square = off((6, 6))
+    with pytest.raises(ArgumentValueError, match="shares memory with a"):
+        tw.matmul(square, np.zeros((6, 6), "f4"), square)
+
+
+@pytest.mark.twice
 @pytest.mark.parametrize(
     "shapes",
     [

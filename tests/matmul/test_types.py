@@ -137,7 +137,7 @@ def test_products_of_nothing_compile_nothing() -> None:
         for a, b in shapes:
             expected = np.matmul(*of(a, b, "f8"))
             for more in ({}, {"threads": 1}, {"alpha": 2}, {"deterministic": True}):
-                found = tw.matmul(*of(a, b, dtype), **more)  # type: ignore[call-overload]
+                found = tw.matmul(*of(a, b, dtype), **more)
                 assert (found.shape, found.dtype) == (expected.shape, np.dtype(made))
                 np.testing.assert_array_equal(found, expected)
 
