@@ -41,6 +41,16 @@ def _shown(value: object) -> str | None:
         return f"a value of type {type(value).__name__} that cannot be printed"
 
 
+def described(value: object) -> str:
+    """Return the type of a wrong value and how it prints, cut short.
+
+    >>> described(b"12")
+    "bytes: b'12'"
+    """
+    text = repr(value) if isinstance(value, str | None) else _shown(value)
+    return f"{type(value).__name__}: {text:.60}"
+
+
 class TilewrightError(Exception):
     """Root of all errors raised by tilewright.
 

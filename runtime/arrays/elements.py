@@ -89,6 +89,10 @@ def in_range(values: Array, type_: str) -> Array:
 def encode(values: Any, type_: str) -> Array:
     """A new array of ``type_`` that holds what is nearest to ``values``."""
     values = np.asarray(values)
+    if type_ == "s64" and values.dtype.kind == "f":
+        high = INTEGERS[type_][1]  # no double is the greatest: the next one is beyond
+        inside = nearest(np.where(values < high, values, 0), type_).astype(np.int64)
+        return np.where(values >= high, high, inside)
     if type_ not in _SMALL:
         with np.errstate(over="ignore"):
             return nearest(values, type_).astype(preferred(type_))

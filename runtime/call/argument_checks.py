@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, described
 from tilewright.runtime.arrays.dtypes import FOREIGN, accepts, title
 from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.arrays.views import (
@@ -380,7 +380,7 @@ def describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         masked = "masked " if is_masked(value) else ""
         return f"{masked}{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"
-    return f"{type(value).__name__}: {value!r:.60}"
+    return described(value)
 
 
 def _array(parameter: ArrayParameter, array: Any, name: str) -> None:

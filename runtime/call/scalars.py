@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, described
 from tilewright.runtime.arrays.dtypes import FOREIGN, accepts
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, ScalarParameter
@@ -34,6 +34,18 @@ def is_number(value: Any) -> bool:
     return isinstance(value, np.generic) and type(value).__module__ == "ml_dtypes"
 
 
+def check_number(name: str, value: Any) -> Any:
+    """Return ``value``; ArgumentTypeError, about the argument ``name``, unless it is a number."""
+    if is_number(value):
+        return value
+    raise ArgumentTypeError(
+        f"{name} must be a Python number",
+        got=described(value),
+        expected="one real number, and no bool",
+        hint=f"int({name})" if isinstance(value, bool | np.bool_) else None,
+    )
+
+
 def is_double(value: Any) -> bool:
     """Whether ``value`` is Python's, and C's double of it is the same number."""
     return type(value) is float or (type(value) is int and abs(value) <= _WHOLE)
@@ -51,12 +63,7 @@ def factor(parameter: ScalarParameter, value: Any) -> float:
     """Alpha or beta as C takes it, a double; whole and of 32 bits where sums are integers."""
     if type(value) is float and not is_integer(parameter.type):
         return value
-    if not is_number(value):
-        raise ArgumentTypeError(
-            f"{parameter.name} must be a Python number",
-            got=f"{type(value).__name__}: {value!r:.60}",
-        )
-    value = _plain(value)
+    value = _plain(check_number(parameter.name, value))
     if is_integer(parameter.type):
         return float(_whole(parameter.name, "s32", value))
     return _double(parameter.name, value)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError
 from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
+from tilewright.spec.expression import is_integer_additions
 from tilewright.spec.operands import Order
-from tilewright.spec.types import INPUTS, TYPES
+from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
+
+if TYPE_CHECKING:
+    from .families import Options
 
 #: What ``contiguous_axis`` finds, as numpy calls it.
 ORDERS: tuple[Order, Order] = ("F", "C")
+#: What C may be where it is no more than the sum: as ``Gemm`` has it.
+SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
@@ -56,9 +63,75 @@ def _named(dtype: np.dtype[Any], name: str) -> str:
         found = next((t for t in known if TYPES[t].numpy == dtype.name), None)
         if found is not None:
             return found
+    told = "written" if name == "out" else "multiplied"
     raise ArgumentTypeError(
-        f"{name} has a type that is not multiplied",
+        f"{name} has a type that is not {told}",
         got=dtype.str if not dtype.isnative else dtype.name,
         expected=", ".join(TYPES[t].numpy for t in known),
-        hint="astype(np.float32), or to(torch.float32) of a tensor",
+        hint=_cure(dtype, name),
     )
+
+
+def _cure(dtype: np.dtype[Any], name: str) -> str | None:
+    """Return a conversion to a type that is taken and loses nothing; None if there is none."""
+    if name == "out":
+        return "an out of one of these types; convert what is returned"
+    if not dtype.isnative and dtype.newbyteorder("=").name in {TYPES[t].numpy for t in INPUTS}:
+        return (
+            f"{name}.astype({dtype.newbyteorder('<' if sys.byteorder == 'little' else '>').str!r})"
+        )
+    if dtype.kind == "c":
+        return f"products of {name}.real and {name}.imag, or np.matmul"
+    if dtype.kind == "b":
+        return f"{name}.astype(np.uint8), or to(torch.uint8) of a tensor: sums are int32"
+    if dtype.name in ("int64", "uint64", "longdouble", "float128"):
+        return "np.matmul; float64 holds whole numbers up to 2**53 alone"
+    if dtype.name in ("int32", "uint32"):
+        return f"{name}.astype(np.float64), or to(torch.float64) of a tensor: it holds all of them"
+    if dtype.name.startswith(("float", "int", "uint")):  # the small ones of ml_dtypes
+        return f"{name}.astype(np.float32), or to(torch.float32) of a tensor"
+    return None
+
+
+def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
+    """Return the types in which A and B are multiplied: f64 where one of them, or ``out``, is f64.
+
+    All three must be floating point then. ArgumentTypeError for numbers with integers.
+    """
+    if is_integer(a) != is_integer(b):
+        whole, other = ("a", b) if is_integer(a) else ("b", a)
+        raise ArgumentTypeError(
+            "matmul multiplies integers by integers, and floating point by floating point",
+            got=f"a of {TYPES[a].numpy}, b of {TYPES[b].numpy}",
+            expected="two of int8, uint8, int16 and uint16, or two of floating point",
+            hint=f"{whole}.astype(np.{'float64' if other == 'f64' else 'float32'}), which holds "
+            "all of them",
+        )
+    if not is_integer(a) and "f64" in (a, b, out):
+        return "f64", "f64"
+    return type_name(a), type_name(b)
+
+
+def held_as(sums: str, written: str, options: Options) -> str:
+    """Return the type in which a kernel writes what becomes an ``out`` of type ``written``.
+
+    It is ``written`` itself wherever a kernel can write it, and read it where beta is not 0.
+    ArgumentTypeError for sums of integers that would be added to floating point.
+    """
+    if sums == "f64":
+        return "f64"
+    if options.reads and sums == "s32" and not is_integer(written):
+        raise ArgumentTypeError(
+            "sums of integers are added to integers",
+            got=f"out of {TYPES[written].numpy}, and beta is not 0",
+            expected="out of an integer type",
+            hint="beta=0, or a and b of floating point",
+        )
+    plain = options.epilogue is None
+    if options.reads and (plain or written != "s64"):
+        return written if written in SUMS[sums] else sums
+    if written not in ("f64", "s64") or (plain and written in SUMS[sums]):
+        return written
+    if options.epilogue is None or options.reads or is_integer_additions(options.epilogue):
+        return sums
+    return "f32"

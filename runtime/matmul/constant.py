@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, described
 from tilewright.keywords import spelled
+from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
@@ -18,18 +20,22 @@ from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
-from tilewright.spec.types import accumulator, is_integer, type_name
+from tilewright.spec.types import INPUTS, accumulator, is_integer, type_name
 
-from .arrays import ORDERS, contiguous_axis, type_of
+from .arrays import ORDERS, contiguous_axis, factors, type_of
+from .asked import check_target
 from .families import (
+    FIXED_STEPS,
     PARALLEL_WORK,
     UNBOUNDED,
     Class,
     Family,
     Options,
     call_product,
+    class_of,
     output_of,
 )
+from .target_facts import in_matrices
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -101,19 +107,34 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     """
     from tilewright.runtime.quantized.matrix import QuantizedMatrix
 
+    check_target(target)
     if isinstance(b, QuantizedMatrix):
         return _pack_quantized(b, "f32" if a is None else a, target)
     b = as_array(b, "b")
-    type_ = type_of(b, "b")
+    type_: str = type_of(b, "b")
     if b.ndim != 2:
         raise ArgumentValueError(
             "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
         )
-    kind = Matrix(type_name(type_ if a is None else a)).type
-    accumulator(kind, type_)
+    kind, type_ = factors(type_ if a is None else _named(a), type_, None)
+    b = b.astype(loaded(type_), copy=False)
     types = kind, type_, accumulator(kind, type_)
     kernel = _kernel(_Kind(types, b.shape, 1, 1, Options(target=target)), False)
     return PackedB(kernel.pack_b(b), type_, kind, target)
+
+
+def _named(a: Any) -> str:
+    """Return the type of the arrays that a packed b will be multiplied with."""
+    name: str | None = None
+    with suppress(SpecError):
+        name = type_name(a)
+    if name not in INPUTS:
+        raise ArgumentTypeError(
+            "a must be the type of the arrays that b will be multiplied with",
+            got=described(a),
+            expected=f"one of {', '.join(INPUTS)}, or numpy's",
+        )
+    return name
 
 
 def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
@@ -122,7 +143,7 @@ def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
             "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
         )
     how = a if isinstance(a, Quantize) else None
-    kind = type_name(a.type if isinstance(a, Quantize) else a)
+    kind = a.type if isinstance(a, Quantize) else _named(a)
     if is_integer(kind):
         raise ArgumentValueError(
             "matmul takes an A of floating point where B has scales",
@@ -148,11 +169,15 @@ class _Kind(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _kernel(kind: _Kind, parallel: bool) -> Kernel:
-    (a, b, written), (k, n), options = kind.types, kind.shape, kind.options
+    return compile(_spec(kind), _schedule(kind, parallel), kind.options.target)
+
+
+def _spec(kind: _Kind) -> Gemm:
+    (a, b, written), (k, n) = kind.types, kind.shape
     given: dict[str, Any] = output_of(
-        a, b, Matrix(type_name(written), ORDERS[kind.out_axis]), options
+        a, b, Matrix(type_name(written), ORDERS[kind.out_axis]), kind.options
     )
-    spec = Gemm(
+    return Gemm(
         dim("m"),
         n,
         k,
@@ -161,10 +186,23 @@ def _kernel(kind: _Kind, parallel: bool) -> Kernel:
         lda=dim("lda"),
         **given,
     )
-    split: Literal[1] | None = 1 if options.deterministic else None
+
+
+def _schedule(kind: _Kind, parallel: bool) -> Schedule:
+    """Return how: deterministic, as the same product of a B that is not packed sums it."""
+    (k, n), options = kind.shape, kind.options
     threads = options.threads if parallel else None
     loops = "MNk" if parallel and options.threads is None else None
-    return compile(spec, Schedule(loops=loops, threads=threads, k_split=split), options.target)
+    if not options.deterministic or kind.quantized is not None:
+        split: Literal[1] | None = 1 if options.deterministic else None
+        return Schedule(loops=loops, threads=threads, k_split=split)
+    in_blocks = k > FIXED_STEPS and class_of(1, n, k, kind.types, options).shape == "blocks"
+    if not in_blocks or in_matrices(*kind.types[:2], options.target):
+        loops = "MNk" if parallel else "nmk"  # of matrices no K is cut
+        return Schedule(loops=loops, threads=threads, k_split=1, vectorize="n")
+    equal = {"k": -(-k // -(-k // FIXED_STEPS))}
+    loops = "kMNk" if parallel else "knmk"
+    return Schedule(loops=loops, block=equal, threads=threads, k_split=1, vectorize="n")
 
 
 def _family(kind: _Kind, parallel: bool) -> Family:
@@ -189,7 +227,7 @@ def product_with(
     C knows such products from ``routes`` then, but those that make A integers.
     """
     if options.target != b.target:
-        raise SpecError(
+        raise ArgumentValueError(
             "b was packed for another target",
             got=f"target={options.target!r}",
             expected=repr(b.target),

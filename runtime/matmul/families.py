@@ -34,15 +34,13 @@ from tilewright.spec.schedule import (
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
-from .arrays import ORDERS
+from .arrays import ORDERS, SUMS
 from .target_facts import few_along_k, second_cache
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
-#: What C may be where it is no more than the sum: as ``Gemm`` has it.
-_SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 #: Multiply-adds from which on a product is offered to several threads: waking one takes as long as
 #: a million of them, or several.
 PARALLEL_WORK = 1 << 23
@@ -70,6 +68,9 @@ TALL, FILLED = 6, (8, 9, 16, 17)
 #: many bytes are twice the steps, and for many rows, which read it more often, unless they lie
 #: across K: 2048x40x2048 in f32 takes 3.2 ms then on Emerald Rapids, 4.8 in blocks of 256.
 IN_PLACE, IN_PLACE_SHORT, IN_PLACE_MANY = 64, 128, 256
+#: Steps of K that a deterministic product sums before it adds them to what is there: the same
+#: however its operands lie, and whether or not B is packed.
+FIXED_STEPS = 256
 #: Bytes of such a short line. 49x160x576 in f32 is 1.04 times as fast on Emerald Rapids; of lines
 #: of 4 KiB 17 rows have 0.89 of the speed with blocks of 128.
 SHORT_LINE = 2048
@@ -197,48 +198,48 @@ def class_of(
     ``axes`` says which axis of A, B and C is contiguous. Without ``threads`` there is one where the
     process may use one CPU when this is asked.
 
-    That of a deterministic one follows from n and k alone: in which order products are summed must
-    depend neither on m nor on the threads.
+    That of a deterministic one follows from n, k and the types alone: in which order products are
+    summed must depend neither on m, nor on the axes, nor on the threads.
     """
-    given, fixed = (m, n, k, m * n * k), options.deterministic
+    given = m, n, k, m * n * k
     by_rows, along_k = axes[2] == 1, not in_place(axes)
     along, across = (1, 0) if by_rows else (0, 1)
     limits: tuple[int, ...] = ()
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
-    shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
     alone = options.threads == 1 or (options.threads is None and usable_cpus() == 1)
-    if not (alone or fixed):
-        alone = not bounds.cut(3, given[3], PARALLEL_WORK)
-    one_by_one = alone and not (fixed or converted or along_k)
     unit = converted and identify(options.target).unit
-    if converted and not fixed and axes[:2] == (1, 0):
+    if options.deterministic:
+        return bounds.fixed(given, converted=converted, unit=bool(unit), parallel=not alone)
+    shape = bounds.line(given)
+    alone = alone or not bounds.cut(3, given[3], PARALLEL_WORK)
+    one_by_one = alone and not (converted or along_k)
+    if converted and axes[:2] == (1, 0):
         shape = bounds.along_k(given, shape, types, options.target)
         by_matrices = unit and shape == "matrix"
         if by_matrices and not bounds.cut(across, given[across], FEW_IN_MATRICES + 1):
             shape = "in matrices"
-    if shape == "matrix" and not (fixed or converted):
+    if shape == "matrix" and not converted:
         shape = bounds.across(given, axes, ITEMSIZE[types[0]])
-    if shape == "matrix" and not fixed:
+    if shape == "matrix":
         bounds.cut(across, given[across], MANY_ROWS)
     if converted and (shape == "matrix" or (along_k and shape == ("row", "column")[across])):
         least = large_converted(unit=bool(unit))
-        limits = bounds.converted(given, across, types[along], least, turned=along_k, fixed=fixed)
+        limits = bounds.converted(given, across, types[along], least, turned=along_k)
     elif shape == "matrix":
         limits = (*LARGE, large_work(given[across]))
         if one_by_one:
             limits = bounds.beyond_place(given, across, ITEMSIZE[types[0]], options.target)
-    if limits and all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
+    if limits and all(bounds.cut(i, given[i], limits[i]) for i in range(4)):
         shape = "blocks"
     if shape in _STREAMED and bounds.cut(3, given[3], STREAMED):
         shape = _STREAMED[shape]
-    if shape == "matrix" and not (converted or fixed):
+    if shape == "matrix" and not converted:
         shape = bounds.few(given, across, ITEMSIZE[types[0]])
-    if unit and not fixed and shape in ("matrix", "blocks"):
+    if unit and shape in ("matrix", "blocks"):
         bounds.cut(0, given[0], NEAR_LINES + 1)
         bounds.cut(1, given[1], NEAR_LINES + 1)
-    in_rows = by_rows if fixed else not crosses(axes)
-    if shape == "blocks" and in_rows and not converted:
+    if shape == "blocks" and not (crosses(axes) or converted):
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
     if shape == "matrix" and one_by_one:
         few = given[across] < MANY_ROWS
@@ -261,9 +262,18 @@ class _Bounds(NamedTuple):
             self.most[i] = min(self.most[i], limit - 1)
         return given >= limit
 
+    def fixed(
+        self, given: tuple[int, ...], *, converted: bool, unit: bool, parallel: bool
+    ) -> Class:
+        """Return the class of a deterministic product."""
+        least = large_converted(unit=unit) if converted else LARGE
+        blocks = all(self.cut(i, given[i], least[i]) for i in (1, 2))
+        shape: Shape = "blocks" if blocks else "matrix"
+        return Class(shape, parallel, tuple(self.least), tuple(self.most))  # type: ignore[arg-type]
+
     def converted(
         self, given: tuple[int, ...], across: int, type_: str, least: tuple[int, int, int],
-        *, turned: bool, fixed: bool,
+        *, turned: bool,
     ) -> tuple[int, ...]:  # fmt: skip
         """What m, n, k and their product are at least where blocks of a matrix are converted.
 
@@ -271,9 +281,8 @@ class _Bounds(NamedTuple):
         """
         itemsize = ITEMSIZE["f32"] if type_ in _WIDENED else ITEMSIZE[type_]
         first, most, work = converted_work(given[across], itemsize, turned=turned)
-        if not fixed:
-            self.cut(across, given[across], first)
-            self.cut(across, given[across], most + 1)
+        self.cut(across, given[across], first)
+        self.cut(across, given[across], most + 1)
         few, many, deep = least
         few = 0 if turned else few
         return (few, many, deep, work) if across == 0 else (many, few, deep, work)
@@ -339,13 +348,16 @@ class _Bounds(NamedTuple):
 
 
 def stack_class_of(
-    m: int, n: int, k: int, count: int, types: tuple[str, str, str], options: Options, tight: bool
-) -> Class | None:
+    m: int, n: int, k: int, count: int, types: tuple[str, str, str], options: Options, c: int, *,
+    tight: bool,
+) -> Class | None:  # fmt: skip
     """The class of a stack of ``count`` products; None where they are computed one by one.
 
-    ``tight``: each matrix lies in one piece. Threads take products, not parts of them.
+    ``c`` is the axis along which lines of C are contiguous. ``tight``: each matrix lies in one
+    piece. Threads take products, not parts of them.
     """
-    one = class_of(m, n, k, types, options._replace(threads=1))  # whose axes have nothing turned
+    axes = 0, 1, c  # of which no operand is turned
+    one = class_of(m, n, k, types, options._replace(threads=1), axes)
     if one.shape in ("thin", "blocks"):
         return None
     plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
@@ -392,7 +404,10 @@ def spec_of(family: Family) -> Gemm:
 
 
 def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
-    """What C's rows and columns are to the kernel: it may count on there being few."""
+    """What C's rows and columns are to the kernel: it may count on there being few.
+
+    A limit that the class does not keep is none.
+    """
     sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
     most = [NEAR_LINES if limit == NEAR_LINES else None for limit in sizes.most[:2]]
     if sizes.shape in ("turned", "across"):
@@ -407,7 +422,10 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:
         most[across] = MANY_ROWS - 1
-    m, n = (dim(name, max=limit) for name, limit in zip("mn", most, strict=True))
+    kept = [
+        None if limit is None or sizes.most[i] > limit else limit for i, limit in enumerate(most)
+    ]
+    m, n = (dim(name, max=limit) for name, limit in zip("mn", kept, strict=True))
     return 1 if sizes.shape.startswith("row") else m, 1 if sizes.shape.startswith("column") else n
 
 
@@ -428,7 +446,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     Where there is a D and beta is not 0, C is the same array: ``outputs_of`` passes it as both.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    sums = options.epilogue is None and out.type in _SUMS[accumulator(a, b)]
+    sums = options.epilogue is None and out.type in SUMS[accumulator(a, b)]
     if sums or options.reads:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:
@@ -458,7 +476,7 @@ def call_product(kernel: Kernel, a: Any, b: Any, out: Any, named: dict[str, Any]
 def schedule_of(family: Family) -> Schedule:
     """How: in blocks or not, in parallel where that may pay.
 
-    A deterministic product has one chain of sums for each element.
+    A deterministic product has one chain of sums for each element, or one for each block of K.
     """
     options, shape = family.options, family.sizes.shape
     if family.sizes.stacked:
@@ -486,7 +504,9 @@ def _nest(family: Family) -> Schedule:
     along: Literal["m", "n"] = "n" if by_rows else "m"
     across: Literal["m", "n"] = "m" if by_rows else "n"
     if sizes.shape == "blocks":
-        return Schedule(loops=f"{along}k{across.upper()}{across}{along}k", pack="ab")
+        steps = {"k": FIXED_STEPS} if family.options.deterministic else None
+        loops = f"{along}k{across.upper()}{across}{along}k"
+        return Schedule(loops=loops, pack="ab", block=steps)
     if sizes.shape == "thin":
         return of_thin(along)
     if sizes.shape.endswith("along k"):

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.bound_sizes import strided
 from tilewright.runtime.call.overlap import disjoint
-from tilewright.runtime.call.scalars import is_number
+from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, operands_of
-from tilewright.spec.types import accumulator
+from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
-from .arrays import contiguous_axis, type_of
+from .arrays import contiguous_axis, factors, held_as, type_of
+from .asked import asked_for, routes_of
 from .constant import PackedB, product_with
+from .empty import computed as empty_product
 from .families import (
     Axes,
     Class,
@@ -40,6 +44,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+#: What alpha, beta and target are where a call leaves them out: the usual call is known by these.
+_ONE, _ZERO, _HOST = 1, 0, "host"
+#: Most bytes of an array.
+MAX_BYTES = (1 << 63) - 1
 #: Bytes that a copy of a part of an operand may take, where its strides are ones no kernel reads.
 COPIED = 8 << 20
 
@@ -116,19 +124,19 @@ def matmul(
     array([[3., 3., 3.], [3., 3., 3.]], dtype=float16)
     """
     if (
-        alpha == 1 and beta == 0 and epilogue is None and threads is None
-        and not deterministic and target == "host" and not operands and type(b) is not PackedB
+        alpha is _ONE and beta is _ZERO and epilogue is None and threads is None
+        and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
             out = _new(a, b)
         if out is not None and _usual.decide((a, b, out)) == 0:
             return out
         return _general(a, b, out, {}, _USUAL)
-    reads = not _is(beta, 0)
-    scaled = reads or not _is(alpha, 1)
-    options, routes = _asked_for(scaled, reads, epilogue, threads, bool(deterministic), target)
-    if routes is not None and (type(b) is not PackedB or _serves(b, a, options)):
-        made = _new(a, b) if out is None and not reads else out
+    reads = bool(check_number("beta", beta) != 0)
+    scaled = bool(check_number("alpha", alpha) != 1) or reads
+    options, routes = asked_for(scaled, reads, epilogue, threads, deterministic, target)
+    if type(b) is not PackedB or _serves(b, a, options):
+        made = _new(a, b) if out is None and routes.reads_out is None else out
         factor = b.matrix if type(b) is PackedB else b
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
@@ -137,55 +145,11 @@ def matmul(
     return _general(a, b, out, named, options)
 
 
-def _is(value: Any, number: int) -> bool:
-    return is_number(value) and bool(value == number)
-
-
-def _count(threads: Any) -> int | None:
-    if threads is None or (type(threads) is int and 1 <= threads <= 4096):
-        return threads
-    raise ArgumentValueError(
-        "threads is how many there are at most", got=threads, expected="1 to 4096, or None"
-    )
-
-
 # --- the usual call ----------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _routes_of(options: Options) -> Routes:
-    """What C knows of products with these options."""
-    return Routes(options)
-
-
-_USUAL = Options()
-_usual = _routes_of(_USUAL)
-#: Options and what C knows of their products, by what a call asks for.
-_asked: dict[tuple[Any, ...], tuple[Options, Routes | None]] = {}
-#: How many are remembered.
-_ASKED = 256
-
-
-def _asked_for(
-    scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: bool, target: str
-) -> tuple[Options, Routes | None]:
-    """The options of a call, and what C knows of its products: nothing, of no epilogue of ours.
-
-    An epilogue is known by where it lies, which takes a fraction of what comparing it would: it
-    lies there as long as its options are remembered.
-    """
-    key = (scaled, reads, id(epilogue), threads, type(threads), deterministic, target)
-    found = _asked.get(key)
-    if found is None:
-        options = Options(scaled, reads, epilogue, _count(threads), deterministic, target)
-        legal = epilogue is None or isinstance(epilogue, Expression)
-        found = options, _routes_of(options) if legal else None
-        if len(_asked) >= _ASKED:
-            _asked.clear()
-        _asked[key] = found
-    return found
-
-
+#: What no argument beside the arrays is asked for, and what C knows of such products.
+_USUAL, _usual = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: What makes results of a shape, by the type of a, and then by its dtype and what b holds.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
@@ -200,7 +164,12 @@ def _new(a: Any, b: Any) -> Any:
     """A new output of two arrays that fit; None where Python has to look closer."""
     make = _maker_of(a, b)
     shape = None if make is None else _new_shape(a, b)
-    return None if make is None or shape is None else make(shape)
+    if make is None or shape is None:
+        return None
+    try:
+        return make(shape)
+    except (ValueError, RuntimeError):  # it is too large
+        return None
 
 
 def _maker_of(a: Any, b: Any) -> Maker | None:
@@ -247,6 +216,8 @@ def _remember(a: Any, b: Any, type_: str) -> None:
 def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
     """A call whose arrays, or options, C has not decided."""
     given = a, b, out
+    if _in_copies(given, named, options):
+        return out
     a, b, written = (
         x if isinstance(x, PackedB) else as_array(x, name)
         for x, name in zip(given, ("a", "b", "out"), strict=True)
@@ -258,36 +229,77 @@ def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) 
     return finished(given[0], result) if out is None else out
 
 
+def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) -> bool:
+    """Whether C computed a product of arrays that only their addresses keep from it, in copies."""
+    if any(type(x) is not np.ndarray or x.nbytes > COPIED for x in given):
+        return False
+    (a, b, out), aligned = given, [x.flags.aligned for x in given]
+    if all(aligned) or not (out.flags.writeable and out.flags.forc):
+        return False
+    if np.may_share_memory(a, out) or np.may_share_memory(b, out):
+        return False
+    routes = routes_of(options)
+    copies = [
+        x if fits else np.array(x, order="K") for x, fits in zip((a, b), aligned[:2], strict=True)
+    ]
+    held = out
+    if not aligned[2]:
+        held = np.empty_like(out) if routes.reads_out is None else np.array(out, order="K")
+    if not routes.run((*copies, held), *_apart(named, options)):
+        return False
+    if held is not out:
+        out[...] = held
+    return True
+
+
 def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
     """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
-    types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
+    given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
-        packed.check(types[0])
+        packed.check(given_types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
     shape, product = _shapes(a, b)
-    made = out
+    made, types = out, given_types
+    if packed is None:
+        types = factors(*types, None if out is None else type_of(out, "out"))
+    sums, reason = accumulator(*types), routes_of(options).reads_out
     if out is None:
-        if options.reads:
+        if reason is not None:
             raise ArgumentTypeError(
-                "beta is not 0, so out is read", got=f"beta={named['beta']}, no out", hint="out=c"
+                f"{reason}, so out is read", got="no out", expected="an array", hint="out=c"
             )
-        made = empty(given[0], shape, accumulator(*types))
+        made = _made(given[0], shape, sums)
         out = as_array(made, "out")
-    _remember(given[0], given[1], accumulator(*types))
+    _remember(given[0], given[1], sums)
     result = _checked_out(out, shape)
-    written = type_of(result, "out")
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
-    one = _One((*types, written), options, named, packed)
+    written = type_of(result, "out")
+    held = (*types, held_as(sums, written, options))
+    nothing = 0 in (result.size, a.shape[-1])
+    if nothing and empty_product(held, written, options, named, (a, b, result)):
+        return made
+    one = _One(held, written, options, named, packed)
+    if packed is None:
+        a, b = (_of_type(x, type_) for x, type_ in zip((a, b), types, strict=True))
     for x, y, z in _broadcast(
         a, b, result, product, alike=not _has_operand(options, "row", "full")
     ):
         one.stack(x, y, z)
     return made
+
+
+def _made(like: Any, shape: tuple[int, ...], type_: str) -> Any:
+    """A new output; ArgumentValueError if it has more bytes than can be addressed."""
+    if prod(shape) * ITEMSIZE[type_] > MAX_BYTES:
+        raise ArgumentValueError(
+            "matmul: the result is too large", got=shape, expected=f"at most {MAX_BYTES} bytes"
+        )
+    return empty(like, shape, type_)
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -307,15 +319,23 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
             got=f"a {a.shape}, b {b.shape}: {a.shape[-1]} is not {depth}",
             expected="(..., m, k) and (..., k, n)",
         )
-    try:
-        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
+    stack = _stack_shape(a.shape[:-2], b.shape[:-2])
+    if stack is None:
         raise ArgumentValueError(
             "matmul: stacks of matrices could not be broadcast together",
             got=f"a {a.shape[:-2]} of {a.shape[-2:]}, b {b.shape[:-2]} of {b.shape[-2:]}",
             expected="equal dimensions before the last two, or 1",
-        ) from None
+        )
     return (*stack, *rows, *columns), stack
+
+
+def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of both as numpy broadcasts it, of any number of axes; None where it does not."""
+    short, long = sorted((a, b), key=len)
+    pairs = [*zip((1,) * (len(long) - len(short)) + short, long, strict=True)]
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        return None
+    return tuple(y if x == 1 else x for x, y in pairs)
 
 
 def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
@@ -382,28 +402,45 @@ def _without_axis(x: Array, axis: int) -> Array:
     return strided(x, shape, (*x.strides[:axis], *x.strides[axis + 1 :]))
 
 
+def _of_type(x: Array, type_: str) -> Array:
+    """``x`` as elements of ``type_``, unless that would be a large copy."""
+    if x.dtype == loaded(type_) or x.size * ITEMSIZE[type_] > COPIED:
+        return x
+    return x.astype(loaded(type_))
+
+
+def _apart(named: dict[str, Any], options: Options) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The operands of an epilogue, and alpha and beta where a call has them."""
+    if not options.scaled:
+        return named, ()
+    operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
+    return operands, (named["alpha"], named["beta"])
+
+
 class _One:
     """A product of matrices as often as a call needs it: with the same types and options.
 
-    ``named`` are the arguments that kernels take by name; where there are arrays among them,
-    operands are not copied part by part. ``packed`` stands in place of every b.
+    ``types`` are those that kernels multiply and write; an ``out`` of another type, ``written``, is
+    converted. ``named`` are the arguments that kernels take by name; where there are arrays among
+    them, operands are not copied part by part. ``packed`` stands in place of every b.
     """
 
     def __init__(
         self,
         types: tuple[str, str, str],
+        written: str,
         options: Options,
         named: dict[str, Any],
         packed: PackedB | None,
     ) -> None:
         self.types, self.options, self.named = types, options, named
-        self.operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
-        self.scalars = (named["alpha"], named["beta"]) if options.scaled else ()
+        self.written, self.reads = written, routes_of(options).reads_out is not None
+        self.operands, self.scalars = _apart(named, options)
         self.packed = packed
         self.compute: Callable[[Array, Array, Array], None] = (
             self._compute
             if packed is None
-            else product_with(packed, types, options, named, _routes_of(options))
+            else product_with(packed, types, options, named, routes_of(options))
         )
 
     def stack(self, a: Array, b: Array, out: Array) -> None:
@@ -418,9 +455,11 @@ class _One:
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
-        if self.packed or not (_readable(a) and _readable(b) and _readable(out)):
+        if self.packed or not all(self._takes(x, i) for i, x in enumerate((a, b, out))):
             return False
-        family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out))
+        axis = contiguous_axis(out)
+        assert axis is not None
+        family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out, axis))
         kernel = kernel_of(family)
         table = self._told(family, kernel, (a[0], b[0], out[0]))
         if table is not None and table.run((a, b, out), self.operands, self.scalars):
@@ -430,15 +469,18 @@ class _One:
         call_product(kernel, a, b, out, self.named)
         return True
 
-    def _stack_class(self, a: Array, b: Array, out: Array) -> Class | None:
-        """The class of a stack; None where its products are computed one by one."""
+    def _stack_class(self, a: Array, b: Array, out: Array, axis: int) -> Class | None:
+        """The class of a stack; None where its products are computed one by one.
+
+        Lines of C are contiguous along ``axis``.
+        """
         steps = [(x.strides[0], x.itemsize) for x in (a, b, out)]
         if _has_operand(self.options, "full") or any(s < 0 or s % item for s, item in steps):
             return None
         tight = all(_tight(x) for x in (a, b, out))
         sizes = *a.shape[1:], b.shape[2]
         m, k, n = sizes
-        return stack_class_of(m, n, k, len(out), self.types, self.options, tight)
+        return stack_class_of(m, n, k, len(out), self.types, self.options, axis, tight=tight)
 
     def _family(self, a: Array, b: Array, out: Array, sizes: Class | None = None) -> Family:
         (m, k), n = a.shape, b.shape[1]
@@ -448,19 +490,38 @@ class _One:
 
     def product(self, a: Array, b: Array, out: Array) -> None:
         """One product; operands that no kernel reads are copied part by part."""
-        if not _readable(out):
+        if not self._takes(out, 2):
             for part in self._parts(out, 0):
-                copied = np.array(out[part], order="C")
+                copied = self._held(out[part])
                 self.product(a[part], b, copied)
-                out[part] = copied
-        elif not _readable(a):
+                self._write(copied, out[part])
+        elif not self._takes(a, 0):
             for part in self._parts(a, 0):
-                self.product(np.array(a[part], order="C"), b, out[part])
-        elif not self.packed and not _readable(b):
+                copied = np.array(a[part], loaded(self.types[0]), order="K")
+                self.product(copied, b, out[part])
+        elif not self.packed and not self._takes(b, 1):
             for part in self._parts(b, 1):
-                self.product(a, np.array(b[:, part], order="C"), out[:, part])
+                copied = np.array(b[:, part], loaded(self.types[1]), order="K")
+                self.product(a, copied, out[:, part])
         else:
             self.compute(a, b, out)
+
+    def _takes(self, x: Array, i: int) -> bool:
+        """Whether kernels use the array that is their a, b or out where it lies."""
+        return _readable(x) and x.dtype == loaded(self.types[i])
+
+    def _held(self, out: Array) -> Array:
+        """A new array in which a kernel writes ``out``, with its elements if it reads them."""
+        held, written = self.types[2], self.written
+        if not self.reads:
+            return np.empty_like(out, loaded(held))
+        if held == written:
+            return np.array(out, order="K")
+        return encode(decode(out, written), held)
+
+    def _write(self, held: Array, out: Array) -> None:
+        same = self.types[2] == self.written
+        out[...] = held if same else encode(decode(held, self.types[2]), self.written)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
         turned = copied(a, b, out, reads=self.options.reads) if self._copies else None
@@ -483,7 +544,7 @@ class _One:
         self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]
     ) -> Routes | None:
         """Have C call the kernel for products such as ``one``; None where it does not."""
-        table, sizes = _routes_of(self.options), family.sizes
+        table, sizes = routes_of(self.options), family.sizes
         narrow = as_it_lies(sizes, *one) if self._copies and not sizes.stacked else sizes
         if narrow is None:
             return None

@@ -14,7 +14,7 @@ from tilewright.runtime.call.abi import DONE, LIMITS, OPERANDS
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.call.scalars import is_double
 from tilewright.runtime.kernel import Kernel
-from tilewright.spec.expression import operands_of
+from tilewright.spec.expression import dst, operands_of, uses
 from tilewright.spec.types import ITEMSIZE, is_integer
 
 from .families import CUBES, Class, Family, Options
@@ -35,13 +35,14 @@ class Routes:
 
     They are those of products with ``options``: of a, b and out, and of the vectors called
     ``names`` in order. ``decide_scaled`` takes alpha and beta besides. Where ``decides`` is False
-    C decides about none of them. Routes are added and never changed: a call may read the table
-    while another one adds to it.
+    C decides about none of them. ``reads_out`` says why what is written is read before, or is None.
+    Routes are added and never changed: a call may read the table while another one adds to it.
     """
 
     def __init__(self, options: Options) -> None:
         given = () if options.epilogue is None else operands_of(options.epilogue)
         self.names = tuple(operand.name for operand in given)
+        self.reads_out = _reads_out(options)
         self.decides = len(given) <= OPERANDS and all(x.per in ("row", "column") for x in given)
         self._words: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(
             _HEAD + _MOST * _WORDS, np.int64
@@ -98,6 +99,14 @@ class Routes:
             start = _HEAD + count * _WORDS
             self._words[start : start + _WORDS] = _route(family, kernel, len(self.names))
             self._words[_HEAD - 1] = count + 1
+
+
+def _reads_out(options: Options) -> str | None:
+    if options.reads:
+        return "beta is not 0"
+    if options.epilogue is not None and uses(options.epilogue, dst):
+        return "the epilogue uses tw.dst"
+    return None
 
 
 def _route(family: Family, kernel: Kernel, operands: int) -> list[int]:

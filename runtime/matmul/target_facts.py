@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.machine.host import identify
 from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.folders import cache_directory
+
+if TYPE_CHECKING:
+    from tilewright.spec.gemm import Gemm
 
 _FILE = "fact.txt"
 
@@ -40,16 +43,31 @@ def _fact(root: Path, found: Callable[..., int], target: str, *types: str) -> in
     return int(entry.library.read_text(encoding="utf-8"))
 
 
+def in_matrices(a: str, b: str, target: str) -> bool:
+    """True if the target has a matrix unit for products of these types."""
+    return bool(_fact(cache_directory(), _in_matrices, identify(target).name, a, b))
+
+
+def _in_matrices(target: str, a: str, b: str) -> int:
+    from tilewright.plan.staging import product_of
+
+    return int(product_of(_any_size(a, b), identify(target).description, "b").unit is not None)
+
+
 def _few_along_k(target: str, a: str, b: str) -> int:
     from tilewright.plan.staging import few_along_k as planned
+
+    return planned(_any_size(a, b), identify(target).description)
+
+
+def _any_size(a: str, b: str) -> Gemm:
+    """Return products of these types, of rows of A by columns of B along K."""
     from tilewright.spec.gemm import Gemm
     from tilewright.spec.operands import Matrix
     from tilewright.spec.sizes import dim
     from tilewright.spec.types import type_name
 
-    first, second = type_name(a), type_name(b)
-    spec = Gemm(dim("m"), dim("n"), dim("k"), a=first, b=Matrix(second, "F"))
-    return planned(spec, identify(target).description)
+    return Gemm(dim("m"), dim("n"), dim("k"), a=type_name(a), b=Matrix(type_name(b), "F"))
 
 
 def _second_cache(target: str) -> int:

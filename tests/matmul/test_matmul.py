@@ -11,7 +11,7 @@ import pytest
 from support.processes import python
 
 import tilewright as tw
-from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError
 
 Array = np.ndarray[Any, Any]
 SIZES = [(5, 3, 7), (1, 9, 4), (9, 1, 4), (1, 1, 1), (0, 3, 2), (3, 0, 2), (3, 2, 0), (33, 50, 65)]
@@ -103,6 +103,32 @@ def test_an_operand_that_no_kernel_reads_is_copied_in_parts(
 
 
 @pytest.mark.twice
+@pytest.mark.parametrize("options", [{}, {"alpha": 2.0, "beta": 3.0}], ids=["plain", "scaled"])
+def test_addresses_that_no_element_begins_at(
+    options: dict[str, float], rng: np.random.Generator
+) -> None:
+    """The second time C computes them, in copies; nothing beside ``out`` is written."""
+
+    def off(shape: tuple[int, ...]) -> Array:
+        bytes_ = np.zeros(4 * shape[0] * shape[1] + 2, "u1")
+        return bytes_[1:-1].view("f4").reshape(shape)
+
+    x, y = whole(rng, (9, 5)), whole(rng, (5, 7))
+    a, b, out = off((9, 5)), off((5, 7)), off((7, 9)).T
+    a[...], b[...] = x, y
+    assert not a.flags.aligned
+    expected = options.get("alpha", 1) * exact(x, y) + options.get("beta", 0)
+    for arrays in ((a, b, out), (x, b, out), (a, y, np.ones((9, 7), "f4")), (a, b, out)):
+        for _ in range(2):
+            arrays[2][...] = 1
+            assert tw.matmul(*arrays, **options) is arrays[2]  # type: ignore[call-overload]
+            np.testing.assert_array_equal(arrays[2], expected)
+    square = off((6, 6))
+    with pytest.raises(ArgumentValueError, match="shares memory with a"):
+        tw.matmul(square, np.zeros((6, 6), "f4"), square)
+
+
+@pytest.mark.twice
 @pytest.mark.parametrize(
     "shapes",
     [
@@ -170,9 +196,6 @@ def test_threads(rng: np.random.Generator) -> None:
     a, b = whole(rng, (250, 200)), whole(rng, (200, 240))
     for threads in (None, 1, 2, 3):
         np.testing.assert_array_equal(tw.matmul(a, b, threads=threads), exact(a, b))
-    for wrong in (0, -1, 1.5, "2", True):
-        with pytest.raises(ArgumentValueError, match="threads is how many"):
-            tw.matmul(a, b, threads=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.twice
@@ -197,12 +220,10 @@ def test_what_does_not_fit_is_said_as_numpy_says_it() -> None:
         tw.matmul(a, np.ma.masked_array(a.T))
     with pytest.raises(ArgumentTypeError, match="a has a type"):
         tw.matmul(a.astype("i4"), a.T)
-    with pytest.raises(SpecError, match=r"(?s)no product of these types.*a=u16, b=f32"):
+    with pytest.raises(ArgumentTypeError, match=r"(?s)integers by integers.*a of uint16.*float32"):
         tw.matmul(a.astype("u2"), a.T)
     with pytest.raises(ArgumentTypeError, match="a has a type"):
         tw.matmul(a.astype(">f4"), a.T)
-    with pytest.raises(SpecError, match="no product of these types"):
-        tw.matmul(a.astype("f8"), a.T)
 
 
 def test_out_is_refused_before_anything_is_written(rng: np.random.Generator) -> None:
@@ -287,14 +308,14 @@ def test_what_cannot_be_packed_or_multiplied_with_it_is_said(rng: np.random.Gene
         tw.pack(y[0])
     with pytest.raises(ArgumentTypeError, match="b must be a numpy array"):
         tw.pack([[1.0]])
-    with pytest.raises(SpecError, match="no product of these types"):
+    with pytest.raises(ArgumentTypeError, match="integers by integers"):
         tw.pack(y, a="s8")
     packed = tw.pack(y)
     with pytest.raises(ArgumentTypeError, match=r"(?s)packed for another type.*a='f16'"):
         tw.matmul(whole(rng, (9, 8), "f2"), packed)
     with pytest.raises(ArgumentValueError, match="a has another number of columns"):
         tw.matmul(y, packed)
-    with pytest.raises(SpecError, match="packed for another target"):
+    with pytest.raises(ArgumentValueError, match="packed for another target"):
         tw.matmul(whole(rng, (9, 8)), packed, target="scalar")
 
 
