@@ -125,6 +125,9 @@ def test_a_state_is_saved_and_loaded() -> None:
     second.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(first(x), second(x))
     second.scales.mul_(2)
+    with pytest.raises(ArgumentValueError, match="frozen layer was changed"):
+        second(x)
+    second.freeze()
     torch.testing.assert_close(2 * (first(x) - first.bias), second(x) - second.bias)
     other = tw.Quantized("u4", scale="f16", zero=7, block=32)
     with pytest.raises(ArgumentValueError, match="another format"):

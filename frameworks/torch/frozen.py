@@ -1,0 +1,165 @@
+"""Layers that can be frozen: their weight is packed once, and what changes it is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import torch
+from tilewright.errors import ArgumentError, ArgumentValueError
+from tilewright.runtime.call.packed_matrix import PackedMatrix
+
+from .packed import bytes_of
+
+
+class Held(NamedTuple):
+    """What a frozen layer holds beside its tensors.
+
+    ``matrices`` are its packed weights by the type of the inputs; ``sources`` are the tensors that
+    were packed, on whose memory no others can be, and ``seen`` tells whether they were written.
+    """
+
+    matrices: dict[Any, PackedMatrix]
+    sources: tuple[torch.Tensor, ...]
+    seen: tuple[Any, ...]
+
+
+class Freezable(torch.nn.Module):
+    """A layer whose weight ``freeze`` packs. An unfrozen layer reads its weight at each call.
+
+    A frozen layer computes with what was packed. Its own operations keep that right:
+    ``load_state_dict``, ``to``, ``half`` and the like pack the weight again; copies and unpickled
+    layers are frozen too, and pack theirs when they are first called; ``state_dict`` holds the
+    weight itself; ``train`` and ``eval`` change nothing. A write that PyTorch counts, for example
+    ``weight.mul_(2)``, and another tensor in the weight's place make the next call an
+    ArgumentValueError. Writes that PyTorch does not count cannot be seen: through ``weight.data``,
+    by fused optimizers, through numpy, DLPack or a storage, and any in compiled graphs. Call
+    ``freeze`` again after those.
+    """
+
+    _is_frozen: bool = False
+    _held: Held | None = None
+    #: What a graph takes: the packed bytes and their format, for inputs of these types.
+    _bytes: torch.Tensor | None = None
+    _format: str = ""
+    _types: tuple[Any, ...] = ()
+    _trained: tuple[str, ...] = ()
+
+    # --- what a layer says of itself -----------------------------------------------------------
+
+    def _sources(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that are packed."""
+        raise NotImplementedError
+
+    def _pack(self) -> dict[Any, PackedMatrix]:
+        """The packed weight by the type of the inputs; one matrix stands for several types."""
+        raise NotImplementedError
+
+    def _check_packable(self) -> None:
+        """ArgumentError if the weight cannot be packed: its device, its type."""
+        raise NotImplementedError
+
+    # --- freezing ------------------------------------------------------------------------------
+
+    @property
+    def frozen(self) -> bool:
+        """True if the layer computes with a weight that was packed."""
+        return self._is_frozen
+
+    def freeze(self) -> Self:
+        """Pack the weight as it is now; returns the layer. Parameters are no longer trained.
+
+        Each later ``freeze`` packs the weight again. Raises ArgumentError if it cannot be packed.
+
+        >>> import tilewright.torch as tt
+        >>> layer = tt.Linear(4, 3).freeze()
+        >>> layer
+        Linear(in_features=4, out_features=3, bias=True, activation=None, frozen)
+        >>> layer.weight.requires_grad
+        False
+        """
+        self._check_packable()
+        trained = tuple(name for name, p in self._own_parameters() if p.requires_grad)
+        self._trained = tuple(dict.fromkeys((*self._trained, *trained)))
+        for _, parameter in self._own_parameters():
+            parameter.requires_grad_(False)
+        self._is_frozen = True
+        self._hold()
+        return self
+
+    def unfreeze(self) -> Self:
+        """Read the weight at each call; returns the layer. What was trained before is again."""
+        self._is_frozen = False
+        for name, parameter in self._own_parameters():
+            if name in self._trained:
+                parameter.requires_grad_(True)
+        self._trained = ()
+        self._drop()
+        return self
+
+    def _own_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return list(self.named_parameters(recurse=False))
+
+    def _hold(self) -> None:
+        """Pack the weight as it is now."""
+        sources = tuple(source.detach() for source in self._sources())
+        matrices = self._pack()
+        first = next(iter(matrices.values()))
+        self._held = Held(matrices, sources, _seen_of(sources))
+        self._bytes, self._format = bytes_of(first), first.format
+        self._types = tuple(t for t, each in matrices.items() if each.format == first.format)
+
+    def _drop(self) -> None:
+        self._held = self._bytes = None
+
+    def _hold_again(self) -> None:
+        """Pack the weight of a frozen layer after it was loaded or moved, if it can be packed."""
+        if self._is_frozen:
+            self._drop()
+            try:
+                self._check_packable()
+            except ArgumentError:
+                return  # calls say so, until the layer is where it can be computed
+            self._hold()
+
+    def _matrix(self, dtype: Any) -> PackedMatrix:
+        """The packed weight for inputs of a type; ArgumentValueError if the weight was written."""
+        if self._held is None:
+            self._check_packable()
+            self._hold()
+        held = self._held
+        assert held is not None
+        if held.seen != _seen_of(self._sources()):
+            raise ArgumentValueError(
+                "the weight of a frozen layer was changed",
+                got=self,
+                expected="the weight that freeze() packed",
+                hint="layer.freeze() packs it again, layer.unfreeze() reads it at each call",
+            )
+        return held.matrices[dtype]
+
+    # --- what modules do -----------------------------------------------------------------------
+
+    def _load_from_state_dict(self, *args: Any, **named: Any) -> None:
+        super()._load_from_state_dict(*args, **named)
+        self._hold_again()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._hold_again()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what was packed, which is of this machine."""
+        state = dict(self.__dict__)
+        for name in ("_held", "_bytes"):
+            state.pop(name, None)
+        return state
+
+    def _marked(self, shown: str) -> str:
+        """What is printed of the layer, and that it is frozen."""
+        return f"{shown}, frozen" if self._is_frozen else shown
+
+
+def _seen_of(tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+    """What tells that tensors were written or replaced; inference tensors count no writes."""
+    return tuple((x.data_ptr(), x.dtype, None if x.is_inference() else x._version) for x in tensors)
