@@ -6,6 +6,7 @@ from typing import Any, NoReturn, get_args
 
 import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.quantized.quantize import Method, quantize
 from tilewright.spec.quantized import Quantized
@@ -74,7 +75,7 @@ class Linear(Freezable, torch.nn.Linear):
         if x.dtype != weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
             _refuse(x, weight)
         if x.is_nested:
-            refuse_nested(x)
+            as_array(x, "x")
         if self._is_frozen and weight.requires_grad:
             _refuse_trained(self)
         recorded, plain = self._is_recorded(x), is_plain()
@@ -125,16 +126,6 @@ class Linear(Freezable, torch.nn.Linear):
         """What is printed of it."""
         shown = f"{torch.nn.Linear.extra_repr(self)}, activation={self.activation or None}"
         return self._marked(shown)
-
-
-def refuse_nested(x: torch.Tensor) -> NoReturn:
-    """ArgumentTypeError for a nested tensor, whose rows no single shape has."""
-    raise ArgumentTypeError(
-        "a layer takes no nested tensors",
-        got=f"x, nested, of {x.dtype}",
-        expected="a tensor with one shape",
-        hint="x.to_padded_tensor(0.0), or layer(x.values()) of the layout torch.jagged",
-    )
 
 
 def _refuse_trained(layer: torch.nn.Module) -> NoReturn:
@@ -427,7 +418,7 @@ def _is_computed(x: torch.Tensor) -> bool:
 def _check_rows(x: torch.Tensor, length: int, types: tuple[Any, ...]) -> None:
     """ArgumentError unless ``x`` has rows of ``length`` elements of one of the types."""
     if x.is_nested:
-        refuse_nested(x)
+        as_array(x, "x")
     if x.dtype not in types or x.shape[-1:] != (length,):
         raise ArgumentTypeError(
             "a layer takes rows of its inputs in floating point",

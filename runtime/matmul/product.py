@@ -199,7 +199,10 @@ dispatch.prepare()
 def _new(a: Any, b: Any) -> Any:
     """A new output of two arrays that fit; None where Python has to look closer."""
     make = _maker_of(a, b)
-    shape = None if make is None else _new_shape(a, b)
+    try:
+        shape = None if make is None else _new_shape(a, b)
+    except RuntimeError:  # a nested tensor of PyTorch, which has none
+        return None
     return None if make is None or shape is None else make(shape)
 
 
