@@ -7,6 +7,7 @@ from typing import Any, NoReturn, get_args
 import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.quantized.formats import as_format
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.quantized.quantize import Method, quantize
 from tilewright.spec.quantized import Quantized
@@ -341,11 +342,14 @@ class BlockQuantizedLinear(_Inference):
 
     @classmethod
     def from_float(
-        cls, linear: torch.nn.Linear, format: Quantized, *, activation: str | None = None,
+        cls, linear: torch.nn.Linear, format: Quantized | str, *, activation: str | None = None,
         inputs: Inputs | None = None, method: Method = "nearest",
     ) -> BlockQuantizedLinear:  # fmt: skip
-        """``linear`` with its weight quantized to ``format``, by ``tw.quantize`` and its method."""
-        matrix = quantize(linear.weight.detach().float().t(), format, method=method)
+        """``linear`` with its weight quantized to ``format``, by ``tw.quantize`` and its method.
+
+        ``format`` may be the name of a container of GGUF, for example "q4_0".
+        """
+        matrix = quantize(linear.weight.detach().float().t(), as_format(format), method=method)
         activation = _own_activation(linear, activation)
         return cls(matrix, _bias_of(linear), activation=activation, inputs=inputs)
 
