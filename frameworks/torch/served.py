@@ -59,7 +59,9 @@ def summary(graphs: Sequence[Served] | None = None) -> None:
         try: model.bfloat16()
     """
     graphs = history if graphs is None else graphs
-    layers, activations, products = (sum(each[i] for each in graphs) for i in range(3))
+    layers = sum(each.layers for each in graphs)
+    activations = sum(each.activations for each in graphs)
+    products = sum(each.products for each in graphs)
     left = [one for each in graphs for one in each.left]
     lines = [
         f"graphs: {len(graphs)}",

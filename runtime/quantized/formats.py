@@ -17,14 +17,11 @@ def as_format(given: Any) -> Quantized:
     """
     if isinstance(given, Quantized):
         return given
-    if not isinstance(given, str):
-        kind: type[Exception] = ArgumentTypeError
-    else:
-        names = {name.casefold(): name for name in CONTAINERS}
-        if (name := names.get(given.casefold())) is not None:
-            return CONTAINERS[name].form
-        kind = ArgumentValueError
-    raise kind(
+    text = given.casefold() if isinstance(given, str) else None
+    for name, container in CONTAINERS.items():
+        if name.casefold() == text:
+            return container.form
+    raise (ArgumentTypeError if text is None else ArgumentValueError)(
         "this is no format of few bits",
         got=f"{given!r:.80}",
         expected=f"a tw.Quantized, or one of {', '.join(CONTAINERS)}",
