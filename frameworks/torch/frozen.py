@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import torch
 from tilewright.errors import ArgumentError, ArgumentValueError
@@ -14,13 +14,14 @@ from .packed import bytes_of
 class Held(NamedTuple):
     """What a frozen layer holds beside its tensors.
 
-    ``matrices`` are its packed weights by the type of the inputs; ``sources`` are the tensors that
-    were packed, on whose memory no others can be, and ``seen`` tells whether they were written.
+    ``matrices`` are its packed weights by the type of the inputs, ``sources`` the tensors that were
+    packed, on whose memory no others can be. ``seen`` has for each its name, its address, and how
+    often PyTorch had counted a write; None for inference tensors, whose writes it does not count.
     """
 
     matrices: dict[Any, PackedMatrix]
     sources: tuple[torch.Tensor, ...]
-    seen: tuple[Any, ...]
+    seen: tuple[tuple[str, int, int | None], ...]
 
 
 class Freezable(torch.nn.Module):
@@ -36,6 +37,9 @@ class Freezable(torch.nn.Module):
     ``freeze`` again after those.
     """
 
+    #: The names of the tensors that are packed, and the module's dictionary that holds them.
+    _packs: tuple[str, ...] = ("weight",)
+    _holder: Literal["_parameters", "_buffers"] = "_buffers"
     _is_frozen: bool = False
     _held: Held | None = None
     #: What a graph takes: the packed bytes and their format, for inputs of these types.
@@ -45,10 +49,6 @@ class Freezable(torch.nn.Module):
     _trained: tuple[str, ...] = ()
 
     # --- what a layer says of itself -----------------------------------------------------------
-
-    def _sources(self) -> tuple[torch.Tensor, ...]:
-        """The tensors that are packed."""
-        raise NotImplementedError
 
     def _pack(self) -> dict[Any, PackedMatrix]:
         """The packed weight by the type of the inputs; one matrix stands for several types."""
@@ -101,10 +101,13 @@ class Freezable(torch.nn.Module):
 
     def _hold(self) -> None:
         """Pack the weight as it is now."""
-        sources = tuple(source.detach() for source in self._sources())
+        tensors: dict[str, torch.Tensor | None] = getattr(self, self._holder)
+        named = [(name, x) for name in self._packs if (x := tensors[name]) is not None]
+        sources = tuple(source.detach() for _, source in named)
         matrices = self._pack()
         first = next(iter(matrices.values()))
-        self._held = Held(matrices, sources, _seen_of(sources))
+        seen = tuple((name, x.data_ptr(), _writes(x)) for name, x in named)
+        self._held = Held(matrices, sources, seen)
         self._bytes, self._format = bytes_of(first), first.format
         self._types = tuple(t for t, each in matrices.items() if each.format == first.format)
 
@@ -128,14 +131,24 @@ class Freezable(torch.nn.Module):
             self._hold()
         held = self._held
         assert held is not None
-        if held.seen != _seen_of(self._sources()):
-            raise ArgumentValueError(
-                "the weight of a frozen layer was changed",
-                got=self,
-                expected="the weight that freeze() packed",
-                hint="layer.freeze() packs it again, layer.unfreeze() reads it at each call",
-            )
+        tensors = getattr(self, self._holder)
+        for name, pointer, writes in held.seen:
+            now = tensors.get(name)
+            if (
+                now is None
+                or now.data_ptr() != pointer
+                or (writes is not None and now._version != writes)
+            ):
+                self._refuse_written(name)
         return held.matrices[dtype]
+
+    def _refuse_written(self, name: str) -> NoReturn:
+        raise ArgumentValueError(
+            "the weight of a frozen layer was changed",
+            got=f"{name} of {self}",
+            expected=f"the {name} that was packed",
+            hint="layer.freeze() packs it again, layer.unfreeze() reads it at each call",
+        )
 
     # --- what modules do -----------------------------------------------------------------------
 
@@ -160,6 +173,6 @@ class Freezable(torch.nn.Module):
         return f"{shown}, frozen" if self._is_frozen else shown
 
 
-def _seen_of(tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
-    """What tells that tensors were written or replaced; inference tensors count no writes."""
-    return tuple((x.data_ptr(), x.dtype, None if x.is_inference() else x._version) for x in tensors)
+def _writes(tensor: torch.Tensor) -> int | None:
+    """How often PyTorch counted a write of a tensor; None where it does not count."""
+    return None if tensor.is_inference() else tensor._version

@@ -52,6 +52,8 @@ class Linear(Freezable, torch.nn.Linear):
     torch.Size([2, 3])
     """
 
+    _holder = "_parameters"
+
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True,
         activation: str | None = None, **options: Any,
@@ -102,9 +104,6 @@ class Linear(Freezable, torch.nn.Linear):
             self.in_features, self.out_features, LAYER_TYPES[dtype], self.bias is not None,
             self.activation,
         )  # fmt: skip
-
-    def _sources(self) -> tuple[torch.Tensor, ...]:
-        return (self.weight,)
 
     def _pack(self) -> dict[Any, Any]:
         return {self.weight.dtype: packed_weight(self.weight)}
@@ -158,7 +157,8 @@ class _Inference(Freezable):
         return super()._apply(lambda tensor: _of_type(fn(tensor), tensor), recurse)
 
     def _check_packable(self) -> None:
-        devices = {source.device.type for source in self._sources()}
+        tensors = [getattr(self, name) for name in self._packs]
+        devices = {tensor.device.type for tensor in tensors if tensor is not None}
         if devices != {"cpu"}:
             raise ArgumentTypeError(
                 "a layer is packed on the CPU", got=f"buffers on {', '.join(sorted(devices))}",
@@ -195,10 +195,12 @@ class QuantizedLinear(_Inference):
     made int8 with a scale of its own; with it ``x`` is made uint8, ``x / input_scale +
     input_zero``. For inference: it has no gradient. ``BlockQuantizedLinear`` has fewer bits.
 
-    The layer is frozen when it is made: what quantization made is packed once, ``weight`` and, if
-    there is no ``input_scale``, ``weight_scale``. The other buffers are read at each call. See
-    ``Freezable``; after ``unfreeze`` each call packs the weight as it is, which is slow.
+    The layer is frozen when it is made: what quantization made, ``weight`` and ``weight_scale``, is
+    packed once. The other buffers are read at each call. See ``Freezable``; after ``unfreeze`` each
+    call packs the weight as it is, which is slow.
     """
+
+    _packs = ("weight", "weight_scale")
 
     def __init__(
         self, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None = None,
@@ -286,10 +288,6 @@ class QuantizedLinear(_Inference):
             return None
         return quantized.Fixed(self.weight_scale, self.input_scale, self.input_zero)
 
-    def _sources(self) -> tuple[torch.Tensor, ...]:
-        own = self.input_scale is None
-        return (self.weight, self.weight_scale) if own else (self.weight,)
-
     def _pack(self) -> dict[Any, Any]:
         if self.input_scale is None:
             packed = quantized.packed_rows(self.weight, self.weight_scale)
@@ -316,6 +314,8 @@ class BlockQuantizedLinear(_Inference):
     CPU once, and ``bias`` is read at each call. See ``Freezable``; after ``unfreeze`` each call
     packs them as they are, which is slow. A state is loaded into a layer of the same format alone.
     """
+
+    _packs = ("weight", "scales", "zeros")
 
     def __init__(
         self, matrix: QuantizedMatrix, bias: torch.Tensor | None = None, *,
@@ -378,10 +378,6 @@ class BlockQuantizedLinear(_Inference):
             self.in_features, self.out_features, INPUT_TYPES[dtype], bias is not None,
             self.activation, self.format, self.inputs,
         )  # fmt: skip
-
-    def _sources(self) -> tuple[torch.Tensor, ...]:
-        given = self.weight, self.scales, self.zeros
-        return tuple(source for source in given if source is not None)
 
     def _pack(self) -> dict[Any, Any]:
         matrix = blocks.Stored(self.weight, self.scales, self.zeros).matrix(

@@ -120,20 +120,22 @@ def run_fixed(
     """A layer of inputs that have one scale."""
     k, n = packed.shape
     rows = rows_of(x, k)
-    kind = FixedKind(k, n, bias is not None, activation)
-    named: dict[str, Any] = {
-        "b_scale": numbers.weight_scale,
-        "a_scale": numbers.input_scale.reshape(1),
-        "a_zero": int(numbers.input_zero),
-    }
-    if bias is not None:
-        named["bias"] = bias.float().contiguous()
-    out = torch.empty((len(rows), n), dtype=torch.float32, device="cpu")
+    kernel = fixed_kernel(
+        FixedKind(k, n, bias is not None, activation), is_parallel(len(rows) * n * k)
+    )
     with torch.no_grad():
         codes = quantize_all(rows.float(), numbers.input_scale, numbers.input_zero)
-        kernel = fixed_kernel(kind, is_parallel(len(rows) * n * k))
-        kernel(apart(codes), packed, out=out, **named)
-    return shaped_as(x, out.to(x.dtype))
+        named: dict[str, torch.Tensor] = {
+            "a_scale": numbers.input_scale.reshape(1),
+            "b_scale": numbers.weight_scale,
+            "a_zero": numbers.input_zero.reshape(1),
+        }
+        if bias is not None:
+            named["bias"] = bias.float().contiguous()
+        made: torch.Tensor | None = kernel.attempt_new((codes, packed, *named.values()))
+        if made is None:
+            made = kernel(apart(codes), packed, **named)
+    return shaped_as(x, made.to(x.dtype))
 
 
 # --- operators ---------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def storage(layer: Any) -> None:
 
 
 def buffer(layer: Any) -> None:
-    memoryview(layer.weight.detach().numpy())[3, 4] = 9.0
+    view: Any = memoryview(layer.weight.detach().numpy())
+    view[3, 4] = 9.0
 
 
 def average(layer: Any) -> None:
@@ -254,7 +255,7 @@ def test_a_graph_that_inductor_freezes_has_packed_weights() -> None:
 
 def test_packed_bytes_of_another_format_are_refused() -> None:
     layer = tt.Linear(12, 20).freeze()
-    packed = layer._bytes
+    packed: Any = layer._bytes
     run = torch.ops.tilewright.linear_of_packed
     other = layer._format.replace("12", "13", 1)
     for format, given in ((other, packed), (layer._format, packed[:-1]), ("f32 of mine", packed)):
