@@ -9,17 +9,20 @@ from tilewright.errors import ArgumentError, ArgumentValueError
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 
 from .packed import bytes_of
+from .products import is_transformed
 
 
 class Held(NamedTuple):
     """What a frozen layer holds beside its tensors.
 
-    ``matrices`` are its packed weights by the type of the inputs, ``sources`` the tensors that were
-    packed, on whose memory no others can be. ``seen`` has for each its name, its address, and how
-    often PyTorch had counted a write; None for inference tensors, whose writes it does not count.
+    ``matrices`` are its packed weights by the type of the inputs, ``given`` the tensors that were
+    packed. ``sources`` are views of those that keep their memory, so that no other tensor can be
+    there. ``seen`` has the name of each, its address, and how often PyTorch had counted a write;
+    None for inference tensors, whose writes it does not count.
     """
 
     matrices: dict[Any, PackedMatrix]
+    given: tuple[torch.Tensor, ...]
     sources: tuple[torch.Tensor, ...]
     seen: tuple[tuple[str, int, int | None], ...]
 
@@ -77,6 +80,13 @@ class Freezable(torch.nn.Module):
         >>> layer.weight.requires_grad
         False
         """
+        tensors = getattr(self, self._holder)
+        if computed := [name for name in self._packs if name not in tensors]:
+            raise ArgumentValueError(
+                "a weight that is computed at each call cannot be frozen",
+                got=f"{', '.join(computed)} of {type(self).__name__}, which is no parameter",
+                hint="torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')",
+            )
         self._check_packable()
         trained = tuple(name for name, p in self._own_parameters() if p.requires_grad)
         self._trained = tuple(dict.fromkeys((*self._trained, *trained)))
@@ -87,7 +97,10 @@ class Freezable(torch.nn.Module):
         return self
 
     def unfreeze(self) -> Self:
-        """Read the weight at each call; returns the layer. What was trained before is again."""
+        """Read the weight at each call; returns the layer.
+
+        Parameters that ``freeze`` took out of training require grad again.
+        """
         self._is_frozen = False
         for name, parameter in self._own_parameters():
             if name in self._trained:
@@ -102,12 +115,13 @@ class Freezable(torch.nn.Module):
     def _hold(self) -> None:
         """Pack the weight as it is now."""
         tensors: dict[str, torch.Tensor | None] = getattr(self, self._holder)
-        named = [(name, x) for name in self._packs if (x := tensors[name]) is not None]
-        sources = tuple(source.detach() for _, source in named)
+        named = [(name, x) for name in self._packs if (x := tensors.get(name)) is not None]
+        given = tuple(x for _, x in named)
+        sources = tuple(x.detach() for x in given)
         matrices = self._pack()
         first = next(iter(matrices.values()))
         seen = tuple((name, x.data_ptr(), _writes(x)) for name, x in named)
-        self._held = Held(matrices, sources, seen)
+        self._held = Held(matrices, given, sources, seen)
         self._bytes, self._format = bytes_of(first), first.format
         self._types = tuple(t for t, each in matrices.items() if each.format == first.format)
 
@@ -142,6 +156,18 @@ class Freezable(torch.nn.Module):
                 self._refuse_written(name)
         return held.matrices[dtype]
 
+    def _packed_for_graph(self) -> torch.Tensor | None:
+        """The packed bytes as an operator takes them; None if it has to read the weight.
+
+        Other tensors may stand in for the weight, as ``torch.func.functional_call`` has them.
+        """
+        if self._held is not None and is_transformed():
+            tensors = getattr(self, self._holder)
+            now = (tensors.get(name) for name, _, _ in self._held.seen)
+            if any(x is not y for x, y in zip(now, self._held.given, strict=True)):
+                return None
+        return self._bytes
+
     def _refuse_written(self, name: str) -> NoReturn:
         raise ArgumentValueError(
             "the weight of a frozen layer was changed",
@@ -162,17 +188,17 @@ class Freezable(torch.nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what was packed, which is of this machine."""
+        """Return all but what was packed, which is for this machine."""
         state = dict(self.__dict__)
         for name in ("_held", "_bytes"):
             state.pop(name, None)
         return state
 
     def _marked(self, shown: str) -> str:
-        """What is printed of the layer, and that it is frozen."""
+        """Return what is printed of the layer, with a word if it is frozen."""
         return f"{shown}, frozen" if self._is_frozen else shown
 
 
 def _writes(tensor: torch.Tensor) -> int | None:
-    """How often PyTorch counted a write of a tensor; None where it does not count."""
+    """Return how often PyTorch counted a write of a tensor; None where it does not count."""
     return None if tensor.is_inference() else tensor._version

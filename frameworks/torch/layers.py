@@ -91,11 +91,11 @@ class Linear(Freezable, torch.nn.Linear):
             found = run_layer(kind, self._matrix(x.dtype), x, bias)
         elif plain:
             found = products.linear(x, weight, bias, self.activation)
-        elif self._bytes is None:
+        elif (packed := self._packed_for_graph()) is None:
             found = operators.linear_of_constants(x, weight, bias, self.activation)
         else:
             found = operators.linear_of_packed(
-                x, self._bytes, bias, self._format, self.out_features, "", "float", self.activation
+                x, packed, bias, self._format, self.out_features, "", "float", self.activation
             )
         return found
 
@@ -256,8 +256,8 @@ class QuantizedLinear(_Inference):
                 found = quantized.run_rows(packed, x, bias, activation)
             else:
                 found = quantized.run_fixed(packed, x, numbers, bias, activation)
-        elif self._is_frozen and self._bytes is not None:
-            found = self._traced(x, self._bytes)
+        elif self._is_frozen and (bytes_ := self._packed_for_graph()) is not None:
+            found = self._traced(x, bytes_)
         else:
             compute = quantized.quantized_linear if plain else operators.quantized_linear
             found = compute(
@@ -360,9 +360,13 @@ class BlockQuantizedLinear(_Inference):
         found: torch.Tensor
         if plain and self._is_frozen:
             found = run_layer(self._kind(x.dtype, bias), self._matrix(x.dtype), x, bias)
-        elif self._is_frozen and self._bytes is not None and x.dtype in self._types:
+        elif (
+            self._is_frozen
+            and x.dtype in self._types
+            and (packed := self._packed_for_graph()) is not None
+        ):
             found = torch.ops.tilewright.linear_of_packed(
-                x, self._bytes, bias, self._format, self.out_features, self._text, self.inputs,
+                x, packed, bias, self._format, self.out_features, self._text, self.inputs,
                 self.activation,
             )  # fmt: skip
         else:

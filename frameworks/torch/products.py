@@ -69,6 +69,11 @@ def is_plain() -> bool:
     return not (_compiling() or _modes() or _transforms())
 
 
+def is_transformed() -> bool:
+    """True if a call is computed inside of a transform of ``torch.func``, and not traced."""
+    return bool(_transforms()) and not (_compiling() or _modes())
+
+
 # --- any two tensors ---------------------------------------------------------------------------
 
 

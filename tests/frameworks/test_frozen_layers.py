@@ -213,6 +213,23 @@ def test_a_frozen_layer_is_loaded_moved_and_copied() -> None:
         tt.Linear(12, 20, device="meta").freeze()
 
 
+def test_tensors_that_stand_in_for_a_frozen_weight_are_read() -> None:
+    layer, call = tt.Linear(12, 20).freeze(), torch.func.functional_call
+    other = {"weight": torch.randn(20, 12), "bias": torch.randn(20)}
+    with pytest.raises(ArgumentValueError, match="was changed"):
+        call(layer, other, (X,))
+    want = functional.linear(X, other["weight"], other["bias"])
+    found = torch.func.functionalize(lambda x: call(layer, other, (x,)))(X)
+    torch.testing.assert_close(found, want, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(torch.func.functionalize(layer)(X), layer(X))
+    torch.nn.utils.parametrizations.weight_norm(layer)
+    with pytest.raises(ArgumentValueError, match="was changed"):
+        layer(X)
+    right(layer.unfreeze())
+    with pytest.raises(ArgumentValueError, match="computed at each call"):
+        layer.freeze()
+
+
 def test_frozen_layers_in_graphs_have_packed_weights() -> None:
     block = tt.BlockQuantizedLinear.from_float(torch.nn.Linear(20, 16), tw.Quantized("s8"))
     fixed = tt.QuantizedLinear.from_float(torch.nn.Linear(16, 16), input_range=(-9, 9))
