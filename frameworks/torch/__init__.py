@@ -1,7 +1,8 @@
 """tilewright in PyTorch: operators, layers, and a backend of ``torch.compile``.
 
 ``operator`` makes an operator of a spec; ``Linear``, ``QuantizedLinear`` and
-``BlockQuantizedLinear`` are layers; the backend is called ``"tilewright"``. Kernels themselves take
+``BlockQuantizedLinear`` are layers, which ``quantize_`` puts into a model; the backend is called
+``"tilewright"``, and ``history`` and ``summary`` say what it served. Kernels themselves take
 tensors without this package.
 """
 
@@ -15,7 +16,24 @@ except ImportError as _error:
     ) from _error
 
 from .backend import backend
+from .convert import Conversion, quantize_
+from .frozen import Freezable
 from .layers import BlockQuantizedLinear, Linear, QuantizedLinear
 from .operator import Operator, operator
+from .served import Left, Served, history, summary
 
-__all__ = ["BlockQuantizedLinear", "Linear", "Operator", "QuantizedLinear", "backend", "operator"]
+__all__ = [
+    "BlockQuantizedLinear",
+    "Conversion",
+    "Freezable",
+    "Left",
+    "Linear",
+    "Operator",
+    "QuantizedLinear",
+    "Served",
+    "backend",
+    "history",
+    "operator",
+    "quantize_",
+    "summary",
+]

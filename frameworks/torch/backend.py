@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+from .packed import weight_format
 from .products import LAYER_TYPES
+from .served import Left, Served, record
+
+#: Why a node is left, and what to try.
+Why = tuple[str, str]
+#: What makes a model one of a type.
+_CASTS = {torch.float32: "model.float()", torch.bfloat16: "model.bfloat16()"}
 
 _LINEAR = (functional.linear, torch._C._nn.linear)
 _MATMUL = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm")
@@ -29,50 +36,105 @@ _ACTIVATIONS: dict[Any, str] = {
 _GELU = (functional.gelu, torch._C._nn.gelu)
 
 
-class Served(NamedTuple):
-    """How many nodes of a graph kernels compute: layers, activations in them, other products."""
-
-    layers: int
-    activations: int
-    products: int
-
-
-#: What was served of the graphs that were compiled, in order.
-history: list[Served] = []
+#: Operators that hold products and are left as they are, by name: why, and what to try.
+_WHOLE: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"),
+        (
+            "PyTorch's fast path is one operator, which holds all products of the layer",
+            "torch.backends.mha.set_fastpath_enabled(False) before torch.compile",
+        ),
+    ),
+    **dict.fromkeys(
+        ("multi_head_attention_forward", "scaled_dot_product_attention"),
+        (
+            "attention is one operator, which holds its products",
+            "torch.softmax(q @ k.mT * scale, -1) @ v has two products that are served",
+        ),
+    ),
+    **dict.fromkeys(
+        ("einsum", "tensordot", "bilinear", "chain_matmul"),
+        ("the operator is not taken apart into products", "torch.matmul"),
+    ),
+    **dict.fromkeys(
+        (f"conv{more}{axes}d" for more in ("", "_transpose") for axes in (1, 2, 3)),
+        ("convolutions are not served", ""),
+    ),
+}
 
 
 def backend(
-    graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    **more: Any,
 ) -> Callable[..., Any]:
-    """What ``torch.compile`` calls for each graph: it is changed, and compiled by Inductor."""
+    """Compile a graph for ``torch.compile``: it is changed, and compiled by Inductor.
+
+    ``mode`` and ``options`` are Inductor's. If ``torch._inductor.config.freezing`` is set, weights
+    are constants of the graph, and packed when it is compiled; else they are read at each call.
+    ``history`` gets what was served; a RuntimeWarning says why if no product was.
+    """
+    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    history.append(serve(graph))
-    return compile_fx(graph, list(inputs), **options)  # type: ignore[no-any-return]
+    patches = torch._TorchCompileInductorWrapper(mode, options, None).config
+    freezes = patches.get("freezing", config.freezing) and not torch.is_grad_enabled()
+    record(serve(graph, freezes=freezes))
+    return compile_fx(  # type: ignore[no-any-return]
+        graph, list(inputs), config_patches=patches or None, **more
+    )
 
 
-def serve(graph: torch.fx.GraphModule) -> Served:
-    """Have kernels compute the products of ``graph`` that they serve, in place."""
+def serve(graph: torch.fx.GraphModule, *, freezes: bool = False) -> Served:
+    """Have kernels compute the products of ``graph`` that they serve, in place.
+
+    If Inductor ``freezes`` the graph, weights are packed.
+    """
     layers = activations = products = 0
+    left = []
     for node in list(graph.graph.nodes):
+        if (why := _why_left(node)) is not None:
+            left.append(Left(_name(node), *why))
+            continue
         called = _called(node)
-        if called in _LINEAR and _is_layer(node):
-            activations += _as_layer(graph.graph, node)
+        if called in _LINEAR:
+            activations += _as_layer(graph.graph, node, freezes)
             layers += 1
-        elif called in _MATMUL and _is_product(node, node.args[:2]) and not node.kwargs:
+        elif called in _MATMUL:
             _replace(graph.graph, node, node.args[:2])
             products += 1
-        elif called in _ADDED and _is_product(node, node.args[1:3]) and not node.kwargs:
+        elif called in _ADDED:
             added = node.args[0]
             _add(graph.graph, added, _replace(graph.graph, node, node.args[1:3]))
             products += 1
     graph.graph.lint()
     graph.recompile()
-    return Served(layers, activations, products)
+    return Served(layers, activations, products, tuple(left))
+
+
+def _why_left(node: torch.fx.Node) -> Why | None:
+    """Why a node is left to Inductor although it holds a product; None for all others."""
+    called = _called(node)
+    if called in _LINEAR:
+        return _why_no_layer(node)
+    if called in _MATMUL:
+        return _why_no_product(node, node.args)
+    if called in _ADDED:
+        return _why_no_product(node, node.args[1:]) or _why_no_term(node)
+    return None if called is None else _WHOLE.get(_name(node))
+
+
+def _name(node: torch.fx.Node) -> str:
+    """What a node calls, as its message names it."""
+    called = _called(node)
+    return called if isinstance(called, str) else getattr(called, "__name__", str(called))
 
 
 def _called(node: torch.fx.Node) -> Any:
-    """The function or the method that a node calls; None for all others."""
+    """Return the function or the method that a node calls; None for all others."""
     return node.target if node.op in ("call_function", "call_method") else None
 
 
@@ -91,37 +153,75 @@ def _parts(node: torch.fx.Node) -> tuple[Any, Any, Any]:
     return given.get("input"), given.get("weight"), given.get("bias")
 
 
-def _is_layer(node: torch.fx.Node) -> bool:
-    """Whether a linear node has a weight that stays, of a type that kernels have."""
+def _why_no_layer(node: torch.fx.Node) -> Why | None:
+    """Why a linear node is no layer that kernels compute; None if it is one."""
     x, weight, bias = _parts(node)
     values = [_value(part) for part in (x, weight, bias, node) if part is not None]
-    if any(value is None or value.device.type != "cpu" for value in values):
-        return False
-    types = {value.dtype for value in values if value is not None}
-    trained = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in values)
-    return len(types) == 1 and types <= LAYER_TYPES.keys() and not trained and _stays(weight)
+    if (why := _why_no_tensors(values, tuple(LAYER_TYPES))) is not None:
+        return why
+    if torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in values):
+        return (
+            "gradients are recorded",
+            "call it in `with torch.no_grad():`, or model.requires_grad_(False)",
+        )
+    columns = None if values[1] is None else tuple(values[1].shape)
+    if columns is None or len(columns) != 2:
+        return f"the weight has the shape {columns}", "a weight of two dimensions"
+    if bias is not None and values[2] is not None and tuple(values[2].shape) != columns[:1]:
+        return (
+            f"the bias has the shape {tuple(values[2].shape)}",
+            f"a bias of {columns[0]} elements",
+        )
+    return None
 
 
-def _stays(weight: torch.fx.Node) -> bool:
-    """Whether a tensor is the same at each call: a parameter, or a buffer of a module."""
-    if weight.op == "get_attr":
-        return True
-    value = weight.meta.get("example_value")
-    marked = getattr(value, "_dynamo_static_input_type", None) is not None
-    return weight.op == "placeholder" and (marked or isinstance(value, torch.nn.Parameter))
+def _why_no_tensors(values: Sequence[torch.Tensor | None], types: tuple[Any, ...]) -> Why | None:
+    """Why kernels do not take these tensors; None if they are of one of the types, on the CPU."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return "an argument is no tensor", ""
+    if devices := {value.device.type for value in known} - {"cpu"}:
+        return f"tensors are on {', '.join(sorted(devices))}", 'model.to("cpu")'
+    found = {value.dtype for value in known}
+    if len(found) > 1:
+        names = ", ".join(sorted(map(_type_name, found)))
+        return f"types differ: {names}", "one type for all, without torch.autocast"
+    (dtype,) = found
+    if dtype not in types:
+        cures = " or ".join(_CASTS[type_] for type_ in types)
+        return f"{_type_name(dtype)} is not served", cures
+    return None
 
 
-def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node) -> int:
-    """Put the operator in a linear node's place, and an activation's: how many of those."""
+def _type_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node, freezes: bool) -> int:
+    """Put the operator in a linear node's place, and an activation's: how many of those.
+
+    A weight that the graph owns is packed if it freezes: Inductor computes constants ahead.
+    """
     last, activation = node, ""
     if len(node.users) == 1:
         (follower,) = node.users
         if found := _activation_of(follower):
             last, activation = follower, found
+    operators = torch.ops.tilewright
+    x, weight, bias = _parts(node)
     with graph.inserting_before(node):
-        made = graph.call_function(
-            torch.ops.tilewright.linear_of_constants.default, (*_parts(node), activation)
-        )
+        if freezes and weight.op == "get_attr":
+            value = _value(weight)
+            assert value is not None
+            packed = graph.call_function(operators.pack_weight.default, (weight,))
+            packed.meta = {"example_value": operators.pack_weight(value)}
+            text, n = weight_format(value).text, int(value.shape[0])
+            given = (x, packed, bias, text, n, "", "float", activation)
+            made = graph.call_function(operators.linear_of_packed.default, given)
+        else:
+            made = graph.call_function(
+                operators.linear_of_constants.default, (x, weight, bias, activation)
+            )
     made.meta = dict(last.meta)
     last.replace_all_uses_with(made)
     graph.erase_node(last)
@@ -143,16 +243,29 @@ def _activation_of(node: torch.fx.Node) -> str:
 # --- products ----------------------------------------------------------------------------------
 
 
-def _is_product(node: torch.fx.Node, given: Sequence[Any]) -> bool:
-    """Whether both are matrices, or stacks of them, in float32 on the CPU, as the result is."""
+def _why_no_product(node: torch.fx.Node, given: Sequence[Any]) -> Why | None:
+    """Why a node is no product of matrices, or stacks of them, that kernels compute."""
+    if node.kwargs or len(given) != 2:
+        return "it has arguments by name, such as alpha and beta", "operands by position alone"
     values = [_value(part) for part in (*given, node)]
-    return len(given) == 2 and all(
-        value is not None
-        and value.device.type == "cpu"
-        and value.dtype == torch.float32
-        and value.dim() >= 2
-        for value in values
+    if (why := _why_no_tensors(values, (torch.float32,))) is not None:
+        return why
+    if any(value is not None and value.dim() < 2 for value in values):
+        return "an operand has one dimension", "x[None] @ w, a matrix of one row"
+    return None
+
+
+def _why_no_term(node: torch.fx.Node) -> Why | None:
+    """Why ``addmm`` or ``baddbmm`` adds what PyTorch refuses, or converts; None if kernels may."""
+    values = [_value(part) for part in node.args[:3]]
+    if (why := _why_no_tensors(values, (torch.float32,))) is not None:
+        return why
+    term, a, b = (tuple(value.shape) for value in values if value is not None)
+    whole = (*a[:-1], b[-1])  # not the node's shape, which a term may have changed
+    fits = len(term) <= len(whole) and all(
+        size in (1, own) for size, own in zip(reversed(term), reversed(whole), strict=False)
     )
+    return None if fits else (f"a term of shape {term} is added to {whole}", "")
 
 
 def _replace(graph: torch.fx.Graph, node: torch.fx.Node, given: Sequence[Any]) -> torch.fx.Node:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,62 +10,13 @@ import torch
 from tilewright.runtime.arrays.kinds import torch_type
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array
-from tilewright.runtime.driver import compile
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.quantized.words import unpack
-from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Packed
-from tilewright.spec.quantized import Quantize, Quantized
-from tilewright.spec.sizes import dim
-from tilewright.spec.types import TypeName
+from tilewright.spec.quantized import Quantized
 
-from .products import (
-    is_parallel,
-    layer_epilogue,
-    layer_schedule,
-    packed_weight,
-    register,
-    run_layer,
-)
-
-#: What becomes of the inputs: integers of 8 bits with a scale for each block of a row, as long as
-#: the weight's, or for each row; or they stay what they are.
-Inputs = Literal["blocks", "rows", "float"]
-#: Types of inputs by PyTorch's.
-INPUT_TYPES: dict[Any, TypeName] = {
-    torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
-}  # fmt: skip
-
-
-class BlockKind(NamedTuple):
-    """Layers that one kernel serves; ``type`` is that of their inputs and results."""
-
-    k: int
-    n: int
-    form: Quantized
-    inputs: Inputs
-    type: TypeName
-    has_bias: bool
-    activation: str
-
-
-def block_spec(kind: BlockKind) -> Gemm:
-    """The product of a layer, for any number of rows; SpecError for what does not go together."""
-    a: TypeName | Quantize = kind.type
-    if kind.inputs != "float":
-        a = Quantize(kind.type, per=kind.form.per if kind.inputs == "blocks" else "row")
-    return Gemm(
-        dim("m"), kind.n, kind.k, a=a, b=Packed(kind.form), d=kind.type, lda=dim("lda"),
-        epilogue=layer_epilogue("f32" if kind.has_bias else None, kind.activation),
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def block_kernel(kind: BlockKind, parallel: bool) -> Kernel:
-    """The kernel of a layer."""
-    return compile(block_spec(kind), layer_schedule(parallel))
-
+from .packed import INPUT_TYPES, Inputs, LayerKind, format_of, layer_spec, run_layer
+from .products import register
 
 # --- weights as tensors ------------------------------------------------------------------------
 
@@ -129,40 +78,26 @@ def _tensor(array: Array, type_: str) -> torch.Tensor:
     return torch.from_numpy(bits).view(torch_type(torch, type_))
 
 
-def format_text(form: Quantized) -> str:
-    """A format in the words of ``format_of``."""
-    return json.dumps([form.type, form.scale, form.zero, form.block])
-
-
-@lru_cache(maxsize=256)
-def format_of(text: str) -> Quantized:
-    """The format that a text names."""
-    type_, scale, zero, block = json.loads(text)
-    return Quantized(type_, scale, zero, tuple(block) if isinstance(block, list) else block)
-
-
 # --- the operator ------------------------------------------------------------------------------
+
+
+def packed_blocks(matrix: QuantizedMatrix, kind: LayerKind) -> PackedMatrix:
+    """A matrix packed for the kernels of layers of a kind."""
+    from tilewright.runtime.call.pack_source import pack_quantized
+    from tilewright.runtime.machine.host import identify
+
+    return pack_quantized(layer_spec(kind), identify("host").description, matrix, None, None)
 
 
 def block_linear(
     x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None,
     bias: torch.Tensor | None, format: str, inputs: Inputs, activation: str,
 ) -> torch.Tensor:  # fmt: skip
-    """``activation(x @ weight.T + bias)``, which records no gradient."""
+    """``activation(x @ weight.T + bias)`` of the weight as it is: packed at each call."""
     n, k, form = len(weight), x.shape[-1], format_of(format)
-    kind = BlockKind(k, n, form, inputs, INPUT_TYPES[x.dtype], bias is not None, activation)
-
-    def pack() -> Any:
-        matrix = Stored(weight, scales, zeros).matrix(form, k)
-        return block_kernel(kind, False).pack_b(matrix)
-
-    beside = (scales,) if zeros is None else (scales, zeros)
-    packed = packed_weight(weight, pack, beside, (format, inputs, k))
-    rows = x if x.dim() == 2 else x.reshape(-1, k)
-    bias = bias if bias is None else bias.to(torch.float32)
-    kernel = block_kernel(kind, is_parallel(rows.shape[0] * n * k))
-    out = run_layer(kernel, packed, rows, bias)
-    return out if x.dim() == 2 else out.reshape(*x.shape[:-1], n)
+    kind = LayerKind(k, n, INPUT_TYPES[x.dtype], bias is not None, activation, form, inputs)
+    packed = packed_blocks(Stored(weight, scales, zeros).matrix(form, k), kind)
+    return run_layer(kind, packed, x, bias)
 
 
 def _block_linear_fake(

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.quantized.formats import as_format
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.quantized.quantize import Method, quantize
 from tilewright.spec.quantized import Quantized
 
 from . import blocks, products, quantized
+from .frozen import Freezable
+from .packed import (
+    INPUT_TYPES,
+    Inputs,
+    LayerKind,
+    format_here,
+    format_text,
+    layer_spec,
+    packed_weight,
+    run_layer,
+)
 from .products import ACTIVATIONS, LAYER_TYPES, is_plain
 
 
@@ -26,13 +39,20 @@ def _activation(name: str | None) -> str:
     return name or ""
 
 
-class Linear(torch.nn.Linear):
-    """``activation(x @ weight.T + bias)`` in one kernel, with the weight packed.
+class Linear(Freezable, torch.nn.Linear):
+    """``activation(x @ weight.T + bias)`` in one kernel.
 
     As ``torch.nn.Linear``, of float32 or bfloat16, on the CPU; ``activation`` is None, "relu",
-    "gelu", "gelu_tanh", "silu", "sigmoid", "tanh" or "hardswish". The weight is packed when it is
-    first used and whenever it has changed; what is saved is the weight itself. Differentiable.
+    "gelu", "gelu_tanh", "silu", "sigmoid", "tanh" or "hardswish". Differentiable. The weight is
+    read as it is at each call. ``freeze`` packs it, for inference; see ``Freezable``.
+
+    >>> import torch, tilewright.torch as tt
+    >>> layer = tt.Linear(4, 3, activation="relu")
+    >>> layer(torch.ones(2, 4)).shape
+    torch.Size([2, 3])
     """
+
+    _holder = "_parameters"
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True,
@@ -54,17 +74,46 @@ class Linear(torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` is (..., in_features) and of the weight's type; the result (..., out_features)."""
-        if x.dtype != self.weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
-            _refuse(x, self.weight)
-        if is_plain() and not self._is_recorded(x):
-            return products.linear(x, self.weight, self.bias, self.activation)
-        found: torch.Tensor = torch.ops.tilewright.linear(
-            x, self.weight, self.bias, self.activation
-        )
+        weight, bias = self.weight, self.bias
+        if x.dtype != weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
+            _refuse(x, weight)
+        if x.is_nested:
+            as_array(x, "x")
+        if self._is_frozen and weight.requires_grad:
+            _refuse_trained(self)
+        recorded, plain = self._is_recorded(x), is_plain()
+        operators = torch.ops.tilewright
+        found: torch.Tensor
+        if recorded or not (self._is_frozen or plain):
+            found = operators.linear(x, weight, bias, self.activation)
+        elif plain and self._is_frozen:
+            kind = self._kind(x.dtype)
+            found = run_layer(kind, self._matrix(x.dtype), x, bias)
+        elif plain:
+            found = products.linear(x, weight, bias, self.activation)
+        elif (packed := self._packed_for_graph()) is None:
+            found = operators.linear_of_constants(x, weight, bias, self.activation)
+        else:
+            found = operators.linear_of_packed(
+                x, packed, bias, self._format, self.out_features, "", "float", self.activation
+            )
         return found
 
+    def _kind(self, dtype: Any) -> LayerKind:
+        return LayerKind(
+            self.in_features, self.out_features, LAYER_TYPES[dtype], self.bias is not None,
+            self.activation,
+        )  # fmt: skip
+
+    def _pack(self) -> dict[Any, Any]:
+        return {self.weight.dtype: packed_weight(self.weight)}
+
+    def _check_packable(self) -> None:
+        if self.weight.dtype not in LAYER_TYPES or self.weight.device.type != "cpu":
+            _refuse(self.weight, self.weight)
+
     def _is_recorded(self, x: torch.Tensor) -> bool:
-        """Whether autograd records the layer."""
+        """True if autograd records the layer."""
         if not torch.is_grad_enabled():
             return False
         bias = self.bias
@@ -75,10 +124,20 @@ class Linear(torch.nn.Linear):
 
     def extra_repr(self) -> str:
         """What is printed of it."""
-        return f"{super().extra_repr()}, activation={self.activation or None}"
+        shown = f"{torch.nn.Linear.extra_repr(self)}, activation={self.activation or None}"
+        return self._marked(shown)
 
 
-def _refuse(x: torch.Tensor, weight: torch.Tensor) -> None:
+def _refuse_trained(layer: torch.nn.Module) -> NoReturn:
+    raise ArgumentValueError(
+        "the weight of a frozen layer is to be trained",
+        got=f"{layer}, whose weight requires grad",
+        expected="the weight that freeze() packed, which stays",
+        hint="layer.unfreeze() before training, or layer.freeze() again after it",
+    )
+
+
+def _refuse(x: torch.Tensor, weight: torch.Tensor) -> NoReturn:
     raise ArgumentTypeError(
         "a layer takes tensors of its weight's type on the CPU",
         got=f"x of {x.dtype} on {x.device}, weight of {weight.dtype}",
@@ -87,7 +146,7 @@ def _refuse(x: torch.Tensor, weight: torch.Tensor) -> None:
     )
 
 
-class _Inference(torch.nn.Module):
+class _Inference(Freezable):
     """A layer whose buffers keep their types: ``.to(torch.bfloat16)`` is of its inputs alone."""
 
     activation: str
@@ -95,21 +154,29 @@ class _Inference(torch.nn.Module):
     out_features: int
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, old in before.items():
-            new = self._buffers[name]
-            if old is not None and new is not None and new.dtype != old.dtype:
-                self._buffers[name] = old.to(new.device)
-        return self
+        return super()._apply(lambda tensor: _of_type(fn(tensor), tensor), recurse)
+
+    def _check_packable(self) -> None:
+        tensors = [getattr(self, name) for name in self._packs]
+        devices = {tensor.device.type for tensor in tensors if tensor is not None}
+        if devices != {"cpu"}:
+            raise ArgumentTypeError(
+                "a layer is packed on the CPU", got=f"buffers on {', '.join(sorted(devices))}",
+                hint='layer.to("cpu"), or layer.to_empty(device="cpu") and a state',
+            )  # fmt: skip
 
     def extra_repr(self) -> str:
         """What is printed of it."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{sizes}, {self._shown()}, activation={self.activation or None}"
+        return self._marked(f"{sizes}, {self._shown()}, activation={self.activation or None}")
 
     def _shown(self) -> str:
         raise NotImplementedError
+
+
+def _of_type(moved: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """A buffer where it was moved, in the type that it had."""
+    return moved if moved.dtype == before.dtype else before.to(moved.device)
 
 
 def _bias_of(linear: torch.nn.Linear) -> torch.Tensor | None:
@@ -127,7 +194,13 @@ class QuantizedLinear(_Inference):
     The weight is int8 with a scale for each output. Without ``input_scale`` each row of ``x`` is
     made int8 with a scale of its own; with it ``x`` is made uint8, ``x / input_scale +
     input_zero``. For inference: it has no gradient. ``BlockQuantizedLinear`` has fewer bits.
+
+    The layer is frozen when it is made: what quantization made, ``weight`` and ``weight_scale``, is
+    packed once. The other buffers are read at each call. See ``Freezable``; after ``unfreeze`` each
+    call packs the weight as it is, which is slow.
     """
+
+    _packs = ("weight", "weight_scale")
 
     def __init__(
         self, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None = None,
@@ -143,6 +216,8 @@ class QuantizedLinear(_Inference):
             ("input_zero", torch.tensor(input_zero, dtype=torch.int32) if fixed else None),
         ):  # fmt: skip
             self.register_buffer(name, value)
+        self._is_frozen = True
+        self._hold_again()
 
     @classmethod
     def from_float(
@@ -172,11 +247,53 @@ class QuantizedLinear(_Inference):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` is (..., in_features) in floating point, which the result has too."""
-        found: torch.Tensor = torch.ops.tilewright.quantized_linear(
-            x, self.weight, self.weight_scale, self.bias, self.input_scale, self.input_zero,
+        _check_rows(x, self.in_features, _FLOATS)
+        operators, found = torch.ops.tilewright, None
+        plain, bias, activation = _is_computed(x), self.bias, self.activation
+        if plain and self._is_frozen:
+            packed = self._matrix(x.dtype)
+            if (numbers := self._numbers()) is None:
+                found = quantized.run_rows(packed, x, bias, activation)
+            else:
+                found = quantized.run_fixed(packed, x, numbers, bias, activation)
+        elif self._is_frozen and (bytes_ := self._packed_for_graph()) is not None:
+            found = self._traced(x, bytes_)
+        else:
+            compute = quantized.quantized_linear if plain else operators.quantized_linear
+            found = compute(
+                x, self.weight, self.weight_scale, bias, self.input_scale, self.input_zero,
+                activation,
+            )  # fmt: skip
+        return found
+
+    def _traced(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """The layer as an operator of the packed weight."""
+        found: torch.Tensor
+        if (numbers := self._numbers()) is not None:
+            found = torch.ops.tilewright.fixed_linear_of_packed(
+                x, packed, numbers.weight_scale, self.bias, numbers.input_scale,
+                numbers.input_zero, self._format, self.activation,
+            )  # fmt: skip
+            return found
+        given = x if x.dtype in INPUT_TYPES else x.float()
+        found = torch.ops.tilewright.linear_of_packed(
+            given, packed, self.bias, self._format, self.out_features, quantized.FORM_TEXT, "rows",
             self.activation,
         )  # fmt: skip
-        return found
+        return found.to(x.dtype)
+
+    def _numbers(self) -> quantized.Fixed | None:
+        """The scale and zero point of all inputs; None if each row has its own."""
+        if self.input_scale is None or self.input_zero is None:
+            return None
+        return quantized.Fixed(self.weight_scale, self.input_scale, self.input_zero)
+
+    def _pack(self) -> dict[Any, Any]:
+        if self.input_scale is None:
+            packed = quantized.packed_rows(self.weight, self.weight_scale)
+        else:
+            packed = quantized.packed_codes(self.weight)
+        return dict.fromkeys(_FLOATS, packed)
 
     def _shown(self) -> str:
         return f"inputs={'int8 by rows' if self.input_scale is None else 'uint8'}"
@@ -193,62 +310,88 @@ class BlockQuantizedLinear(_Inference):
     result is. For inference: it has no gradient.
 
     The buffers ``weight``, ``scales`` and ``zeros`` hold the numbers of the matrix, elements of 2
-    and 4 bits sharing bytes; they are packed for the CPU when they are first used, and whenever
-    they have changed. A state is loaded into a layer of the same format alone.
+    and 4 bits sharing bytes. The layer is frozen when it is made: these three are packed for the
+    CPU once, and ``bias`` is read at each call. See ``Freezable``; after ``unfreeze`` each call
+    packs them as they are, which is slow. A state is loaded into a layer of the same format alone.
     """
+
+    _packs = ("weight", "scales", "zeros")
 
     def __init__(
         self, matrix: QuantizedMatrix, bias: torch.Tensor | None = None, *,
-        activation: str | None = None, inputs: blocks.Inputs | None = None,
+        activation: str | None = None, inputs: Inputs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         _check_matrix(matrix)
         (self.in_features, self.out_features), self.format = matrix.shape, matrix.format
         self.activation = _activation(activation)
-        if inputs not in (None, *get_args(blocks.Inputs)):
+        if inputs not in (None, *get_args(Inputs)):
             raise ArgumentValueError(
                 "inputs are made something else", got=inputs,
-                expected=" or ".join(map(repr, get_args(blocks.Inputs))),
+                expected=" or ".join(map(repr, get_args(Inputs))),
             )  # fmt: skip
         integers = self.format.stored.unpacked in ("s8", "u8")
-        self.inputs: blocks.Inputs = inputs or ("blocks" if integers else "float")
-        self._text = blocks.format_text(self.format)
+        self.inputs: Inputs = inputs or ("blocks" if integers else "float")
+        self._text = format_text(self.format)
         _check_bias(bias, self.out_features)
-        blocks.block_spec(
-            blocks.BlockKind(
-                self.in_features, self.out_features, self.format, self.inputs, "f32",
-                bias is not None, self.activation,
-            )
-        )  # fmt: skip
+        layer_spec(self._kind(torch.float32, bias))
         for name, value in (*blocks.Stored.of(matrix)._asdict().items(), ("bias", bias)):
             self.register_buffer(name, value)
+        self._is_frozen = True
+        self._hold_again()
 
     @classmethod
     def from_float(
-        cls, linear: torch.nn.Linear, format: Quantized, *, activation: str | None = None,
-        inputs: blocks.Inputs | None = None, method: Method = "nearest",
+        cls, linear: torch.nn.Linear, format: Quantized | str, *, activation: str | None = None,
+        inputs: Inputs | None = None, method: Method = "nearest",
     ) -> BlockQuantizedLinear:  # fmt: skip
-        """``linear`` with its weight quantized to ``format``, by ``tw.quantize`` and its method."""
-        matrix = quantize(linear.weight.detach().float().t(), format, method=method)
+        """``linear`` with its weight quantized to ``format``, by ``tw.quantize`` and its method.
+
+        ``format`` may be the name of a container of GGUF, for example "q4_0".
+        """
+        matrix = quantize(linear.weight.detach().float().t(), as_format(format), method=method)
         activation = _own_activation(linear, activation)
         return cls(matrix, _bias_of(linear), activation=activation, inputs=inputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` is (..., in_features) in floating point, which the result has too."""
-        if x.dtype not in blocks.INPUT_TYPES or x.shape[-1:] != (self.in_features,):
-            raise ArgumentTypeError(
-                "a layer takes rows of its inputs in floating point",
-                got=f"{x.dtype} tensor of shape {tuple(x.shape)}",
-                expected=f"(..., {self.in_features}), float32, bfloat16 or float16",
-            )
-        compute = torch.ops.tilewright.block_linear
-        if products.is_plain() and x.device.type == "cpu":
-            compute = blocks.block_linear
-        found: torch.Tensor = compute(
-            x, self.weight, self.scales, self.zeros, self.bias, self._text, self.inputs,
-            self.activation,
-        )  # fmt: skip
+        _check_rows(x, self.in_features, tuple(INPUT_TYPES))
+        plain, bias = _is_computed(x), self.bias
+        found: torch.Tensor
+        if plain and self._is_frozen:
+            found = run_layer(self._kind(x.dtype, bias), self._matrix(x.dtype), x, bias)
+        elif (
+            self._is_frozen
+            and x.dtype in self._types
+            and (packed := self._packed_for_graph()) is not None
+        ):
+            found = torch.ops.tilewright.linear_of_packed(
+                x, packed, bias, self._format, self.out_features, self._text, self.inputs,
+                self.activation,
+            )  # fmt: skip
+        else:
+            compute = blocks.block_linear if plain else torch.ops.tilewright.block_linear
+            found = compute(
+                x, self.weight, self.scales, self.zeros, bias, self._text, self.inputs,
+                self.activation,
+            )  # fmt: skip
         return found
+
+    def _kind(self, dtype: Any, bias: torch.Tensor | None) -> LayerKind:
+        return LayerKind(
+            self.in_features, self.out_features, INPUT_TYPES[dtype], bias is not None,
+            self.activation, self.format, self.inputs,
+        )  # fmt: skip
+
+    def _pack(self) -> dict[Any, Any]:
+        matrix = blocks.Stored(self.weight, self.scales, self.zeros).matrix(
+            self.format, self.in_features
+        )
+        kinds = {dtype: self._kind(dtype, None) for dtype in INPUT_TYPES}
+        formats = {dtype: format_here(kind).text for dtype, kind in kinds.items()}
+        made = {formats[t]: kind for t, kind in reversed(kinds.items())}
+        packed = {text: blocks.packed_blocks(matrix, kind) for text, kind in made.items()}
+        return {dtype: packed[text] for dtype, text in formats.items()}
 
     def get_extra_state(self) -> torch.Tensor:
         """The format, which says what the numbers of a state mean."""
@@ -265,6 +408,27 @@ class BlockQuantizedLinear(_Inference):
 
     def _shown(self) -> str:
         return f"format={self.format}, inputs={self.inputs}"
+
+
+#: Types of the inputs of layers of 8-bit integers.
+_FLOATS = (*INPUT_TYPES, torch.float64)
+
+
+def _is_computed(x: torch.Tensor) -> bool:
+    """True if a layer of ``x`` is computed now, without PyTorch's dispatcher."""
+    return is_plain() and x.device.type == "cpu"
+
+
+def _check_rows(x: torch.Tensor, length: int, types: tuple[Any, ...]) -> None:
+    """ArgumentError unless ``x`` has rows of ``length`` elements of one of the types."""
+    if x.is_nested:
+        as_array(x, "x")
+    if x.dtype not in types or x.shape[-1:] != (length,):
+        raise ArgumentTypeError(
+            "a layer takes rows of its inputs in floating point",
+            got=f"{x.dtype} tensor of shape {tuple(x.shape)}",
+            expected=f"(..., {length}), one of {', '.join(map(str, types))}",
+        )
 
 
 def _check_matrix(matrix: Any) -> None:

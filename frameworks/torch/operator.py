@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from tilewright.errors import SpecError
 from tilewright.runtime.arrays.kinds import torch_type
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.operators import Arguments
@@ -62,6 +63,7 @@ class Operator:
                 return made
             if _is_recorded(tensors):
                 return self._recorded.apply(*tensors)
+        _check_nested(self._names, tensors)
         return self._call(*tensors)
 
     def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
@@ -109,6 +111,13 @@ class Operator:
     def _fake(self, *values: Any) -> torch.Tensor:
         sizes = [x if isinstance(x, int) else values[x[0]].shape[x[1]] for x in self._shape.sizes]
         return self._made(values[0].new_empty, sizes, dtype=self._dtype)
+
+
+def _check_nested(names: Sequence[str], tensors: tuple[Any, ...]) -> None:
+    """ArgumentTypeError for a nested tensor, for which PyTorch has no message."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if isinstance(tensor, torch.Tensor) and tensor.is_nested:
+            as_array(tensor, name)
 
 
 def _is_recorded(tensors: tuple[Any, ...]) -> bool:

@@ -1,21 +1,17 @@
-"""Products as operators of PyTorch: any two tensors, and a layer's weight that is packed once."""
+"""Products as operators of PyTorch: any two tensors, and a layer whose weight is read as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from threading import Lock
-from typing import Any, Literal, NamedTuple
+from math import prod
+from typing import Any, Literal
 
 import torch
-from tilewright.runtime.call.packed_matrix import PackedMatrix
-from tilewright.runtime.driver import compile
-from tilewright.runtime.kernel import Kernel
+from tilewright.errors import ArgumentValueError
 from tilewright.runtime.matmul.families import PARALLEL_WORK
 from tilewright.runtime.matmul.product import matmul
 from tilewright.spec.expression import Expression, Operand, acc
-from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Packed
 from tilewright.spec.postops import (
     gelu_erf,
     gelu_tanh,
@@ -25,10 +21,7 @@ from tilewright.spec.postops import (
     silu,
     tanh,
 )
-from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import dim
 from tilewright.spec.types import TypeName
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from .expressions import apart, evaluate
 
@@ -74,6 +67,11 @@ def register(
 def is_plain() -> bool:
     """Whether calls are just calls: nothing is traced, no mode and no transform sees them."""
     return not (_compiling() or _modes() or _transforms())
+
+
+def is_transformed() -> bool:
+    """True if a call is computed inside of a transform of ``torch.func``, and not traced."""
+    return bool(_transforms()) and not (_compiling() or _modes())
 
 
 # --- any two tensors ---------------------------------------------------------------------------
@@ -130,16 +128,7 @@ register("matmul_of_constants", _MATMUL, _matmul, _matmul_fake)
 # --- a layer -----------------------------------------------------------------------------------
 
 
-class LayerKind(NamedTuple):
-    """Layers that one kernel serves: sizes, the type of all its arrays, and what ends it."""
-
-    k: int
-    n: int
-    type: Literal["f32", "bf16", "s8", "u8"]
-    has_bias: bool
-    activation: str
-
-
+@lru_cache(maxsize=1024)
 def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
     """What a layer makes of its sums: plus a bias of that type, None for none, then activated."""
     sums: Expression = acc if bias is None else acc + Operand("bias", bias, per="column")
@@ -147,29 +136,8 @@ def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
     return None if epilogue is acc else epilogue
 
 
-@lru_cache(maxsize=1024)
-def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
-    """The kernel of a layer, for any number of rows."""
-    spec = Gemm(
-        dim("m"), kind.n, kind.k, a=kind.type, b=Packed(kind.type), d=kind.type, lda=dim("lda"),
-        epilogue=layer_epilogue(kind.type if kind.has_bias else None, kind.activation),
-    )  # fmt: skip
-    return compile(spec, layer_schedule(parallel))
-
-
-def run_layer(kernel: Kernel, packed: PackedMatrix, x: Any, bias: Any) -> torch.Tensor:
-    """A layer of a matrix of rows, whose gradient nobody asks for."""
-    inputs = (x, packed) if bias is None else (x, packed, bias)
-    made: torch.Tensor | None = kernel.attempt_new(inputs)
-    if made is not None:
-        return made
-    with torch.no_grad():
-        x = x if x.stride(-1) == 1 else x.contiguous()
-        return kernel(x, packed, **({} if bias is None else {"bias": bias}))
-
-
 def is_parallel(work: int) -> bool:
-    """Whether a layer of so many multiply-adds is worth several threads, which there are.
+    """True if a layer of so many multiply-adds is worth several threads, which there are.
 
     Layers follow each other, so that threads are awake: a million for each of a few is enough.
     """
@@ -177,66 +145,41 @@ def is_parallel(work: int) -> bool:
     return threads > 1 and work >= min(PARALLEL_WORK, threads << 20)
 
 
-def layer_schedule(parallel: bool) -> Schedule:
-    """How a layer is computed: threads share out its columns, so that each reads its part of the
-    weight alone, which is the larger matrix.
+def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:
+    """The inputs of a layer as a matrix with a row of ``k`` elements each; ArgumentError if none.
+
+    A view that negates what is in memory is computed.
     """
-    return Schedule(loops="NMk") if parallel else Schedule(threads=1)
+    if x.dim() == 0 or x.shape[-1] != k:
+        raise ArgumentValueError(
+            "a layer takes rows as long as its inputs",
+            got=f"x of shape {tuple(x.shape)}",
+            expected=f"(..., {k})",
+        )
+    x = x.resolve_neg()
+    return x if x.dim() == 2 else x.reshape(prod(x.shape[:-1]), k)
 
 
-# --- weights, packed once ----------------------------------------------------------------------
-
-
-class _Held(NamedTuple):
-    """A packed weight, and what tells that the weight is still the one that was packed."""
-
-    storage: StorageWeakRef
-    seen: tuple[Any, ...]
-    packed: PackedMatrix
-
-
-#: By the address of their first element.
-_weights: dict[int, _Held] = {}
-_lock = Lock()
-
-
-def packed_weight(
-    weight: torch.Tensor,
-    pack: Callable[[], PackedMatrix],
-    beside: tuple[torch.Tensor, ...] = (),
-    how: tuple[Any, ...] = (),
-) -> PackedMatrix:
-    """What ``pack`` makes of a layer's weight: once, until elements of it or of ``beside`` change.
-
-    ``how`` says what it is packed as. An inference tensor does not count its changes, and is packed
-    at each call.
-    """
-    if weight.is_inference():
-        return pack()
-    seen: tuple[Any, ...] = (weight._version, weight.dtype, weight.shape, weight.stride(), how)
-    for tensor in beside:
-        seen += (tensor.data_ptr(), None if tensor.is_inference() else tensor._version)
-    held = _weights.get(weight.data_ptr())
-    if held is not None and held.seen == seen and not held.storage.expired():
-        return held.packed
-    made = _Held(StorageWeakRef(weight.untyped_storage()), seen, pack())
-    with _lock:
-        for old in [at for at, held in _weights.items() if held.storage.expired()]:
-            del _weights[old]
-        _weights[weight.data_ptr()] = made
-    return made.packed
+def shaped_as(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """The rows of a layer's results in the shape that its inputs have."""
+    return out if x.dim() == 2 else out.reshape(*x.shape[:-1], out.shape[-1])
 
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> torch.Tensor:
-    """``activation(x @ weight.T + bias)``, which records no gradient."""
-    n, k = weight.shape
-    kind = LayerKind(k, n, LAYER_TYPES[x.dtype], bias is not None, activation)
-    packed = packed_weight(weight, lambda: layer_kernel(kind, False).pack_b(weight.detach().t()))
-    rows = x if x.dim() == 2 else x.reshape(-1, k)
-    out = run_layer(layer_kernel(kind, is_parallel(rows.shape[0] * n * k)), packed, rows, bias)
-    return out if x.dim() == 2 else out.reshape(*x.shape[:-1], n)
+    """``activation(x @ weight.T + bias)`` of the weight as it is; it records no gradient."""
+    rows = rows_of(x, weight.shape[1])
+    out = torch.empty((len(rows), len(weight)), dtype=x.dtype, device="cpu")
+    ended = layer_epilogue(None if bias is None else LAYER_TYPES[x.dtype], activation)
+    threads = 1 if torch.get_num_threads() == 1 else None
+    with torch.no_grad():
+        if bias is None:
+            matmul(rows, weight.t(), out, epilogue=ended, threads=threads)
+        else:
+            bias = bias.contiguous()
+            matmul(rows, weight.t(), out, epilogue=ended, threads=threads, bias=bias)
+    return shaped_as(x, out)
 
 
 def _linear_fake(

@@ -1,44 +1,41 @@
-"""A layer of 8-bit integers as an operator of PyTorch."""
+"""Layers of 8-bit integers as operators of PyTorch.
+
+Without a scale for all inputs the kernel makes each row integers, and the weight is one of few bits
+whose blocks are whole columns. With one PyTorch makes the inputs unsigned integers.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.sizes import dim
 
-from .products import (
+from .blocks import packed_blocks
+from .packed import (
+    INPUT_TYPES,
     LayerKind,
-    is_parallel,
-    layer_epilogue,
+    apart,
+    format_text,
     layer_schedule,
-    packed_weight,
-    register,
+    matrix_of,
+    run_layer,
 )
+from .products import is_parallel, layer_epilogue, register, rows_of, shaped_as
 
-#: The least scale of a row: one whose elements are all zero.
+#: The weight: int8, with a scale for each output.
+FORM = Quantized("s8")
+FORM_TEXT = format_text(FORM)
+#: The least scale of a row of the weight: one whose elements are all zero.
 _LEAST = 1e-12
-
-
-@lru_cache(maxsize=1024)
-def quantized_kernel(kind: LayerKind, parallel: bool) -> Kernel:
-    """The kernel of a quantised layer whose rows are of ``kind.type``: ``u8`` with one scale and
-    zero point, ``s8`` with a scale for each row.
-    """
-    rows: dict[str, Any] = {"a_scale": "row"}
-    if kind.type == "u8":
-        rows = {"a_scale": "scalar", "a_zero": "scalar"}
-    spec = Gemm(
-        dim("m"), kind.n, kind.k, a=kind.type, b=Packed("s8"), d="f32", lda=dim("lda"),
-        b_scale="column", **rows,
-        epilogue=layer_epilogue("f32" if kind.has_bias else None, kind.activation),
-    )  # fmt: skip
-    return compile(spec, layer_schedule(parallel))
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,32 +46,110 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """Elements as uint8, nearest and half to even, saturated: ``x / scale + zero``."""
-    return torch.round(x / scale + zero).clamp(0, 255).to(torch.uint8)
+    return x.div(scale).add_(zero).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _quantized_linear(
+# --- inputs whose rows become integers in the kernel -------------------------------------------
+
+
+def rows_kind(k: int, n: int, dtype: Any, has_bias: bool, activation: str) -> LayerKind:
+    """The layer for inputs of a type; those that kernels do not take are computed in float32."""
+    type_ = INPUT_TYPES.get(dtype, "f32")
+    return LayerKind(k, n, type_, has_bias, activation, FORM, "rows")
+
+
+def packed_rows(weight: torch.Tensor, scale: torch.Tensor) -> PackedMatrix:
+    """The weight with its scales, packed."""
+    n, k = weight.shape
+    scales = scale.detach().float().reshape(1, n)
+    matrix = QuantizedMatrix(FORM, weight.detach().t(), scales)
+    return packed_blocks(matrix, rows_kind(k, n, torch.float32, False, ""))
+
+
+def run_rows(
+    packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None, activation: str
+) -> torch.Tensor:
+    """A layer of inputs that have no scale given."""
+    given = x if x.dtype in INPUT_TYPES else x.float()
+    k, n = packed.shape
+    kind = rows_kind(k, n, x.dtype, bias is not None, activation)
+    return run_layer(kind, packed, given, bias).to(x.dtype)
+
+
+# --- inputs that have one scale ----------------------------------------------------------------
+
+
+class FixedKind(NamedTuple):
+    """Layers that one kernel serves."""
+
+    k: int
+    n: int
+    has_bias: bool
+    activation: str
+
+
+@lru_cache(maxsize=1024)
+def fixed_kernel(kind: FixedKind, parallel: bool) -> Kernel:
+    """The kernel of a layer whose inputs are uint8 with one scale and zero point."""
+    spec = Gemm(
+        dim("m"), kind.n, kind.k, a="u8", b=Packed("s8"), d="f32", lda=dim("lda"),
+        b_scale="column", a_scale="scalar", a_zero="scalar",
+        epilogue=layer_epilogue("f32" if kind.has_bias else None, kind.activation),
+    )  # fmt: skip
+    return compile(spec, layer_schedule(parallel))
+
+
+def packed_codes(weight: torch.Tensor) -> PackedMatrix:
+    """The integers of the weight, packed."""
+    n, k = weight.shape
+    return fixed_kernel(FixedKind(k, n, False, ""), False).pack_b(weight.detach().t())
+
+
+class Fixed(NamedTuple):
+    """What the inputs of a layer have, and its results beside them."""
+
+    weight_scale: torch.Tensor
+    input_scale: torch.Tensor
+    input_zero: torch.Tensor
+
+
+def run_fixed(
+    packed: PackedMatrix, x: torch.Tensor, numbers: Fixed, bias: torch.Tensor | None,
+    activation: str,
+) -> torch.Tensor:  # fmt: skip
+    """A layer of inputs that have one scale."""
+    k, n = packed.shape
+    rows = rows_of(x, k)
+    kernel = fixed_kernel(
+        FixedKind(k, n, bias is not None, activation), is_parallel(len(rows) * n * k)
+    )
+    with torch.no_grad():
+        codes = quantize_all(rows.float(), numbers.input_scale, numbers.input_zero)
+        named: dict[str, torch.Tensor] = {
+            "a_scale": numbers.input_scale.reshape(1),
+            "b_scale": numbers.weight_scale,
+            "a_zero": numbers.input_zero.reshape(1),
+        }
+        if bias is not None:
+            named["bias"] = bias.float().contiguous()
+        made: torch.Tensor | None = kernel.attempt_new((codes, packed, *named.values()))
+        if made is None:
+            made = kernel(apart(codes), packed, **named)
+    return shaped_as(x, made.to(x.dtype))
+
+
+# --- operators ---------------------------------------------------------------------------------
+
+
+def quantized_linear(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
     input_scale: torch.Tensor | None, input_zero: torch.Tensor | None, activation: str,
 ) -> torch.Tensor:  # fmt: skip
-    n, k = weight.shape
-    rows = x.reshape(-1, k).float()
-    kind = LayerKind(k, n, "s8" if input_scale is None else "u8", bias is not None, activation)
-    named: dict[str, Any] = {"b_scale": weight_scale}
+    """``activation(x @ weight.T + bias)`` of the weight as it is: packed at each call."""
     if input_scale is None or input_zero is None:
-        codes, named["a_scale"] = quantize_rows(rows)
-    else:
-        codes = quantize_all(rows, input_scale, input_zero)
-        named |= {"a_scale": input_scale.reshape(1), "a_zero": int(input_zero)}
-    if bias is not None:
-        named["bias"] = bias
-    parallel = is_parallel(len(rows) * n * k)
-    out = torch.empty((len(rows), n), dtype=torch.float32, device="cpu")
-    with torch.no_grad():
-        packed = packed_weight(
-            weight, lambda: quantized_kernel(kind, False).pack_b(weight.detach().t())
-        )
-        quantized_kernel(kind, parallel)(codes, packed, out=out, **named)
-    return out.reshape(*x.shape[:-1], n).to(x.dtype)
+        return run_rows(packed_rows(weight, weight_scale), x, bias, activation)
+    numbers = Fixed(weight_scale, input_scale, input_zero)
+    return run_fixed(packed_codes(weight), x, numbers, bias, activation)
 
 
 def _quantized_linear_fake(
@@ -85,10 +160,32 @@ def _quantized_linear_fake(
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
+def _fixed_linear_of_packed(
+    x: torch.Tensor, packed: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
+    input_scale: torch.Tensor, input_zero: torch.Tensor, format: str, activation: str,
+) -> torch.Tensor:  # fmt: skip
+    matrix = matrix_of(packed, format, x.shape[-1], len(weight_scale))
+    return run_fixed(matrix, x, Fixed(weight_scale, input_scale, input_zero), bias, activation)
+
+
+def _fixed_linear_of_packed_fake(
+    x: torch.Tensor, packed: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
+    input_scale: torch.Tensor, input_zero: torch.Tensor, format: str, activation: str,
+) -> torch.Tensor:  # fmt: skip
+    return x.new_empty((*x.shape[:-1], len(weight_scale)))
+
+
 register(
     "quantized_linear",
     "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? input_scale, "
     "Tensor? input_zero, str activation) -> Tensor",
-    _quantized_linear,
+    quantized_linear,
     _quantized_linear_fake,
+)
+register(
+    "fixed_linear_of_packed",
+    "(Tensor x, Tensor packed, Tensor weight_scale, Tensor? bias, Tensor input_scale, "
+    "Tensor input_zero, str format, str activation) -> Tensor",
+    _fixed_linear_of_packed,
+    _fixed_linear_of_packed_fake,
 )

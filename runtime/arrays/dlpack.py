@@ -7,7 +7,7 @@ nobody takes over frees what it holds when it dies: a view keeps it.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def view(value: Any, name: str) -> Array:
 
     Read-only where the exporter says so, or is too old to say anything.
     """
-    device = value.__dlpack_device__()
+    device = _device(value, name)
     if device[0] not in ON_CPU:
         raise ArgumentTypeError(
             f"{name} lies on another device",
@@ -91,30 +91,57 @@ def view(value: Any, name: str) -> Array:
     return at(pointer, shape, strides, dtype, capsule, writeable=writeable)
 
 
+def _device(value: Any, name: str) -> tuple[Any, Any]:
+    """The kind of device and its number, as the exporter says."""
+    try:
+        kind, number = value.__dlpack_device__()
+    except Exception as error:  # noqa: BLE001, the exporter is anybody's code
+        _refuse(value, name, error)
+    return kind, number
+
+
 def _exported(value: Any, name: str) -> Any:
+    """The capsule of an exporter; ArgumentTypeError if it raises, or gives something else."""
     try:
         try:
-            return value.__dlpack__(max_version=(1, 0))
+            capsule = value.__dlpack__(max_version=(1, 0))
         except TypeError:  # older than versions
-            return value.__dlpack__()
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            f"{name} cannot be read where it lies",
-            got=f"a {type(value).__name__}, which says: {error}",
-            hint=f"np.asarray({name}), a copy",
-        ) from None
+            capsule = value.__dlpack__()
+    except Exception as error:  # noqa: BLE001, the exporter is anybody's code
+        _refuse(value, name, error)
+    if not (_is_capsule(capsule, _VERSIONED) or _is_capsule(capsule, _PLAIN)):
+        _refuse(value, name, f"__dlpack__ returned a {type(capsule).__name__}, not its capsule")
+    return capsule
+
+
+def _refuse(value: Any, name: str, said: object) -> NoReturn:
+    if isinstance(said, MemoryError):
+        raise said
+    words = said if isinstance(said, str) else f"{type(said).__name__}: {said}"
+    raise ArgumentTypeError(
+        f"{name} cannot be read where it lies",
+        got=f"a {type(value).__name__}, which says: {words:.200}",
+        hint=f"np.asarray({name}), a copy",
+    ) from None
+
+
+_VERSIONED, _PLAIN = b"dltensor_versioned", b"dltensor"
+
+
+def _is_capsule(value: Any, name: bytes) -> bool:
+    valid = ctypes.pythonapi.PyCapsule_IsValid
+    valid.restype, valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+    return bool(valid(value, name))
 
 
 def _read(capsule: Any) -> tuple[_Tensor, bool]:
     """The tensor in a capsule, and whether it may be written."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    valid = ctypes.pythonapi.PyCapsule_IsValid
-    valid.restype, valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
-    if valid(capsule, b"dltensor_versioned"):
-        held = _Versioned.from_address(pointer_of(capsule, b"dltensor_versioned"))
+    if _is_capsule(capsule, _VERSIONED):
+        held = _Versioned.from_address(pointer_of(capsule, _VERSIONED))
         return held.tensor, not held.flags & _READ_ONLY
-    return _Tensor.from_address(pointer_of(capsule, b"dltensor")), False
+    return _Tensor.from_address(pointer_of(capsule, _PLAIN)), False
 
 
 def _strides(tensor: _Tensor, shape: tuple[int, ...], item: int) -> tuple[int, ...]:

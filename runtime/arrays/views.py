@@ -86,19 +86,27 @@ def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
             f"{name} is a tensor of a type that numpy and ml_dtypes lack", got=str(tensor.dtype)
         )
     try:
-        pointer = tensor.data_ptr()
+        pointer, said = tensor.data_ptr(), "no address"  # of what torch.func.functionalize passes
     except RuntimeError as error:
+        pointer, said = 0, str(error).splitlines()[0]
+    if not pointer and tensor.numel():
         raise ArgumentTypeError(
             f"{name} is a tensor without memory of its own",
-            got=f"{str(error).splitlines()[0]:.100}",
+            got=f"{said:.100}",
             hint="tilewright.torch.operator(spec), inside of torch.compile and of torch.func",
-        ) from None
+        )
     strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
     return at(pointer, tuple(tensor.shape), strides, dtype, tensor, writeable=True)
 
 
 def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
     """Refuse tensors whose elements are not what lies in the CPU's memory."""
+    if tensor.is_nested:
+        raise ArgumentTypeError(
+            f"{name} is a nested tensor, whose parts have shapes of their own",
+            got=f"a nested {type(tensor).__name__} of {tensor.dtype}",
+            hint=f"{name}.unbind(): its parts, one by one; or {name}.to_padded_tensor(0.0)",
+        )
     said = f"a {type(tensor).__name__} of {tensor.dtype}, shape {tuple(tensor.shape)}"
     plain = torch._C._disabled_torch_dispatch_impl
     if getattr(type(tensor), "__torch_dispatch__", plain) is not plain:

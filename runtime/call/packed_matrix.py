@@ -79,6 +79,20 @@ class PackedMatrix:
         _fill(self, *check_packed("a packed matrix", format, shape, matrix_in(block).nbytes), block)
         return self
 
+    @classmethod
+    def viewing(cls, format: str, shape: tuple[int, ...], data: Bytes) -> PackedMatrix:
+        """A matrix of bytes that somebody else holds: no copy if they start at a cache line."""
+        if data.nbytes and address(data) % ALIGNMENT:
+            return cls(format, shape, data)
+        self = cls.__new__(cls)
+        text, sizes = check_packed("a packed matrix", format, shape, data.nbytes)
+        text = sys.intern(text)
+        record = np.array(_record_of(text, sizes, data), np.int64)
+        seen = data.view()
+        seen.flags.writeable = False
+        _set(self, text, sizes, seen, record)
+        return self
+
     @property
     def is_whole(self) -> bool:
         """Whether it was made as others are, and has all that it was made with."""
@@ -254,12 +268,15 @@ def _fill(packed: PackedMatrix, format: str, shape: tuple[int, ...], block: Byte
     record = _record_of(text, shape, matrix_in(block))
     block[:ALIGNMENT].view(np.int64)[: len(record)] = record
     frozen = np.asarray(memoryview(block.data).toreadonly())  # no caller can make it writeable
-    for name, value in (
-        ("format", text),
-        ("shape", shape),
-        ("data", matrix_in(frozen)),
-        ("_record", frozen[: 8 * len(record)].view(np.int64)),
-    ):
+    _set(packed, text, shape, matrix_in(frozen), frozen[: 8 * len(record)].view(np.int64))
+
+
+def _set(
+    packed: PackedMatrix, text: str, shape: tuple[int, ...], data: Bytes,
+    record: np.ndarray[Any, np.dtype[np.int64]],
+) -> None:  # fmt: skip
+    """Set the attributes, once, of a matrix that refuses every other change."""
+    for name, value in (("format", text), ("shape", shape), ("data", data), ("_record", record)):
         object.__setattr__(packed, name, value)
 
 

@@ -163,12 +163,10 @@ dispatch.prepare()
 def _new(a: Any, b: Any) -> Any:
     """A new output of two arrays that fit; None where Python has to look closer."""
     make = _maker_of(a, b)
-    shape = None if make is None else _new_shape(a, b)
-    if make is None or shape is None:
-        return None
     try:
-        return make(shape)
-    except (ValueError, RuntimeError):  # it is too large
+        shape = None if make is None else _new_shape(a, b)
+        return None if make is None or shape is None else make(shape)
+    except (ValueError, RuntimeError):  # it is too large, or a nested tensor, which has no shape
         return None
 
 

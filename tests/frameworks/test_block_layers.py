@@ -125,6 +125,9 @@ def test_a_state_is_saved_and_loaded() -> None:
     second.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(first(x), second(x))
     second.scales.mul_(2)
+    with pytest.raises(ArgumentValueError, match="frozen layer was changed"):
+        second(x)
+    second.freeze()
     torch.testing.assert_close(2 * (first(x) - first.bias), second(x) - second.bias)
     other = tw.Quantized("u4", scale="f16", zero=7, block=32)
     with pytest.raises(ArgumentValueError, match="another format"):
@@ -159,3 +162,63 @@ def test_what_cannot_be_a_layer_says_so() -> None:
     with pytest.raises(SpecError):
         tt.BlockQuantizedLinear.from_float(plain, FORMATS[5], inputs="blocks")
     assert "format=Quantized(type='u4'" in repr(layer)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "Q8_0", "q4_K"])
+def test_formats_have_the_names_of_containers(name: str) -> None:
+    plain = torch.nn.Linear(256, 8)
+    made = tt.BlockQuantizedLinear.from_float(plain, name)
+    assert made.format == FORMS[name.lower()]
+    for wrong in ("q9_9", 4):
+        with pytest.raises(
+            (ArgumentValueError, ArgumentTypeError), match=r"q4_0, q4_1(?s:.*)nvfp4"
+        ):
+            tt.BlockQuantizedLinear.from_float(plain, wrong)  # type: ignore[arg-type]
+
+
+FORMS = {
+    "q4_0": Q4, "q8_0": tw.Quantized("s8", scale="f16", block=32),
+    "q4_k": tw.Quantized("u4", scale="f32", zero="f32", block=32),
+}  # fmt: skip
+
+
+class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Layers that are replaced, and one of each reason to leave one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(32, 64), tt.Linear(64, 32, activation="relu")
+        self.again = self.up
+        self.table, self.heads = torch.nn.Embedding(4, 32), torch.nn.MultiheadAttention(32, 2)
+        self.hooked, self.wide = torch.nn.Linear(32, 32), torch.nn.Linear(32, 8).double()
+        self.hooked.register_forward_hook(lambda *_: None)
+        self.out, self.meta = torch.nn.Linear(32, 4), torch.nn.Linear(32, 8, device="meta")
+        self.broken, self.bare = torch.nn.Linear(32, 8), torch.nn.LayerNorm(32)
+        torch.nn.init.constant_(self.broken.weight, float("nan"))
+
+
+def test_a_model_is_quantized_in_place(capsys: Any) -> None:
+    model = Model()
+    want = torch.relu(model.down(model.up(torch.ones(2, 32)))).detach()
+    made = tt.quantize_(model, "q4_0", only=lambda name, _: name != "out")
+    assert list(made.replaced) == ["up", "down"] and made.format == Q4
+    assert model.up is made.replaced["up"] is model.again
+    assert model.down.activation == "relu" and isinstance(model.out, torch.nn.Linear)
+    found = model.down(model.up(torch.ones(2, 32)))
+    torch.testing.assert_close(found, want, atol=0.3, rtol=0.3)
+    reasons = {
+        "table": "Embedding", "heads": "MultiheadAttention is no", "heads.out_proj": "reads the",
+        "hooked": "hooks", "wide": "float64", "out": "only=", "meta": "on meta", "broken": "nan",
+    }  # fmt: skip
+    assert list(made.left) == list(reasons)
+    assert all(reasons[name] in reason for name, reason in made.left.items()), made.left
+    printed = capsys.readouterr().out
+    assert printed == f"{made}\n" and "\n  down: 64 to 32, inputs=blocks\n" in printed
+    assert "\n  hooked: it has hooks\n" in printed
+
+
+def test_what_cannot_be_quantized_in_place_says_so() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"module that holds it(?s:.*)from_float"):
+        tt.quantize_(torch.nn.Linear(32, 8), "q4_0")
+    with pytest.raises(ArgumentValueError, match="no format of few bits"):
+        tt.quantize_(Model(), "int3")

@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch.nn import functional  # noqa: E402
 
 import tilewright.torch as tt  # noqa: E402
-from tilewright.torch.backend import Served, history, serve  # noqa: E402
+from tilewright.torch import Served, history  # noqa: E402
+from tilewright.torch.backend import serve  # noqa: E402
 
 ACTIVATIONS: dict[str | None, Callable[..., Any]] = {
     None: lambda x: x, "relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu,
@@ -38,37 +39,45 @@ def test_a_layer_is_pytorchs(activation: str | None) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_inputs_of_any_shape_and_strides(dtype: Any) -> None:
     layer = tt.Linear(12, 20, bias=False, dtype=dtype).requires_grad_(False)
-    for x in (
-        torch.randn(12),
-        torch.randn(0, 12),
-        torch.randn(5, 24)[:, ::2],
-        torch.randn(12, 5).T,
-    ):
-        x = x.to(dtype)
-        want = functional.linear(x.float(), layer.weight.float())
-        out = layer(x)
-        assert out.dtype == dtype
-        torch.testing.assert_close(out.float(), want, atol=0.05, rtol=0.02)
+    for frozen in (False, True):
+        if frozen:
+            layer.freeze()
+        for x in unusual(12)[: None if dtype == torch.float32 else 5]:
+            x = x.to(dtype)
+            want = functional.linear(x.float(), layer.weight.float())
+            out = layer(x)
+            assert out.dtype == dtype
+            torch.testing.assert_close(out.float(), want, atol=0.05, rtol=0.02)
 
 
-def test_a_weight_that_changes_is_packed_again() -> None:
-    layer = tt.Linear(12, 20).requires_grad_(False)
-    x = torch.randn(5, 12)
+def unusual(length: int) -> list[Any]:
+    """Inputs whose rows are in unusual places: none, apart, columns, repeated, overlapping."""
+    return [
+        torch.randn(length), torch.randn(0, length), torch.randn(5, 2 * length)[:, ::2],
+        torch.randn(length, 5).T, torch.randn(1, length).expand(4, length),
+        torch.randn(3, 1).expand(3, length), torch.randn(40).unfold(0, length, 4),
+        torch.randn(2, 1, length).expand(2, 3, length),
+        torch.complex(torch.randn(3, length), torch.randn(3, length)).conj().imag,
+    ]  # fmt: skip
 
-    def right() -> None:
-        want = functional.linear(x, layer.weight, layer.bias)
-        torch.testing.assert_close(layer(x), want, atol=1e-5, rtol=1e-4)
 
-    right()
-    layer.weight.mul_(2)
-    right()
-    layer.weight.data = torch.randn(20, 12)
-    right()
-    layer.load_state_dict(tt.Linear(12, 20).state_dict())
-    right()
-    for _ in range(5):  # memory that is freed and given again
-        layer = tt.Linear(12, 20).requires_grad_(False)
-        right()
+def test_gradients_of_rows_that_repeat() -> None:
+    layer, row = tt.Linear(12, 20), torch.randn(1, 12, requires_grad=True)
+
+    def found(function: Any) -> Any:
+        given = [row, layer.weight, layer.bias]
+        return torch.autograd.grad(function(row.expand(4, 12)).square().sum(), given)
+
+    wanted = found(lambda x: functional.linear(x, layer.weight, layer.bias))
+    for got, want in zip(found(layer), wanted, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("input_range", [None, (-6.0, 6.0)])
+def test_quantised_layers_of_rows_that_repeat(input_range: Any) -> None:
+    layer = tt.QuantizedLinear.from_float(torch.nn.Linear(16, 8), input_range=input_range)
+    for x in unusual(16):
+        torch.testing.assert_close(layer(x), layer(x.contiguous()))
 
 
 def test_layers_refuse_what_they_do_not_have() -> None:
@@ -77,6 +86,10 @@ def test_layers_refuse_what_they_do_not_have() -> None:
         layer(torch.randn(5, 12, dtype=torch.float64))
     with pytest.raises(ArgumentValueError, match="no such activation"):
         tt.Linear(12, 20, activation="cubic")
+    with pytest.raises(ArgumentValueError, match=r"rows as long(?s:.*)\(\.\.\., 12\)"):
+        layer(torch.randn(2, 3, 8))
+    with pytest.raises(ArgumentValueError, match="rows as long"):
+        layer(torch.tensor(1.0))
     assert "activation=relu" in repr(tt.Linear(12, 20, activation="relu"))
 
 
@@ -169,7 +182,113 @@ def test_nodes_of_a_graph() -> None:
     compiled = torch.compile(function, backend=watch, fullgraph=True)
     for got, want in zip(compiled(*given), function(*given), strict=True):
         torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
-    assert seen == [Served(layers=0, activations=0, products=2)]
+    assert [(each.layers, each.products) for each in seen] == [(0, 2)]
+    assert [left.reason for left in seen[0].left] == [
+        "it has arguments by name, such as alpha and beta",
+        "float64 is not served",
+    ]
+
+
+def left_of(function: Any, *given: Any) -> Any:
+    """What of a function's graph is left, and what the rest of it returns, without Inductor."""
+    seen = []
+
+    def watch(graph: Any, inputs: Any) -> Any:
+        seen.append(serve(graph))
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        made = torch.compile(function, backend=watch, fullgraph=True)(*given)
+    return seen[0], made
+
+
+X, W = torch.randn(4, 5), torch.randn(3, 5)
+
+
+@pytest.mark.parametrize(("given", "reason"), [
+    ((X, torch.randn(5)), "the weight has the shape (5,)"),
+    ((X, W, torch.randn(1)), "the bias has the shape (1,)"),
+    ((X, W, torch.randn(())), "the bias has the shape ()"),
+    ((X, W, torch.randn(4, 3)), "the bias has the shape (4, 3)"),
+    ((X.half(), W.half()), "float16 is not served"),
+    ((X.double(), W.double(), torch.randn(3).double()), "float64 is not served"),
+], ids=["1-d weight", "bias (1,)", "bias ()", "bias (4, 3)", "half", "double"])  # fmt: skip
+def test_layers_that_are_left_are_pytorchs(given: Any, reason: str) -> None:
+    def layer(*given: Any) -> Any:
+        return functional.linear(*given)
+
+    served, made = left_of(layer, *given)
+    assert served.layers == 0
+    assert [left.reason for left in served.left] == [reason]
+    torch.testing.assert_close(made, functional.linear(*given))
+
+
+@pytest.mark.parametrize("term", [
+    torch.ones(4, 3, dtype=torch.int64), torch.ones(2, 4, 3), torch.ones(5, 3),
+], ids=["integers", "a stack", "other rows"])  # fmt: skip
+def test_what_pytorch_does_not_add_is_not_added(term: Any) -> None:
+    with pytest.raises(RuntimeError):
+        torch.addmm(term, X, W.T)
+    with pytest.raises(RuntimeError):
+        left_of(torch.addmm, term, X, W.T)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (4, 1), (4, 3), ()])
+def test_what_pytorch_adds_is_added(shape: Any) -> None:
+    term = torch.randn(shape)
+    served, made = left_of(torch.addmm, term, X, W.T)
+    assert served == Served(0, 0, 1)
+    torch.testing.assert_close(made, torch.addmm(term, X, W.T), atol=1e-5, rtol=1e-4)
+
+
+def test_rows_that_repeat_in_a_graph() -> None:
+    plain = torch.nn.Linear(5, 3)
+    for given in (X[:1].expand(4, 5), X.reshape(-1).unfold(0, 5, 3)):
+        served, made = left_of(plain, given)
+        assert served == Served(1, 0, 0)
+        torch.testing.assert_close(made, plain(given), atol=1e-5, rtol=1e-4)
+
+
+# -- what is said of it --------------------------------------------------------------------------
+
+
+def compiled_alone(model: Any, x: Any, recorded: bool = False) -> None:
+    """Have the backend compile a model, and Inductor's part left out."""
+    torch._dynamo.reset()
+    with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(recorded):
+        patch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph)
+        torch.compile(model, backend="tilewright")(x)
+
+
+@pytest.mark.parametrize(("model", "x", "recorded", "said"), [
+    (torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(1, 3, 8),
+     False, "fast path(?s:.*)set_fastpath_enabled"),
+    (torch.nn.Linear(5, 3), X, True, r"gradients are recorded(?s:.*)no_grad"),
+    (torch.nn.Linear(5, 3).half(), X.half(), False, r"float16(?s:.*)model\.bfloat16\(\)"),
+    (torch.nn.Conv1d(5, 3, 1), torch.randn(1, 5, 4), False, "convolutions are not served"),
+], ids=["fast path", "recorded", "half", "convolution"])  # fmt: skip
+def test_a_graph_of_which_nothing_is_served_says_why(
+    model: Any, x: Any, recorded: bool, said: str
+) -> None:
+    with pytest.warns(RuntimeWarning, match=f"serves no product(?s:.*){said}"):
+        compiled_alone(model, x, recorded)
+    assert tt.history[-1][:3] == (0, 0, 0) and len(tt.history[-1].left) == 1
+
+
+def test_a_summary_counts_what_was_served_and_left(capsys: Any) -> None:
+    def model(x: Any) -> Any:
+        return torch.relu(plain(x)), x @ x.T, functional.linear(x, W[0]), torch.sin(x)
+
+    plain = torch.nn.Linear(5, 3)
+    compiled_alone(model, X)
+    compiled_alone(torch.sin, X)
+    assert tt.history[-1] == Served(0, 0, 0)
+    tt.summary(tt.history[-2:])
+    assert capsys.readouterr().out == (
+        "graphs: 2\nserved: 1 layers, 1 activations in them, 1 other products\nleft: 1\n"
+        "  1 x linear: the weight has the shape (5,)\n    try: a weight of two dimensions\n"
+    )
 
 
 def test_what_is_computed_in_another_type_is_left_alone() -> None:
@@ -179,7 +298,11 @@ def test_what_is_computed_in_another_type_is_left_alone() -> None:
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         compiled = torch.compile(model, backend="tilewright")
         torch.testing.assert_close(compiled(x), model(x), atol=0.1, rtol=0.1)
-    assert history[-1] == Served(0, 0, 0)
+    assert history[-1][:3] == (0, 0, 0)
+    assert {left.reason for left in history[-1].left} == {
+        "types differ: bfloat16, float32",
+        "bfloat16 is not served",
+    }
 
 
 def test_results_lie_on_the_cpu_whatever_the_default() -> None:

@@ -186,3 +186,52 @@ def test_from_several_threads(kernel: tw.Kernel) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused(kernel: tw.Kernel, layout: Any) -> None:
+    nested = torch.nested.nested_tensor([A, A[:2]], layout=layout)
+    tw.matmul(A, B)
+    for call in (lambda: kernel(nested, B), lambda: tw.matmul(nested, B),
+                 lambda: tw.matmul(A, nested)):  # fmt: skip
+        with pytest.raises(ArgumentTypeError, match="nested tensor"):
+            call()
+
+
+def test_tensors_of_functionalize_are_refused(kernel: tw.Kernel) -> None:
+    for call in (lambda x: kernel(x, B), lambda x: tw.matmul(x, B)):
+        with pytest.raises(ArgumentTypeError, match="without memory of its own"):
+            torch.func.functionalize(call)(A)
+
+
+class Exporter:
+    """An array that speaks DLPack, badly."""
+
+    def __init__(self, device: Any, capsule: Any) -> None:
+        self.device, self.capsule = device, capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self._given(self.device)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._given(self.capsule)
+
+    @staticmethod
+    def _given(value: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+@pytest.mark.parametrize(("device", "capsule", "said"), [
+    ((1, 0), KeyError("gone"), "KeyError: 'gone'"),
+    ((1, 0), OSError("closed"), "OSError: closed"),
+    ((1, 0), ZeroDivisionError(), "ZeroDivisionError"),
+    (RuntimeError("moved"), None, "RuntimeError: moved"),
+    (1, None, "TypeError"),
+    ((1, 0), 3, "returned a int, not its capsule"),
+], ids=str)  # fmt: skip
+def test_an_exporter_that_fails_is_quoted(device: Any, capsule: Any, said: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"(?s)a cannot be read where it lies.*{said}"):
+        tw.matmul(Exporter(device, capsule), B)

@@ -1,0 +1,82 @@
+"""What the backend of ``torch.compile`` served of each graph, and what it left and why."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Left(NamedTuple):
+    """A product of a graph that kernels do not compute: its operator, why, and what to try."""
+
+    operator: str
+    reason: str
+    cure: str
+
+
+class Served(NamedTuple):
+    """How many nodes of a graph kernels compute: layers, activations in them, other products.
+
+    ``left`` are the products that Inductor computes instead.
+    """
+
+    layers: int
+    activations: int
+    products: int
+    left: tuple[Left, ...] = ()
+
+
+#: What was served of the graphs that were compiled, in order.
+history: list[Served] = []
+
+
+def record(served: Served) -> None:
+    """Add a graph to the history; a warning if it has products, and none of them is served."""
+    history.append(served)
+    if served.left and not (served.layers or served.products):
+        reasons = "\n".join(_lines(served.left, counted=False))
+        warnings.warn(
+            "torch.compile(backend='tilewright') serves no product of this graph; Inductor "
+            f"computes all of it\n{reasons}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def summary(graphs: Sequence[Served] | None = None) -> None:
+    """Print what was served of ``graphs``, by default of all that were compiled, and what was left.
+
+    >>> import tilewright.torch as tt
+    >>> left = tt.Left("linear", "float16 is not served", "model.bfloat16()")
+    >>> tt.summary([tt.Served(layers=2, activations=1, products=0), tt.Served(0, 0, 0, (left,))])
+    graphs: 2
+    served: 2 layers, 1 activations in them, 0 other products
+    left: 1
+      1 x linear: float16 is not served
+        try: model.bfloat16()
+    """
+    graphs = history if graphs is None else graphs
+    layers = sum(each.layers for each in graphs)
+    activations = sum(each.activations for each in graphs)
+    products = sum(each.products for each in graphs)
+    left = [one for each in graphs for one in each.left]
+    lines = [
+        f"graphs: {len(graphs)}",
+        f"served: {layers} layers, {activations} activations in them, {products} other products",
+        f"left: {len(left)}",
+        *_lines(left, counted=True),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _lines(left: Sequence[Left], *, counted: bool) -> list[str]:
+    """Products that were left, each kind once with what to try."""
+    lines = []
+    for (operator, reason, cure), count in Counter(left).items():
+        lines.append(f"  {f'{count} x ' if counted else ''}{operator}: {reason}")
+        if cure:
+            lines.append(f"    try: {cure}")
+    return lines

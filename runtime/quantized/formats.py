@@ -1,0 +1,29 @@
+"""Formats by name: those of GGUF's containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.spec.quantized import Quantized
+
+from .gguf import CONTAINERS
+
+
+def as_format(given: Any) -> Quantized:
+    """Return a format, or that of the container whose name is given, in any case.
+
+    ArgumentError, which lists the names, if it is neither.
+    """
+    if isinstance(given, Quantized):
+        return given
+    text = given.casefold() if isinstance(given, str) else None
+    for name, container in CONTAINERS.items():
+        if name.casefold() == text:
+            return container.form
+    raise (ArgumentTypeError if text is None else ArgumentValueError)(
+        "this is no format of few bits",
+        got=f"{given!r:.80}",
+        expected=f"a tw.Quantized, or one of {', '.join(CONTAINERS)}",
+        hint='tw.Quantized("s4", block=32), or "q4_0"',
+    )
