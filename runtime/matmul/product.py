@@ -98,8 +98,8 @@ def matmul(
     ``a`` is (..., m, k) and ``b`` (..., k, n); what stands before the matrices is broadcast as in
     numpy, and an array of one dimension is a row on the left, a column on the right. Types are
     those of ``Gemm``, orders and strides any. A new ``out`` has the type in which sums are held:
-    float32 for floating point, int32 for integers, float64; one that is given may have any other,
-    and is not read where beta is 0. ``epilogue`` is an expression of ``tw.acc``, whose operands
+    float32 for floating point, int32 for integers, float64 where a or b is; one that is given may
+    have any other, and is not read where beta is 0. A float64 ``out`` is summed in float64. ``epilogue`` is an expression of ``tw.acc``, whose operands
     are passed by name. ``b`` may be what ``tw.pack`` made of a matrix.
 
     Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
