@@ -100,7 +100,8 @@ def matmul(
     those of ``Gemm``, orders and strides any. A new ``out`` has the type in which sums are held:
     float32 for floating point, int32 for integers, float64 where a or b is; one that is given may
     have any other, and is not read where beta is 0. A float64 ``out`` is summed in float64.
-    ``epilogue`` is an expression of ``tw.acc``, whose operands are passed by name. ``b`` may be what ``tw.pack`` made of a matrix.
+    ``epilogue`` is an expression of ``tw.acc``, whose operands are passed by name. ``b`` may be
+    what ``tw.pack`` made of a matrix.
 
     Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
     buffer. A new ``out`` is of the kind of ``a``; one that is given is returned itself.
