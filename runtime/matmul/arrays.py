@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError
 from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
-from tilewright.spec.expression import is_integer_additions
+from tilewright.spec.expression import Expression, is_integer_additions
 from tilewright.spec.operands import Order
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
-
-if TYPE_CHECKING:
-    from .families import Options
 
 #: What ``contiguous_axis`` finds, as numpy calls it.
 ORDERS: tuple[Order, Order] = ("F", "C")
@@ -112,26 +109,27 @@ def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
     return type_name(a), type_name(b)
 
 
-def held_as(sums: str, written: str, options: Options) -> str:
+def held_as(sums: str, written: str, reads: bool, epilogue: Expression | None) -> str:
     """Return the type in which a kernel writes what becomes an ``out`` of type ``written``.
 
-    It is ``written`` itself wherever a kernel can write it, and read it where beta is not 0.
+    It is ``written`` itself wherever a kernel can write it, and read it where beta is not 0, which
+    ``reads`` says.
     ArgumentTypeError for sums of integers that would be added to floating point.
     """
     if sums == "f64":
         return "f64"
-    if options.reads and sums == "s32" and not is_integer(written):
+    if reads and sums == "s32" and not is_integer(written):
         raise ArgumentTypeError(
             "sums of integers are added to integers",
             got=f"out of {TYPES[written].numpy}, and beta is not 0",
             expected="out of an integer type",
             hint="beta=0, or a and b of floating point",
         )
-    plain = options.epilogue is None
-    if options.reads and (plain or written != "s64"):
+    plain = epilogue is None
+    if reads and (plain or written != "s64"):
         return written if written in SUMS[sums] else sums
     if written not in ("f64", "s64") or (plain and written in SUMS[sums]):
         return written
-    if options.epilogue is None or options.reads or is_integer_additions(options.epilogue):
+    if epilogue is None or reads or is_integer_additions(epilogue):
         return sums
     return "f32"

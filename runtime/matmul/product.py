@@ -98,9 +98,10 @@ def matmul(
     ``a`` is (..., m, k) and ``b`` (..., k, n); what stands before the matrices is broadcast as in
     numpy, and an array of one dimension is a row on the left, a column on the right. Types are
     those of ``Gemm``, orders and strides any. A new ``out`` has the type in which sums are held:
-    float32 for floating point, int32 for integers, float64; one that is given may have any other,
-    and is not read where beta is 0. ``epilogue`` is an expression of ``tw.acc``, whose operands
-    are passed by name. ``b`` may be what ``tw.pack`` made of a matrix.
+    float32 for floating point, int32 for integers, float64 where a or b is; one that is given may
+    have any other, and is not read where beta is 0. A float64 ``out`` is summed in float64.
+    ``epilogue`` is an expression of ``tw.acc``, whose operands are passed by name. ``b`` may be
+    what ``tw.pack`` made of a matrix.
 
     Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
     buffer. A new ``out`` is of the kind of ``a``; one that is given is returned itself.
@@ -277,7 +278,7 @@ def _product(
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
     written = type_of(result, "out")
-    held = (*types, held_as(sums, written, options))
+    held = (*types, held_as(sums, written, options.reads, options.epilogue))
     nothing = 0 in (result.size, a.shape[-1])
     if nothing and empty_product(held, written, options, named, (a, b, result)):
         return made

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 SIDES, DEPTHS = (1, 2, 7, 17, 31, 66, 300, 2000), (1, 7, 76, 4096)
 SIZES = [*itertools.product(SIDES, SIDES, DEPTHS)]
 TYPES = [("f32",) * 3, ("bf16", "bf16", "f32")]
-AXES: list[Axes] = list(itertools.product((0, 1), repeat=3))
+AXES: list[Axes] = [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
 OPTIONS = [
     Options(target="avx2"), Options(threads=1, target="avx512"),
     Options(deterministic=True, target="avx2"), Options(threads=2, target="amx"),
@@ -120,7 +120,13 @@ def lying(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array
 def test_every_route_of_calls(table: Quiet) -> None:
     rng = np.random.default_rng(46)
     dtypes = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int8]
-    options = [{}, {}, {"threads": 1}, {"deterministic": True}, {"alpha": 2.0}]
+    options: list[dict[str, Any]] = [
+        {},
+        {},
+        {"threads": 1},
+        {"deterministic": True},
+        {"alpha": 2.0},
+    ]
     for _ in range(400):
         m, n, k = (int(rng.choice([1, 2, 4, 9, 31, 40, 66, 150])) for _ in "mnk")
         stack = [(), (), (3,), (2, 3)][rng.integers(4)]

@@ -35,9 +35,9 @@ def test_every_three_types_have_a_product_or_are_refused() -> None:
             sums = accumulator(*types)
             if sums == "s32" and beta and not is_integer(out):
                 with pytest.raises(ArgumentTypeError, match="added to integers"):
-                    held_as(sums, out, options)
+                    held_as(sums, out, beta, epilogue)
                 continue
-            held = held_as(sums, out, options)
+            held = held_as(sums, out, beta, epilogue)
             spec_of(Family((*types, held), (1, 1, 1), EVERY, options))
             taken += 1
     assert taken > 2000
