@@ -8,7 +8,7 @@ import click
 
 from tilewright.errors import TilewrightError
 
-#: Each command's module; it is imported when the command is used.
+#: Each command's module, imported when it is used, and its name there if that is not ``command``.
 _COMMANDS = {
     "demo": "demo",
     "targets": "targets",
@@ -16,7 +16,7 @@ _COMMANDS = {
     "emit": "emit",
     "build": "build",
     "bench": "bench",
-    "peak": "peak",
+    "peak": "bench:peak",
     "run": "run",
     "tune": "tune",
     "sweep": "sweep",
@@ -38,7 +38,8 @@ class Commands(click.Group):
             return None
         from importlib import import_module
 
-        command = import_module(f"{__name__}.{_COMMANDS[cmd_name]}").command
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command = getattr(import_module(f"{__name__}.{module}"), name or "command")
         assert isinstance(command, click.Command)
         return command
 
