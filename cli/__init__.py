@@ -16,7 +16,7 @@ _COMMANDS = {
     "emit": "emit",
     "build": "build",
     "bench": "bench",
-    "peak": "peak",
+    "peak": "bench:peak",
     "run": "run",
     "tune": "tune",
     "sweep": "sweep",

@@ -11,7 +11,6 @@ from tilewright.errors import SpecError, TargetError, TilewrightError
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.headers import HEADERS
 from tilewright.spec.names import check_function_name
 from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.pack import Pack, PackQuantized
@@ -19,6 +18,8 @@ from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Dim, Size, canonical, dim
+
+from .headers import HEADERS
 
 #: Where the sizes of a family's members stand.
 _SIZES = ("m", "n", "k")

@@ -87,7 +87,7 @@ def test_tiles_that_fit_while_they_sum_fit_while_they_finish(
 def test_a_stack_of_many_products_is_shared_by_threads(name: str) -> None:
     """Also where a target's vectors have to pack an operand of each of them."""
     options, types = Options(target=name), ("f64", "f64", "f64")
-    sizes = stack_class_of(40, 40, 40, 200, types, options, True)
+    sizes = stack_class_of(40, 40, 40, 200, types, options, 1, tight=True)
     assert sizes is not None
     assert sizes.parallel
     has_program(Family(types, (1, 0, 1), sizes, options))

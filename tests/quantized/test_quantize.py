@@ -133,8 +133,9 @@ def decode(codes: Array, form: tw.Quantized) -> Array:
 def decode_scales(scales: Array, name: str) -> Array:
     """Scales as float64, by numpy and ml_dtypes."""
     if name == "e8m0":
-        return np.exp2(scales.astype(np.float64) - 127)
-    return scales.view(DTYPES[name]).astype(np.float64)
+        return np.asarray(np.exp2(scales.astype(np.float64) - 127))
+    found: Array = scales.view(DTYPES[name]).astype(np.float64)
+    return found
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)

@@ -72,7 +72,7 @@ def family(random: Random, target: str) -> tuple[Family, tuple[int, int, int]]:
         if random.random() < 0.2:
             full = made is not None and any(x.per == "full" for x in operands_of(made))
             count, tight = int(2 ** random.uniform(0, 10)), random.random() < 0.6
-            stacked = stack_class_of(*sizes, count, given, options, tight)
+            stacked = stack_class_of(*sizes, count, given, options, axes[2], tight=tight)
             if stacked is None or full:
                 continue
             chosen = stacked
