@@ -1,6 +1,6 @@
-"""Epilogues rewritten by sympy as if numbers were real: for ``algebra=True`` alone.
+"""Simplify epilogues by sympy as if numbers were real: only for ``algebra=True``.
 
-Rounding, infinities and NaN are not kept: ``acc - acc`` becomes 0.
+Rounding, infinities and NaN are not kept. For example, ``acc - acc`` becomes 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.spec.expression import (
     walk,
 )
 
-#: Functions that sympy has under a name, by its class.
+#: Names of post-ops by the sympy class that stands for them.
 _BACK = {
     kind: entry.name
     for entry in REGISTRY.values()
@@ -36,18 +36,18 @@ _BACK = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What sympy's symbols and unknown functions stand for."""
+    """The expressions and post-ops for which sympy's symbols and unknown functions stand."""
 
     leaves: dict[sympy.Symbol, Expression] = field(default_factory=dict)
     entries: dict[str, PostOp] = field(default_factory=dict)
 
 
 class _ForeignError(Exception):
-    """A term that expressions do not have."""
+    """A sympy term has no counterpart among expressions."""
 
 
 def simplify(expression: Expression) -> Expression:
-    """What sympy makes of ``expression``, or itself where that is no shorter."""
+    """Return sympy's simplification of ``expression``, or the expression if it is no longer."""
     known = _Known()
     try:
         found = _back(sympy.simplify(_forth(expression, known)), known)
@@ -79,7 +79,7 @@ def _forth(expression: Expression, known: _Known) -> Any:
 
 
 def _function(entry: PostOp) -> Any:
-    """What makes sympy's term of a post-op: one that it knows, or one of which it knows nothing."""
+    """Return a callable that makes sympy's term of a post-op, as an unknown function if need be."""
     if isinstance(entry.sympy, str):
         return getattr(sympy, entry.sympy)
     unknown: Any = entry.sympy or sympy.Function(entry.name, real=True)
