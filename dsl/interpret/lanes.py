@@ -32,7 +32,7 @@ Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
 def reader(vector: Vector, memory: str, group: int) -> Convert:
-    """Return a function from elements of type ``memory`` ("": its own) to new lanes of ``vector``."""
+    """Return a function from elements of type ``memory`` to new lanes; "" is the vector's own type."""
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -72,8 +72,9 @@ def spreader(vector: Vector, memory: str) -> Convert:
 
 
 def flipped(vector: Vector) -> Convert:
-    """Return a function from integers of the other sign to those of ``vector``, by half their
-    range.
+    """Return a function from integers of the other sign to those of ``vector``.
+
+    It adds or subtracts half of their range.
     """
     dtype, bits = DTYPES[vector.element], _unsigned(ITEMSIZE[vector.element])
     return lambda found: (found.view(bits) ^ bits.type(1 << 8 * bits.itemsize - 1)).view(dtype)
@@ -174,7 +175,7 @@ def _fused(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def summed(lanes: Lanes) -> Lanes:
-    """Return the sum of all lanes, as one lane: the upper half is added to the lower, repeatedly."""
+    """Return the sum of all lanes as one lane; the upper half is added to the lower, repeatedly."""
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = np.concatenate((lanes[:half] + lanes[half : 2 * half], lanes[2 * half :]))

@@ -65,7 +65,7 @@ class Segment:
         return start + self.base * self.values.itemsize
 
     def read(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
-        """Return a view of ``count`` elements from index ``at`` on, as ``type_`` of the same size."""
+        """Return a view of ``count`` elements from index ``at`` on, as ``type_`` of equal size."""
         self.check_read(at, count, who)
         return self._seen(at, count, type_, who)
 
@@ -263,7 +263,7 @@ class _View:
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
     def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
-        """Return the bytes of one packed matrix, or of adjacent ones of a batch, as their elements."""
+        """Return the bytes of one packed matrix, or of those of a batch, as their elements."""
         p, size = self.parameter, format_.itemsize
         many = self._value("count", p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:

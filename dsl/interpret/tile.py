@@ -123,7 +123,7 @@ class Tile:
     tables: dict[str, Any] = field(default_factory=dict)
 
     def bind(self, parameter: Parameter, operand: Any, offset: int, cast: bool) -> None:
-        """Set a parameter to an argument of a call; with ``cast``, as the parameter's element type."""
+        """Set a parameter to an argument of a call; ``cast`` reads it as the parameter's type."""
         if parameter.role in ("in", "out"):
             segment, at = pointer_to(operand)
             if cast:
@@ -429,7 +429,7 @@ class Tile:
         return run
 
     def _other(self, op: MultiplyAdd) -> Fetch:
-        """Return a function for the second factor: a register, a lane or group of one, or memory."""
+        """Return a function for the second factor: a register, a lane or group, or memory."""
         registers, lane, depth = self.registers, op.lane, op.op.depth
         if isinstance(op.y, Address):
             who, memory = f"{self.program.name}: {op.acc.name}", op.op.y or op.acc.vector.element
