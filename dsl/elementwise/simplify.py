@@ -26,7 +26,7 @@ from tilewright.spec.expression import (
     walk,
 )
 
-#: Names of post-ops by the sympy class that stands for them.
+#: Names of post-ops, by their sympy class.
 _BACK = {
     kind: entry.name
     for entry in REGISTRY.values()
@@ -36,7 +36,7 @@ _BACK = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The expressions and post-ops for which sympy's symbols and unknown functions stand."""
+    """Expressions by their symbols in sympy, and post-ops by their functions there."""
 
     leaves: dict[sympy.Symbol, Expression] = field(default_factory=dict)
     entries: dict[str, PostOp] = field(default_factory=dict)

@@ -117,7 +117,7 @@ def _code(x: float, y: float, words: str) -> str:
 
 
 def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
-    """Draw the accumulators as they are arranged in C, set by set, and the other registers below."""
+    """Draw the accumulators as they are arranged in C, set by set, then the other registers."""
     shape, budget, size = tile.shape, tile.shape.budget, 17
     unit = shape.unit or shape.sums
     held = unit.registers[plan.element] if unit else plan.target.registers

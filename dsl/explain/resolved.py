@@ -1,4 +1,4 @@
-"""Find the schedule that a plan amounts to: the requested choices, and the model's for the others."""
+"""Find the schedule that a plan amounts to: requested choices, and the model's for others."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator
 
 
 def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """Return the number of calls of each tile, for operands in different arrays and in one array."""
+    """Return the number of calls of each tile, for operands in different arrays and in one."""
     if numbers is None:
         return calls(program, same=False), calls(program, same=True)
     found = {tile.name: Integer(numbers.calls.get(tile.name, 0)) for tile in program.tiles}

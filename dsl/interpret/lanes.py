@@ -32,7 +32,7 @@ Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
 def reader(vector: Vector, memory: str, group: int) -> Convert:
-    """Return a function from elements of type ``memory`` to new lanes; "" is the vector's own type."""
+    """Return a function from elements of type ``memory`` to lanes; "" is the vector's own type."""
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
