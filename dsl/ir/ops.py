@@ -1,12 +1,10 @@
-"""The operations of tile programs: all that plans and templates say to each other, besides nests.
+"""The operations of tile programs: the language between plans and templates, besides nests.
 
 A tile program computes one register tile by operations on registers, and by loops over the batch,
 K, or lines of sums. All nodes are immutable. Templates choose a macro by ``kind``. Addresses count
-elements.
-
-The annotation of a field says what the operation does with it (``nodes.py``). ``counts`` is the
-counter that the operation itself increments; its accesses count on their own. Annotations are
-objects here, not text, because they are read at run time.
+elements. The annotation of a field says what the operation does with it (``nodes.py``); annotations
+are objects here, not text, to be read at run time. ``counts`` is the counter of the operation
+itself; its accesses count on their own.
 """
 
 from collections.abc import Iterator
@@ -103,10 +101,9 @@ class Zero(Operation):
 class Load(Operation):
     """Load ``active`` lanes; the others become 0.
 
-    Elements in memory have type ``memory``, "" for the register's. With a ``group``, each lane
-    holds the bits of that many elements of ``memory``, and ``active`` counts elements. Loads that
-    the vector does not have go through the stack (``access.py``). With ``loose``, the other lanes
-    may hold any values: they meet no active lane and are not stored.
+    Elements in memory have type ``memory`` ("": the register's). With a ``group``, each lane holds
+    the bits of that many elements, and ``active`` counts elements. Loads that the vector lacks go
+    through the stack (``access.py``). With ``loose``, the other lanes may hold anything.
     """
 
     kind: ClassVar[str] = "load"
@@ -172,8 +169,8 @@ class Broadcast(Operation):
     """Broadcast one element, or a group of elements, to all lanes.
 
     The ``group`` elements form one factor, or repeat until they fill the register. ``existing`` of
-    them are read, None for all; the others are 0. ``memory`` is their type. ``begins`` is true if
-    other operations add to the register.
+    them are read (None: all), the others are 0. ``memory`` is their type. With ``begins``, other
+    operations add to the register.
     """
 
     kind: ClassVar[str] = "broadcast"
@@ -221,8 +218,8 @@ class Pick(Operation):
 class Splat(Operation):
     """Set all lanes to a literal, a run-time parameter, a size, or a scalar register.
 
-    If ``group`` elements form one factor, the literal is the bits of the group. ``label`` is the
-    name of a literal in the C, "" for its register's name. ``cast`` converts a parameter.
+    A literal for a ``group`` is its bits. ``label`` is its name in C. ``cast`` converts a
+    parameter.
     """
 
     kind: ClassVar[str] = "splat"
@@ -237,8 +234,7 @@ class Splat(Operation):
 class MultiplyAdd(Operation):
     """``acc += x * y``. y is a register, a lane of one, or is read from memory.
 
-    ``product`` is the register of the products. It is set if a separate instruction adds them and
-    the choice of the register matters.
+    ``product`` is the register of the products, if a separate instruction adds them from there.
     """
 
     kind: ClassVar[str] = "muladd"
@@ -360,10 +356,7 @@ class Multiply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Take the even or odd blocks of ``block`` elements of x and y in turn.
-
-    Both together are a transposition of 2x2 blocks.
-    """
+    """Take the even or odd blocks of ``block`` elements of x and y in turn."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
@@ -389,7 +382,7 @@ class Unzip(Operation):
 class Unpack(Operation):
     """Set each lane to the number of ``type`` in field ``index`` of the lane's low byte.
 
-    The number is shifted left by ``up`` bits. With a ``table``, the field is an index into it.
+    It is shifted left by ``up`` bits. With a ``table``, the field is an index into it.
     """
 
     kind: ClassVar[str] = "unpack"
@@ -509,7 +502,7 @@ class Apply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StackBuffer(Operation):
-    """Make pointer ``name`` to ``elements`` elements on the stack, zero or uninitialised."""
+    """Make ``name`` a pointer to ``elements`` elements on the stack, zero or undefined."""
 
     kind: ClassVar[str] = "stack_buffer"
     name: Writes[PointerName]
@@ -574,13 +567,9 @@ Op = (
 class Parameter:
     """A parameter of a tile program.
 
-    ``role`` is one of:
-
-    - ``in``, ``out``: a pointer to elements of type ``element`` ("": the tile's own).
-    - ``table``: a pointer to such pointers.
-    - ``offsets``: a pointer to int64 offsets.
-    - ``at``: an offset in elements.
-    - ``size``, ``scalar``: the kernel's own run-time sizes and numbers.
+    ``role``: ``in`` and ``out`` are pointers to elements of type ``element`` ("": the tile's own),
+    ``table`` is one to such pointers, ``offsets`` one to int64 offsets. ``at`` is an offset in
+    elements; ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
     """
 
     name: str
@@ -590,13 +579,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One register tile: ``body`` sums the products, ``end`` updates C.
+    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` is in words.
 
-    - ``summary``: its registers, in words.
-    - ``mr``, ``nr``: rows and columns of C, None if it computes no part of C.
-    - ``accumulators``: names of the registers that hold these, as they are arranged in C.
-    - ``planned``: its number in the plan, None if it computes no part of C.
-    - ``numbers``: numbers of the matrix registers in C.
+    ``mr`` and ``nr`` are its rows and columns of C; ``accumulators`` are the names of the registers
+    that hold these, as they are arranged in C. ``planned`` is its number in the plan. They are None
+    or empty if it computes no part of C. ``numbers`` are those of the matrix registers in C.
     """
 
     name: str

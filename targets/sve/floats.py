@@ -9,8 +9,8 @@ from tilewright.isa.vector import Repeat, Spread, Vector
 from ..scalar import plain
 from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, transposes, unzips
 
-#: Operations. ``{f}`` is the element type, ``{s}`` the signed integer of its size, ``{m}`` the type
-#: of masks, ``{t}`` the predicate of all lanes. ``{lanes}`` makes a mask of a predicate,
+#: Operations. ``{f}`` is the element type, ``{s}`` the signed integer of its size, and ``{m}`` the
+#: type of masks. ``{t}`` is the predicate of all lanes. ``{lanes}`` makes a mask of a predicate,
 #: ``{chosen}`` a predicate of a mask.
 _OPS = {
     "add": "svadd_{f}_x({t}, {{x}}, {{y}})",
