@@ -136,7 +136,7 @@ def lowered(plan: AnyPlan) -> Program:
         case PackPlan():
             program = pack_program(plan)
         case QuantizedPackPlan():
-            program = Program((), ())  # its loops are the template's, and call no tile
+            program = Program((), ())  # a template holds its loops
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
@@ -235,7 +235,7 @@ def generate(
 
 
 def _streaming(kernels: Sequence[KernelText]) -> tuple[Vector, ...]:
-    """Return the vectors that are stored past the caches, each once."""
+    """Return the vectors of stores that bypass the caches, each once."""
     every = (vector for kernel in kernels for vector in kernel.program.streaming)
     return tuple({(vector.element, vector.lanes): vector for vector in every}.values())
 
@@ -262,7 +262,7 @@ def header(requests: Sequence[Request], name: str) -> str:
 
 
 def _defined(kernel: KernelText) -> Defined:
-    """Return the data about a kernel that its caller must know."""
+    """Return the part of a kernel's data that its caller must know."""
     return Defined(
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
@@ -283,7 +283,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):
-        prefix = prefix or "k0_"  # a static function would be called as the kernel is
+        prefix = prefix or "k0_"  # a static function would have the name of the kernel
     return KernelText(
         name=request.name,
         prefix=prefix,

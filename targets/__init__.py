@@ -24,7 +24,7 @@ NAMES = (
     *("rvv1024", "rvv512", "rvv256", "rvv128"),
     "scalar",
 )
-#: Modules that hold several targets. Their function ``target`` makes one by its name.
+#: By target, the module that makes it if one module makes several, for example sve256 and sve.
 _FAMILIES = {name: name.rstrip("0123456789") for name in NAMES if name[:3] in ("sve", "rvv")}
 
 

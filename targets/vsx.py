@@ -55,7 +55,7 @@ def _write(size: int, v: str) -> str:
     return f"({{{{ {value} (void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"
 
 
-#: Accesses of a number of bytes.
+#: Load and store of the first ``{bytes}`` bytes of a vector.
 _ACCESS = {
     "load": "({ctype})vec_xl_len(({held} *)({{p}}), {bytes})",
     "store": "vec_xst_len({{v}}, ({held} *)({{p}}), {bytes})",

@@ -86,7 +86,7 @@ class Builder:
         return self._step(fn, args, element) if shorter is None else shorter
 
     def literal(self, arg: Argument) -> Argument:
-        """Return a number as lanes of its type hold it; a value is returned unchanged."""
+        """Return a number rounded or wrapped to its lane type; a value is returned unchanged."""
         if isinstance(arg, Value):
             return arg
         if isinstance(arg, int):
@@ -185,7 +185,7 @@ def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]
 
 
 def run(steps: Iterable[Step], given: Mapping[Value, Any], real: str = "f32") -> dict[Value, Any]:
-    """Return every value of a program, computed on numpy arrays."""
+    """Compute a program on numpy arrays; return every value, the inputs included."""
     values = dict(given)
     for step in steps:
         args = [

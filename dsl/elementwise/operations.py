@@ -76,7 +76,7 @@ _SMALL, _LARGE = 2.0**-900, 2.0**900
 
 
 def _fma(x: Array, y: Array, z: Array) -> Array:
-    if x.dtype == np.float16:  # rounding the sum in f64 changes nothing
+    if x.dtype == np.float16:  # rounding the sum to f64 first does not change the result
         return (x.astype(np.float64) * y + z).astype(np.float16)
     return _fma_f64(x, y, z) if x.dtype == np.float64 else _fma_f32(x, y, z)
 

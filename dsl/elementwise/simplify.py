@@ -43,11 +43,11 @@ class _Known:
 
 
 class _ForeignError(Exception):
-    """A sympy term has no counterpart among expressions."""
+    """Raised for a sympy term that expressions cannot represent."""
 
 
 def simplify(expression: Expression) -> Expression:
-    """Return sympy's simplification of ``expression``, or the expression if it is no longer."""
+    """Return sympy's simplification of ``expression``, or ``expression`` unless that is shorter."""
     known = _Known()
     try:
         found = _back(sympy.simplify(_forth(expression, known)), known)
@@ -79,7 +79,10 @@ def _forth(expression: Expression, known: _Known) -> Any:
 
 
 def _function(entry: PostOp) -> Any:
-    """Return a callable that makes sympy's term of a post-op, as an unknown function if need be."""
+    """Return the function that makes sympy's term of a post-op.
+
+    A post-op that sympy does not know becomes an unknown function.
+    """
     if isinstance(entry.sympy, str):
         return getattr(sympy, entry.sympy)
     unknown: Any = entry.sympy or sympy.Function(entry.name, real=True)

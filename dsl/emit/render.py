@@ -161,7 +161,7 @@ def _spell(spelling: str, **operands: object) -> str:
             text = f"{place[1]}[{place[2]}]"
         else:
             text = f"{star}({operand})"
-        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # as format_map takes them
+        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # doubled braces, because format_map follows
 
     return _ENCLOSED.sub(enclosed, spelling).format_map(operands)
 

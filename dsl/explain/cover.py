@@ -90,7 +90,7 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
 
 
 def _each(place: _Place, dimension: str, part: Part | None) -> Iterator[_Place]:
-    """Yield the places at which equal parts of a dimension begin."""
+    """Yield the places where the equal parts of a dimension begin; ``place`` if it has no parts."""
     if part is None:
         yield place
         return
@@ -124,7 +124,7 @@ def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
 
 
 def _given(place: _Place, cell: Cell) -> _Place:
-    """Return ``place`` with the sizes that the call computes for a cell."""
+    """Return ``place`` with the block sizes that a call computes for ``cell``."""
     for name, size in cell.given:
         place = replace(place, known={**place.known, symbol(name): place.number(size)})
     return place

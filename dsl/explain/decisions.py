@@ -153,7 +153,7 @@ def _has(spec: Gemm, name: str) -> bool:
 
 
 def _quantity(spec: Gemm, name: str) -> str:
-    """Return a literal, or a name with the index of its values."""
+    """Return a literal, or a name with its index, for example ``b_scale[n]``."""
     given = getattr(spec, name)
     if isinstance(given, str):
         return name + _INDEX.get(given, "")
@@ -191,7 +191,7 @@ def _of_product(plan: Plan) -> Iterator[Row]:
 
 
 def _staging(plan: Plan, name: str) -> Row:
-    """Return the way of A or B to the multiply-adds."""
+    """Return the row that says how A or B gets from memory to the multiply-adds."""
     product, operand = plan.product, plan.operands[name]
     element, shift = plan.factor(name), product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
@@ -214,7 +214,7 @@ def _staging(plan: Plan, name: str) -> Row:
 
 
 def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
-    """Return the way of A into blocks of K."""
+    """Return choice and reason for A, if sums are split into blocks of K."""
     assert isinstance(spec, Gemm)
     if not isinstance(spec.a, Quantize):
         return "copied first", f"{change}, rows of whole blocks"
@@ -224,7 +224,7 @@ def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
 
 
 def _change(source: str, type_: str, shift: int) -> str:
-    """Return the conversion of elements of type ``source``."""
+    """Return the conversion of elements in words, for example ``u8 - 128 to s8``."""
     if shift:
         return f"{source} {'+' if shift > 0 else '-'} {abs(shift)} to {type_}"
     return type_ if source == type_ else f"{source} to {type_}"
@@ -249,14 +249,14 @@ def _corrections(plan: Plan) -> Iterator[Row]:
 
 
 def _joined(zero: object, name: str, shift: int) -> str:
-    """Return a zero point and a shift as one factor."""
+    """Return a zero point and a shift as one factor, for example ``(a_zero - 128)``."""
     if isinstance(zero, str):
         return f"({name} {'+' if shift > 0 else '-'} {abs(shift)})" if shift else name
     return str((zero if isinstance(zero, int) else 0) + shift)
 
 
 def _output(plan: Plan) -> Row:
-    """Return the way from sums to stored elements."""
+    """Return the row that says how sums become elements of the output."""
     spec, element = plan.spec, plan.output.type
     if spec.stays_integer:
         parts = ["in s32"]

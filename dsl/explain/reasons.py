@@ -36,7 +36,7 @@ def planned_of(plan: Plan, tile: TileProgram) -> RegisterTile | None:
 
 
 def tile_size(tile: RegisterTile) -> str:
-    """Return the size of a tile as rows by columns of C."""
+    """Return the size of a tile as rows by columns of C, for example ``8x48``."""
     sizes = map(text_of, (tile.mr, tile.nr))
     return "x".join(text if text.isalnum() else f"({text})" for text in sizes)
 
@@ -49,7 +49,7 @@ def _why_tile(tile: RegisterTile) -> str:
 
 
 def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
-    """Return every number once, that of the first tile first."""
+    """Return the numbers of all tiles, each once, for example ``2, 1``; the first tile's first."""
     return ", ".join(dict.fromkeys(number for _, number in numbered))
 
 

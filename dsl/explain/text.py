@@ -37,7 +37,7 @@ from .decisions import AnyPlan, decisions, head, text_of
 from .estimates import Measured
 
 WIDTH = 100
-#: Number of characters above which a formula is not printed; the tiles' numbers are.
+#: Length in characters above which a formula is replaced by a note.
 LONGEST = 6 * WIDTH
 
 _FORM_TEXTS = {
@@ -204,7 +204,7 @@ def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
 
 
 def _stage(tile: TileProgram, planned: RegisterTile | None) -> str:
-    """Return the part of a tile in sums that several calls complete."""
+    """Return a tile's part in sums that several calls complete, "" if it completes them alone."""
     partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
     if planned is not None and planned.accumulate:
         return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"

@@ -104,7 +104,7 @@ def _unsigned(size: int) -> np.dtype[Any]:
 
 
 def exact(found: Lanes, element: str) -> Lanes:
-    """Return elements of a floating-point type, or their bits, as f32 or f64."""
+    """Return floating-point elements as f32 or f64; bf16 and f8 are given as their bits."""
     if element == "bf16":
         return (found.astype(np.uint32) << 16).view(np.float32)
     if element == "f16":

@@ -174,7 +174,7 @@ def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) ->
 
 
 def flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
-    """Return the first ``count`` of ``values`` as one row."""
+    """Return a segment of the first ``count`` of ``values``, as one row."""
     return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
 
 
@@ -232,13 +232,13 @@ def lay_out(
         isinstance(s, Segment) and s is not output and s.place == output.place
         for s in segments.values()
     ):
-        output.written = None  # in place: reads find the input
+        output.written = None  # the kernel works in place: what it reads there is its input
     return memory
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """An operand's geometry for given run-time sizes."""
+    """The geometry of an operand in a call: the positions of its elements in the buffer."""
 
     parameter: ArrayParameter
     sizes: Mapping[str, int]

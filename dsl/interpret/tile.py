@@ -407,7 +407,7 @@ class Tile:
         return run
 
     def _stack_buffer(self, op: StackBuffer) -> Run:
-        """Make a new buffer each time: the content of a stack is not defined, but for zeros."""
+        """Make a new buffer each time: its content is undefined, unless it is zeroed."""
 
         def run() -> None:
             made = fresh_buffer(op.name, op.element, op.elements, zeros=op.zeros)

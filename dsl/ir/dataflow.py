@@ -133,7 +133,7 @@ def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
 
 
 class _Reached:
-    """Finds the operations from whose values results are made."""
+    """Finds the operations that contribute to a result, directly or through other operations."""
 
     def __init__(self, every: Sequence[Op]) -> None:
         buffers = {op.name for op in every if isinstance(op, StackBuffer)}

@@ -212,7 +212,7 @@ class WhenSame(Node):
 NestNode = Call | BlockLoop | Bind | SelectBatch | Pack | When | WhenSame | Configure
 
 
-#: Functions that return the operands a node uses, its formulas, and its loop counter.
+#: Functions of a node that return the operands it uses, its formulas, and its loop counter.
 _operands = finder(Name, frozenset((Role.READS,)))
 _expressions: Callable[[Node], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
 counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))
@@ -268,7 +268,7 @@ def operands_of(nodes: tuple[NestNode, ...]) -> set[Name]:
 
 
 def renamed(nodes: tuple[NestNode, ...], change: Callable[[Name], Name]) -> tuple[NestNode, ...]:
-    """Return ``nodes`` with other operands and buffers; the tiles are the same."""
+    """Return ``nodes`` with each operand and buffer replaced; the tiles they call stay."""
     return mapped(nodes, Name, change)
 
 

@@ -124,7 +124,10 @@ def finder(what: Any, roles: frozenset[Role]) -> Callable[[Node], tuple[Any, ...
 def _getter(
     cls: type[Any], what: Any, roles: frozenset[Role], find: Callable[[Any], tuple[Any, ...]]
 ) -> Callable[[Any], tuple[Any, ...]]:
-    """Return ``find`` for nodes or parts of one class."""
+    """Return the function that finds the values in nodes of class ``cls``.
+
+    It reads only the fields that may hold values of kind ``what``; ``find`` searches the parts.
+    """
     type_ = str if isinstance(what, Space) else what
     steps: list[tuple[str, bool, bool]] = []
     exact = True

@@ -231,7 +231,7 @@ WHOLE = 2880 * 1001
 
 
 def _one_call(parameters: Signature) -> dict[str, int]:
-    """Return sizes of one call that the signature allows: tight matrices, adjacent batches."""
+    """Return sizes for one legal call: matrices without padding, batches without gaps."""
     known = {slot: _whole(dim) for slot, dim in parameters.sizes}
     for array in parameters.arrays:
         sizes = zip(

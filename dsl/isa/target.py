@@ -12,7 +12,8 @@ from .machine import CompilerHints, Core, Detection, Emulation, Mode, VectorLeng
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
-#: Version of a compiler family that cannot compile for a target at all.
+#: Takes the place of a version in ``compilers``: no version of that compiler can compile for the
+#: target.
 NEVER = "none"
 
 

@@ -78,7 +78,7 @@ class MulAdd:
 
     @property
     def factors(self) -> Factors:
-        """Depth and factor types of the instruction."""
+        """Depth and factor types, for example ``(4, "u8", "s8")``; operations select by them."""
         return self.depth, self.x, self.y
 
     @property
@@ -385,7 +385,7 @@ class Vector:
 
     @property
     def flips(self) -> str:
-        """The integer type of the other sign that loads can convert; "" if there is none."""
+        """The integer type of the other sign that loads can convert, "" if none: u8 for s8."""
         return other_sign(self.element) if self.flip else ""
 
     @property
@@ -396,7 +396,7 @@ class Vector:
     # --- capabilities ----------------------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
-        """True if ``active`` lanes, a constant, can be loaded and stored alone."""
+        """True if ``active`` lanes, a constant, can be loaded and stored without the others."""
         return self.mask is not None or active in self.partial_load
 
     @property

@@ -60,7 +60,7 @@ def _mixed(group: Group) -> Iterator[MulAdd]:
     kinds: tuple[Literal["scalar", "broadcast"], ...] = ("scalar", "broadcast")
     for (x, y), ways in _MIXED.items():
         for form, (mnemonic, spelling) in zip(kinds, ways, strict=True):
-            if x == y:  # its sums are unsigned too
+            if x == y:  # the instruction's sums are unsigned too
                 seen = spelling.replace("{acc}", "@vreinterpret_v_${t}_$u({acc})")
                 spelling = f"@vreinterpret_v_${{u}}_$t({seen})"
             yield MulAdd(

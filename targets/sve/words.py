@@ -22,7 +22,8 @@ SIZES = {
 }  # fmt: skip
 #: Bytes that a load replicates in every segment of a vector, and bits of a segment.
 QUAD, SEGMENT = 16, 128
-#: Number of registers from which a multiply-add by lane can select; f64 has twice as many.
+#: A multiply-add by lane takes its factor from one of the first PICKED registers (f64: twice as
+#: many).
 PICKED = 7
 
 Pair = tuple[str, str]
@@ -72,7 +73,7 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
 
 
 def parts(element: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of bytes, and the numbers that they select in a table."""
+    """Return the fields of bytes, and for f4_e2m1 the numbers that they select in a table."""
     every = all_lanes("u8")
     numbers = f"svdupq_n_u8({', '.join(map(str, table(unsigned=element == 'u8')))})"
 

@@ -103,7 +103,7 @@ def cast(kind: str, to: str, bits: int, x: str) -> str:
     return f"{prefix(bits)}_cast{names[kind]}_{names[to]}({x})"
 
 
-#: C that reads and writes a few bits as an integer, of any type and at any address.
+#: C that reads or writes 16 or 32 bits as an integer, at any address.
 _READ_BITS = "({{{{ int{bits}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
 _WRITE_BITS = (
     "({{{{ const int{bits}_t bits_ = (int{bits}_t){value}; "

@@ -209,7 +209,10 @@ def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
 
 
 def _first_elements(element: str, bits: int) -> dict[int, str]:
-    """Return AVX2 loads of a few elements: masks select 32 bits, the last bytes are added."""
+    """Return AVX2's loads of a few elements.
+
+    A masked load reads whole groups of 4 bytes. Bytes after the last group are read one by one.
+    """
     size, words, mm = _BITS[element] // 8, max(bits, 128) // 32, prefix(max(bits, 128))
     found = {}
     for count in range(1, bits // _BITS[element]):
