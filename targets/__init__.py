@@ -41,7 +41,7 @@ def load(name: str) -> Target:
 
 
 class Targets(ModuleType):
-    """This package, as a module that can be called: ``tw.targets()``."""
+    """The package ``tilewright.targets`` as a module that can be called: ``tw.targets()``."""
 
     NAMES: tuple[str, ...]
     load: Callable[[str], Target]

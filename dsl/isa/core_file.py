@@ -187,9 +187,7 @@ def core_of(raw: Any, where: str) -> Core:
 
 
 def _record(kind: type, raw: Any, where: str) -> Any:
-    """Return an instance of dataclass ``kind``, whose fields are numbers, words, and lists of
-    records.
-    """
+    """Return a dataclass ``kind`` whose fields are numbers, words, and lists of records."""
     if not isinstance(raw, dict):
         raise TargetError(f"{where} are no numbers by name", got=raw, expected="an object")
     needed = [f.name for f in fields(kind) if f.init and f.default is MISSING]

@@ -1,6 +1,4 @@
-"""Data class for a matrix unit: registers that hold matrices of sums, for example those of AMX and
-SME.
-"""
+"""Data class for a matrix unit: registers that hold matrices of sums, as in AMX and SME."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from .vector import MulAdd, Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatrixUnit:
-    """A matrix unit: registers that hold matrices of sums, and the instructions that multiply into
-    them.
+    """A matrix unit: registers of matrices of sums, and the instructions that multiply into them.
 
     Registers:
 

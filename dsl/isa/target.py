@@ -19,8 +19,7 @@ NEVER = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Feature:
-    """An extension of an instruction set, which users name after a ``+``, for example
-    ``avx512+vnni``.
+    """An extension of an instruction set, named after a ``+``: ``vnni`` in ``avx512+vnni``.
 
     - ``muladd``: its multiply-adds, by name and element of the vector of sums.
     - ``vectors``: vectors that the target lacks; they only hold factors.
@@ -134,8 +133,7 @@ class Target:
 
     @property
     def states(self) -> tuple[tuple[float, Core], ...]:
-        """States of the core with their share of time: alone, and beside a second thread of the
-        core.
+        """States of the core with their shares of time: alone, and while a second thread is busy.
 
         A second thread mostly slows down instructions, whose rate falls to 0.4, and sometimes
         loads. This was sampled on Emerald Rapids (``docs/lessons.md``).
@@ -227,9 +225,7 @@ def vectors_alone(target: Target) -> Target:
 
 
 def _has(target: Target, vector: Vector) -> bool:
-    """True if ``target`` has a vector of this element and length: two features may add the same
-    one.
-    """
+    """True if ``target`` has a vector of this element and length; features may add the same."""
     return any(v.lanes == vector.lanes for v in target.of(vector.element))
 
 

@@ -146,8 +146,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A load of ``count`` elements, with their conversion if any, repeated until they fill a
-    register.
+    """A load of ``count`` elements that repeats them until they fill a register.
+
+    Elements of another type are converted.
 
     - ``shuffles``: number of its instructions that permute a vector.
     - ``pick``: expression that broadcasts element ``{lane}`` of such a register ``{v}``. It is ""
@@ -366,9 +367,7 @@ class Vector:
         return {1: "u8", 2: "u16", 4: "s32"}[group * ITEMSIZE[memory]]
 
     def broadcasting(self, memory: str, group: int) -> str:
-        """Return the expression that broadcasts a factor; the arguments are those of
-        ``ir.ops.Broadcast``.
-        """
+        """Return the expression that broadcasts a factor, as for ``ir.ops.Broadcast``."""
         repeat = self.repeating(memory or self.element, group)
         if repeat is not None:
             return repeat.spelling
@@ -411,9 +410,7 @@ class Vector:
 
     @property
     def prefers_overlap(self) -> bool:
-        """True if a tail costs less as a whole vector that ends at the edge than as a partial
-        access.
-        """
+        """True if a tail costs less as a whole vector that ends at the edge than if it is cut."""
         return self.lanes > 1 and (self.mask is None or self.mask.registers > 0)
 
     @property
