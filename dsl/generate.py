@@ -1,4 +1,7 @@
-"""The driver of the pipeline: requests in, one C file out."""
+"""The driver of the pipeline: requests in, one C file out.
+
+It also makes plans and programs on their own, for ``explain``, pictures and the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """What the templates read of one kernel; ``packing`` is what it does in place of a program.
+    """The data of one kernel that the templates read.
 
     ``converts``: it uses functions on bits; ``wide_groups``: a group of K is a factor of 64 bits.
     ``unused`` are the parameters, and arrays of offsets, that the function's body does not name.
@@ -107,15 +110,15 @@ class KernelText:
         )
 
     def array(self, symbol: str) -> ArrayParameter:
-        """The array that C calls ``symbol``."""
+        """Return the array whose name in C is ``symbol``."""
         return next(a for a in self.signature.arrays if a.symbol == symbol)
 
     def fork(self, loop: BlockLoop) -> Fork:
-        """The function that holds a parallel loop's body."""
+        """Return the function that holds a parallel loop's body."""
         return next(fork for fork in self.forks if fork.loops[0] == loop)
 
 
-# That a Gemm is a stack, whose plan is a StackPlan, its type does not tell.
+# The type of a Gemm does not tell whether it is a stack, whose plan is a StackPlan.
 @overload
 def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | Any: ...
 @overload
@@ -127,7 +130,7 @@ def plan_for(spec: PackQuantized, schedule: Schedule, target: Target) -> Quantiz
 @overload
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan: ...
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
-    """The plan of a kernel."""
+    """Return the plan of a kernel."""
     if isinstance(spec, Transpose):
         return plan_transposition(spec, schedule, target)
     if isinstance(spec, Pack):
@@ -139,12 +142,12 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
 
 
 def program_for(plan: AnyPlan) -> Program:
-    """The checked program of a plan."""
+    """Return the verified program of a plan."""
     return verified(lowered(plan), plan.spec, plan.target)
 
 
 def lowered(plan: AnyPlan) -> Program:
-    """The program of a plan, unchecked, whose accesses are those that the target has."""
+    """Return the program of a plan, not yet verified. It has only accesses that the target has."""
     match plan:
         case Plan():
             program = make_program(plan)
@@ -155,14 +158,14 @@ def lowered(plan: AnyPlan) -> Program:
         case PackPlan():
             program = pack_program(plan)
         case QuantizedPackPlan():
-            program = Program((), ())  # its loops are the template's, and call no tile
+            program = Program((), ())  # a template holds its loops
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
 
 
 def verified(program: Program, spec: Spec, target: Target) -> Program:
-    """``program``, if it is a legal one for ``spec``; else PlanError."""
+    """Return ``program`` if it is legal for ``spec``; else PlanError."""
     formats = formats_of(spec, target)
     nbytes = {name: packed.nbytes for name, packed in formats.items()}
     verify_program(program, target, signature(spec, formats), nbytes)
@@ -175,26 +178,26 @@ def explain_plan(
     measured: Measured | None = None,
     width: int = WIDTH,
 ) -> str:
-    """The plan in words: formulas, register budgets, bounds, estimates, each decision's reason.
+    """Return the plan in words: formulas, register budgets, bounds, estimates, reasons.
 
-    ``sizes`` of the call, by their slots, are what is estimated; ``measured`` stands beside it.
-    Lines have at most ``width`` columns, as far as they can be broken.
+    The estimate is for ``sizes`` of the call, by their names in the signature. ``measured`` is
+    shown next to it. Lines have at most ``width`` columns, as far as they can be broken.
     """
     return explain(plan, program_for(plan), sizes, measured, width)
 
 
 def plan_facts(plan: AnyPlan, sizes: Mapping[str, int] | None = None) -> Any:
-    """The same as data that JSON can hold."""
+    """Return the content of ``explain_plan`` as data that JSON can hold."""
     return facts(plan, program_for(plan), sizes)
 
 
 def plan_html(plan: AnyPlan, name: str, notes: Sequence[str]) -> str:
-    """The plan of the kernel called ``name`` for a notebook, with ``notes`` of its own."""
+    """Return the plan of the kernel called ``name`` as HTML for a notebook, with ``notes``."""
     return notebook(plan, program_for(plan), name, notes)
 
 
 def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:
-    """The plan as a picture in SVG; ``of_peak`` is a measured share of the peak, if there is."""
+    """Return the plan as a picture in SVG. ``of_peak`` is a measured share of the peak, if any."""
     return picture(plan, program_for(plan), of_peak)
 
 
@@ -206,7 +209,7 @@ def interpret_kernel(
     sizes: Sequence[int] = (),
     scalars: Sequence[float] = (),
 ) -> Counts:
-    """What a compiled kernel would do, done by the interpreter; see ``interpret``."""
+    """Run a kernel in the interpreter, with the arguments of ``interpret``."""
     plan: AnyPlan = plan_for(spec, schedule, target)
     if isinstance(plan, QuantizedPackPlan):
         raise PlanError(
@@ -220,10 +223,11 @@ def interpret_kernel(
 def generate(
     requests: Sequence[Request], notes: Sequence[str] = (), *, asks_at_load: bool = True
 ) -> Source:
-    """One C file with every requested kernel. All requests must be for one target.
+    """Return one C file with every requested kernel. All requests must be for one target.
 
-    ``notes`` are more lines of its first comment. A file whose kernels need the operating system's
-    consent asks for it when it is loaded, unless ``asks_at_load`` is False: who calls them asks.
+    ``notes`` are further lines of its first comment. If a kernel needs the operating system's
+    consent, the file asks for it when it is loaded. With ``asks_at_load=False`` the caller has to
+    ask.
     """
     macros = Macros()
     several = len(requests) > 1
@@ -232,7 +236,7 @@ def generate(
         for index, request in enumerate(requests)
     ]
     target = requests[0].target
-    plain = all(kernel.packing for kernel in kernels)  # C that needs no instruction by its name
+    plain = all(kernel.packing for kernel in kernels)  # plain C, without intrinsics
     text = render(
         "kernel/library.c.j2",
         version=VERSION,
@@ -253,20 +257,20 @@ def generate(
 
 
 def _streaming(kernels: Sequence[KernelText]) -> tuple[Vector, ...]:
-    """The vectors that are stored past the caches, each once."""
+    """Return the vectors of stores that bypass the caches, each once."""
     every = (vector for kernel in kernels for vector in kernel.program.streaming)
     return tuple({(vector.element, vector.lanes): vector for vector in every}.values())
 
 
 def _support(kernels: Sequence[KernelText], target: Target) -> tuple[str, ...]:
-    """The templates of what the spellings of accumulators use besides intrinsics."""
+    """Return the templates of C functions that spellings use besides intrinsics."""
     elements = {tile.element for kernel in kernels for tile in kernel.program.tiles}
     needed = {vector.support for element in elements for vector in target.of(element)}
     return tuple(sorted(needed - {""}))
 
 
 def header(requests: Sequence[Request], name: str) -> str:
-    """The header ``name.h``, for C and C++, of the file that ``generate`` makes as ``name.c``."""
+    """Return the header ``name.h``, for C and C++, of the C file that ``generate`` makes."""
     macros = Macros()
     text = render(
         "kernel/header.h.j2",
@@ -280,7 +284,7 @@ def header(requests: Sequence[Request], name: str) -> str:
 
 
 def _defined(kernel: KernelText) -> Defined:
-    """What a caller has to know of a kernel."""
+    """Return the part of a kernel's data that its caller must know."""
     return Defined(
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
@@ -292,7 +296,7 @@ def _defined(kernel: KernelText) -> Defined:
 
 
 def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
-    """What is printed of one kernel; its static functions are called ``prefix`` and their name."""
+    """Return the data of one kernel for the templates; ``prefix`` begins its static names."""
     plan = plan_for(request.spec, request.schedule, request.target)
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
@@ -302,7 +306,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):
-        prefix = prefix or "k0_"  # a static function would be called as the kernel is
+        prefix = prefix or "k0_"  # a static function would have the name of the kernel
     return KernelText(
         name=request.name,
         prefix=prefix,
@@ -337,14 +341,14 @@ def _unused(
 
 
 def _has_wide_groups(tile: TileProgram) -> bool:
-    """Whether a tile spreads groups of 64 bits."""
+    """True if a tile broadcasts groups of 64 bits."""
     spread = (op for op in walk((*tile.body, *tile.end)) if isinstance(op, Broadcast))
     wide = (op for op in spread if op.group > 1 and op.group * ITEMSIZE[op.element] == 8)
     return any("{x}" in op.spelling for op in wide)
 
 
 def _converts(plan: AnyPlan) -> bool:
-    """Whether the kernel uses functions on bits."""
+    """True if the kernel uses C functions on bits."""
     if isinstance(plan, StackPlan):
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):

@@ -6,38 +6,38 @@ import os
 
 from .errors import TilewrightError
 
-#: What the variables that name a compiler for another architecture begin with.
+#: Prefix of the variables that name a compiler for another architecture.
 _CROSS = "TILEWRIGHT_CC_"
 
 
 class Settings:
-    """What the environment says now: a variable is read when it is asked for."""
+    """The settings of the environment; a variable is read each time it is used."""
 
     __slots__ = ()
 
     @property
     def cache_dir(self) -> str | None:
-        """TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache)."""
+        """TILEWRIGHT_CACHE_DIR: folder of compiled kernels (default: the user's cache folder)."""
         return _text("TILEWRIGHT_CACHE_DIR")
 
     @property
     def user_cache(self) -> str | None:
-        """XDG_CACHE_HOME: where Linux users want their caches (default: ~/.cache)."""
+        """XDG_CACHE_HOME: folder of caches on Linux (default: ~/.cache)."""
         return _text("XDG_CACHE_HOME")
 
     @property
     def data_dir(self) -> str | None:
-        """TILEWRIGHT_DATA_DIR: where calibrations and tunings lie (default: user data)."""
+        """TILEWRIGHT_DATA_DIR: folder of calibrations and tunings (default: the user's data)."""
         return _text("TILEWRIGHT_DATA_DIR")
 
     @property
     def user_data(self) -> str | None:
-        """XDG_DATA_HOME: where Linux users want their data (default: ~/.local/share)."""
+        """XDG_DATA_HOME: folder of user data on Linux (default: ~/.local/share)."""
         return _text("XDG_DATA_HOME")
 
     @property
     def compiler(self) -> str | None:
-        """CC: the native compiler command; may contain spaces and options."""
+        """CC: command of the native compiler; it may contain spaces and options."""
         return _text("CC")
 
     @property
@@ -57,7 +57,7 @@ class Settings:
 
     @property
     def compile_seconds(self) -> float:
-        """TILEWRIGHT_COMPILE_SECONDS: how long a compiler may take for one file (default: 600)."""
+        """TILEWRIGHT_COMPILE_SECONDS: a compiler's time limit for one file (default: 600 s)."""
         return _seconds("TILEWRIGHT_COMPILE_SECONDS", 600.0)
 
 
@@ -65,12 +65,12 @@ _SETTINGS = Settings()
 
 
 def settings() -> Settings:
-    """The settings; asking costs nothing, each of them a look at the environment."""
+    """Return the settings."""
     return _SETTINGS
 
 
 def _text(name: str) -> str | None:
-    """A variable; None where it is empty or absent."""
+    """Return a variable; None if it is empty or absent."""
     return os.environ.get(name) or None
 
 
@@ -80,7 +80,7 @@ def _flag(name: str) -> bool:
 
 
 def _seconds(name: str, default: float) -> float:
-    """A variable that holds a time; TilewrightError where it is not one."""
+    """Return a variable that holds seconds; TilewrightError if it does not."""
     text = os.environ.get(name) or str(default)
     try:
         seconds = float(text)
@@ -94,7 +94,9 @@ def _seconds(name: str, default: float) -> float:
 
 
 def cross_compiler(machine: str) -> str | None:
-    """TILEWRIGHT_CC_AARCH64, TILEWRIGHT_CC_RISCV64, ...: the compiler command for another
-    architecture, by the name that ``platform.machine()`` has for it.
+    """Return the command of the compiler for another architecture, None for the default.
+
+    It is read from TILEWRIGHT_CC_AARCH64, TILEWRIGHT_CC_RISCV64, and so on. ``machine`` is the
+    architecture as ``platform.machine()`` names it.
     """
     return os.environ.get(f"{_CROSS}{machine.upper()}") or None

@@ -1,4 +1,7 @@
-"""sympy does the algebra of sizes: trip counts, tails, addresses, costs, and their C text."""
+"""sympy does the algebra of sizes: trip counts, tails, addresses, costs, and their C text.
+
+Expressions consist of run-time sizes and loop counters, all integers of 0 or more.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ ZERO, ONE = Integer(0), Integer(1)
 
 @cache
 def symbol(name: str) -> sympy.Symbol:
-    """The run-time size or loop counter called ``name``: an integer, 0 or more."""
+    """Return the run-time size or loop counter called ``name``: an integer, 0 or more."""
     return sympy.Symbol(name, integer=True, nonnegative=True)
 
 
 @lru_cache(maxsize=4096)
 def size_expr(slot: str, size: Size) -> Expr:
-    """A size as an expression: a number, or ``multiple_of`` times an unknown quotient."""
+    """Return a size as an expression: a number, or ``multiple_of`` times an unknown quotient."""
     if isinstance(size, Dim):
         return size.multiple_of * _quotient(slot, size.multiple_of)
     return Integer(size)
@@ -42,17 +45,17 @@ def _original(quotient: sympy.Symbol) -> Expr:
 
 @lru_cache(maxsize=65536)
 def slots(expr: Expr) -> frozenset[str]:
-    """The names of the run-time sizes and counters that ``expr`` depends on."""
+    """Return the names of the run-time sizes and counters that ``expr`` depends on."""
     return frozenset(s.name.partition("__by_")[0] for s in expr.free_symbols)
 
 
 def value(expr: Expr) -> int | None:
-    """The value of a constant expression, else None."""
+    """Return the value of a constant expression, else None."""
     return int(expr) if expr.is_Integer else None
 
 
 class _OfSizes:
-    """A function of sizes is a size: a whole number, 0 or more."""
+    """Tells sympy that a function of sizes is a whole number, 0 or more."""
 
     def _eval_is_integer(self) -> bool:
         return True
@@ -64,50 +67,50 @@ class _OfSizes:
 class Remainder(_OfSizes, sympy.Function):  # type: ignore[misc]
     """``expr`` modulo a positive constant, both 0 or more; made by ``mod``.
 
-    Not sympy.Mod: that turns ``Mod(3 * Mod(q, 8), 16)`` into ``Mod(3 * Mod(q, 8)**2, 16)``
-    (sympy 1.12 to 1.14). This one evaluates nothing but numbers.
+    sympy.Mod is not used: it turns ``Mod(3 * Mod(q, 8), 16)`` into ``Mod(3 * Mod(q, 8)**2, 16)``
+    (sympy 1.12 to 1.14). This class evaluates only numbers.
     """
 
     nargs = 2
 
     @classmethod
     def eval(cls, expr: Expr, by: Expr) -> Expr | None:
-        """The value, where both are numbers."""
+        """Return the value if both are numbers."""
         return expr % by if expr.is_Integer and by.is_Integer else None
 
 
 class Quotient(_OfSizes, sympy.Function):  # type: ignore[misc]
-    """How many whole ``by``, a size known only at the call, fit in ``expr``, 0 or more."""
+    """``expr`` divided by ``by``, rounded down; ``by`` is a size known only at the call."""
 
     nargs = 2
 
     @classmethod
     def eval(cls, expr: Expr, by: Expr) -> Expr | None:
-        """The value, where both are numbers."""
+        """Return the value if both are numbers."""
         return expr // by if expr.is_Integer and by.is_Integer else None
 
 
 class Least(_OfSizes, sympy.Function):  # type: ignore[misc]
-    """The lesser of two sizes. Not sympy.Min, which looks long for what it may simplify."""
+    """The lesser of two sizes. sympy.Min is not used: it spends long on simplifications."""
 
     nargs = 2
 
     @classmethod
     def eval(cls, one: Expr, other: Expr) -> Expr | None:
-        """The value, where both are numbers."""
+        """Return the value if both are numbers."""
         return min(one, other) if one.is_Integer and other.is_Integer else None
 
 
 @lru_cache(maxsize=65536)
 def div(expr: Expr, by: int) -> Expr:
-    """How many whole ``by`` fit in ``expr``, which is 0 or more."""
+    """Return ``expr`` divided by ``by``, rounded down. ``expr`` is 0 or more."""
     most = _most(expr)
     return ZERO if most is not None and most < by else sympy.floor(expr / by)
 
 
 @lru_cache(maxsize=65536)
 def mod(expr: Expr, by: int) -> Expr:
-    """What is left of ``expr``, which is 0 or more, after whole ``by``."""
+    """Return the remainder of ``expr`` divided by ``by``. ``expr`` is 0 or more."""
     if by == 1:
         return ZERO
     expr = _congruent(sympy.expand(expr), by)
@@ -119,7 +122,7 @@ def mod(expr: Expr, by: int) -> Expr:
 
 
 def _terms(expr: Expr) -> list[tuple[Expr, Expr]]:
-    """A sum's terms as (integer coefficient, the rest)."""
+    """Return a sum's terms as pairs (integer coefficient, rest)."""
     terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(expr)]
     if all(coefficient.is_Integer for coefficient, _ in terms):
         return terms
@@ -127,7 +130,7 @@ def _terms(expr: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _congruent(expr: Expr, by: int) -> Expr:
-    """A shorter expression that leaves the same, and is 0 or more."""
+    """Return a shorter expression with the same remainder. It is 0 or more."""
     terms = []
     for coefficient, rest in _terms(expr):
         while isinstance(rest, Remainder) and coefficient * rest.args[1] % by == 0:
@@ -137,7 +140,7 @@ def _congruent(expr: Expr, by: int) -> Expr:
 
 
 def _most(expr: Expr) -> int | None:
-    """A bound that ``expr`` never exceeds, None where sizes leave it open."""
+    """Return an upper bound of ``expr``, None if run-time sizes leave it open."""
     total = 0
     for coefficient, rest in _terms(expr):
         if rest == 1:
@@ -151,24 +154,24 @@ def _most(expr: Expr) -> int | None:
 
 @lru_cache(maxsize=4096)
 def positive(count: Expr) -> Expr:
-    """1 where ``count``, which is 0 or more, is positive; else 0."""
+    """Return 1 if ``count``, which is 0 or more, is positive; else 0."""
     return sympy.Min(ONE, count)
 
 
 @lru_cache(maxsize=65536)
 def linear(terms: tuple[tuple[int, Expr], ...]) -> Expr:
-    """``sum(count * stride)``: the address of an element from its coordinates and strides."""
+    """Return ``sum(count * stride)``: an element's address from coordinates and strides."""
     return sympy.Add(*(count * stride for count, stride in terms))
 
 
 def step(address: Expr, counter: str) -> Expr:
-    """Strength reduction: what ``address`` gains when ``counter`` grows by one."""
+    """Return the increase of ``address`` when ``counter`` grows by one (strength reduction)."""
     return sympy.expand(address.diff(symbol(counter)))
 
 
 @lru_cache(maxsize=65536)
 def simplify(expr: Expr) -> Expr:
-    """Expanded, and what all terms have in common put before the rest."""
+    """Return ``expr`` expanded, with factors that all terms share in front."""
     found = _shortened(expr)
     if found is None:
         found = _shortened(expanded := sympy.expand(expr))
@@ -176,9 +179,10 @@ def simplify(expr: Expr) -> Expr:
 
 
 def _shortened(expr: Expr) -> Expr | None:
-    """``simplify`` of a sum of products of names: most addresses; None for anything else.
+    """Return ``simplify`` of a sum of products of names, as most addresses are; None for others.
 
-    sympy's ``factor_terms`` gives the same, but looks for common factors of any kind: 2 to 5 ms.
+    sympy's ``factor_terms`` gives the same result, but takes 2 to 5 ms, because it looks for common
+    factors of any kind.
     """
     terms = sympy.Add.make_args(expr)
     products = [found for term in terms if (found := _product_of_names(term)) is not None]
@@ -191,12 +195,12 @@ def _shortened(expr: Expr) -> Expr | None:
     if number == 1 and not names:
         return expr
     rest = sympy.Add(*(term / sympy.Mul(number, *names) for term in terms))
-    # sympy multiplies a number into a sum where nothing else stands beside it.
+    # sympy multiplies a number into a sum unless another factor is present.
     return sympy.Mul(number, *names, rest, evaluate=bool(names))
 
 
 def _product_of_names(term: Expr) -> tuple[int, tuple[Expr, ...]] | None:
-    """A term as (coefficient, names), each name once; None where it is not that."""
+    """Return a term as (coefficient, names), each name once; None for any other term."""
     coefficient, rest = term.as_coeff_Mul()
     names = () if rest == 1 else sympy.Mul.make_args(rest)
     if not coefficient.is_Integer or coefficient <= 0 or not all(n.is_Symbol for n in names):
@@ -205,7 +209,7 @@ def _product_of_names(term: Expr) -> tuple[int, tuple[Expr, ...]] | None:
 
 
 def evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:
-    """The value of ``expr`` for given run-time sizes and counters."""
+    """Return the value of ``expr`` for given run-time sizes and counters."""
     constant = value(expr)
     if constant is not None:
         return constant
@@ -214,7 +218,7 @@ def evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:
 
 @lru_cache(maxsize=65536)
 def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
-    """``expr`` as a closure over integers; no text is evaluated."""
+    """Return ``expr`` as a closure over integers; no text is evaluated."""
     if expr.is_Integer:
         constant = int(expr)
         return lambda sizes: constant
@@ -250,7 +254,7 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
 
 
 def _fraction(expr: Expr) -> tuple[Expr, int]:
-    """(numerator, denominator) of a sum or product with rational coefficients."""
+    """Return (numerator, denominator) of a sum or product with rational coefficients."""
     expanded = sympy.expand(expr)
     coefficients = (term.as_coeff_Mul()[0] for term in sympy.Add.make_args(expanded))
     denominator = math.lcm(*(int(coefficient.q) for coefficient in coefficients))
@@ -266,13 +270,13 @@ def _product(factors: object) -> int:
 
 @lru_cache(maxsize=65536)
 def c_text(expr: Expr) -> str:
-    """``expr`` in C, on int64_t. Quotients are exact or floors of non-negative numbers."""
+    """Return ``expr`` in C, on int64_t. Quotients are exact or floors of non-negative numbers."""
     quotients = {s: _original(s) for s in expr.free_symbols if "__by_" in s.name}
     return _print(expr.xreplace(quotients) if quotients else expr)[0]
 
 
 def _print(expr: Expr) -> tuple[str, int]:
-    """The C text and its binding strength: 3 an atom, 2 a product, 1 a sum."""
+    """Return the C text and its binding strength: 3 an atom, 2 a product, 1 a sum."""
     if expr.is_Integer:
         return str(int(expr)), 3 if expr >= 0 else 1
     if expr.is_Symbol:
@@ -289,7 +293,7 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, Least):
         one, other = (_factor(arg) for arg in expr.args)
         return f"({one} < {other} ? {one} : {other})", 3
-    if isinstance(expr, sympy.Min):  # in formulas for readers; no address or trip count has one
+    if isinstance(expr, sympy.Min):  # only in formulas for people: no address or trip count has one
         return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
     if expr.is_Pow and expr.exp == 2:
         return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
@@ -305,7 +309,7 @@ def _factor(expr: Expr) -> str:
 
 @lru_cache(maxsize=65536)
 def _order(expr: Expr) -> str:
-    """What terms and factors are sorted by; sympy prints slowly."""
+    """Return the sort key of a term or factor. A symbol's name is faster than printing it."""
     return expr.name if expr.is_Symbol else str(expr)
 
 
@@ -331,9 +335,10 @@ def _print_product(expr: Expr) -> tuple[str, int]:
 
 
 def bounds(expr: Expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
-    """The least and the most that ``expr`` can be where counters lie in ``ranges``, both included.
+    """Return the least and the greatest value of ``expr`` if counters are within ``ranges``.
 
-    None where that is not known: it depends on a size of the call, or is no sum of products.
+    Both ends of a range are included. The result is None if it is not known: ``expr`` depends on a
+    run-time size, or is no sum of products.
     """
     if expr.is_Integer:
         return int(expr), int(expr)

@@ -338,18 +338,19 @@ class Kernel:
     def numba(self) -> Callable[..., Any]:
         """A function for numba's nopython code, parallel loops included: ``f(a, b, c)``.
 
-        It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta
-        where they are of the call. Types are checked when the caller is compiled; sizes, strides
-        and overlap at each call, where what does not fit is a ValueError. Types that numba lacks
-        are passed as bits; a packed B as its bytes, ``packed.data``, those of a batch as a line for
-        each matrix: that they are of its format is the caller's word. Called from Python it is the
-        kernel.
+        It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta if
+        they are given at the call. Types are checked when the caller is compiled; sizes, strides
+        and overlap at each call, without allocating memory. An array that does not fit is a
+        ValueError. Types that numba lacks are passed as bits. A packed B is passed as its bytes,
+        ``packed.data``, those of a batch as a row for each matrix; their format is not checked.
+        Callers may be compiled with ``cache=True``: numba compiles them anew if the kernel is
+        another one, for example after a tuning. Called from Python it is the kernel.
         """
         self._native("numba")
         if self._numba is None:
-            from tilewright.runtime.arrays.numba_calls import function_of
+            from tilewright.runtime.arrays.numba_calls import NumbaFunction
 
-            self._numba = function_of(self._in_order, self.name, self._signature, self._functions)
+            self._numba = NumbaFunction(self, self._entry.key, self._in_order)
         return self._numba
 
     def _in_order(self, *given: Any) -> Any:

@@ -14,7 +14,8 @@ from tilewright.errors import TargetError
 if TYPE_CHECKING:
     from tilewright.isa.target import Target
 
-#: Best first: the first that the CPU has is "host". SVE of 128 bits computes no more than Neon.
+#: Names of targets, best first: "host" is the first that the CPU has. SVE of 128 bits is no faster
+#: than Neon.
 NAMES = (
     *("amx", "avx10.2", "avx512", "avx2"),
     *("sve2048", "sve1024", "sve512", "sve256", "neon", "sve128"),
@@ -23,13 +24,13 @@ NAMES = (
     *("rvv1024", "rvv512", "rvv256", "rvv128"),
     "scalar",
 )
-#: The module of several targets, which its function ``target`` makes by their names.
+#: By target, the module that makes it if one module makes several, for example sve256 and sve.
 _FAMILIES = {name: name.rstrip("0123456789") for name in NAMES if name[:3] in ("sve", "rvv")}
 
 
 @cache
 def load(name: str) -> Target:
-    """The target called ``name``."""
+    """Return the target called ``name``; TargetError if there is none."""
     if name not in NAMES:
         raise TargetError(
             "unknown target",
@@ -70,16 +71,25 @@ def _meant(name: str) -> str | None:
 
 
 class Targets(ModuleType):
-    """This package: ``tw.targets`` as well, which is called."""
+    """The package ``tilewright.targets`` as a module that can be called: ``tw.targets()``."""
 
     NAMES: tuple[str, ...]
     load: Callable[[str], Target]
 
     def __call__(self) -> dict[str, str]:
-        """By what means each target runs here.
+        """Return the means by which each target runs on this machine.
 
+        Returns
+        -------
+        dict of str to str
+            By the target's name: "native", an emulator such as "qemu-aarch64", "header" (its
+            intrinsics in plain C), or "interpreter": kernels compile, but nothing runs them.
+
+        Examples
+        --------
         >>> tw.targets()
         {'amx': ..., 'avx10.2': ..., 'avx512': ..., 'avx2': ..., 'neon': ..., 'scalar': 'native'}
+
         """
         found: dict[str, str] = import_module("tilewright.runtime.machine.means").survey()
         return found

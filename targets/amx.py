@@ -1,8 +1,8 @@
-"""AMX: eight tiles of 16 rows of 64 bytes and their products, beside AVX-512 with VNNI and BF16.
+"""AMX: eight tiles of 16 rows of 64 bytes, besides AVX-512 with VNNI and BF16.
 
-Spellings: Intel Intrinsics Guide. A product takes a cycle for each row of its first factor, a tile
-is loaded at two rows a cycle (Intel 64 and IA-32 Architectures Optimization Reference Manual,
-chapter on AMX; latencies are those of Sapphire Rapids, as is that of ``ldtilecfg``).
+Spellings: Intel Intrinsics Guide. A product takes one cycle for each row of its first factor; a
+tile is loaded at two rows a cycle (Intel 64 and IA-32 Architectures Optimization Reference Manual,
+chapter on AMX). Latencies, and the time of ``ldtilecfg``, are those of Sapphire Rapids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .x86.features import TILES_HEADER
 
 
 def _product(name: str, x: str, y: str) -> MulAdd:
-    """A product of tiles: ``y`` is the first factor, whose rows are those of the sums."""
+    """Return a product of tiles; ``y`` is the first factor, whose rows are those of the sums."""
     group = 4 // ITEMSIZE[x]
     return MulAdd(
         form="matrix",
@@ -50,7 +50,7 @@ _TILES = MatrixUnit(
     zero="_tile_zero({dst})",
     load="TILE_LOAD({dst}, {p}, {stride})",
     store="_tile_stored({src}, {p}, {stride})",
-    consent=(158, 0x1023, 18),  # arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles
+    consent=(158, 0x1023, 18),  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     headers=("errno.h", "stddef.h", "unistd.h"),
     template="matrix/amx_state.c.j2",
     latency=52,
@@ -65,7 +65,7 @@ _FP16 = Feature(
     products={"f32": (_product("fp16ps", "f16", "f16"),)},
     emulation=TILES_HEADER,
 )
-#: What bytes of floating point are called in instructions.
+#: Names of the 8-bit floating-point types in instructions.
 _BYTES = {"f8_e5m2": "bf8", "f8_e4m3": "hf8"}
 _FP8 = Feature(
     title="FP8",
@@ -83,8 +83,8 @@ _FP8 = Feature(
     compilers={"gcc": "15", "clang": "20", "zig": "0.16"},
 )
 _VECTORS = avx512.TARGET.having(("vnni", "bf16"))
-#: Every core with tiles so far has caches of these sizes. Of the second one vectors read 48 bytes a
-#: cycle, tiles 28 (64x64x512 in bf16 on Granite Rapids).
+#: Caches of every core with AMX so far. Vectors read 48 bytes a cycle from L2, tiles 28 (measured
+#: with 64x64x512 in bf16 on Granite Rapids).
 _CACHES = Cache(48 << 10, 128), Cache(2 << 20, 28), Cache(2 << 20, 8)
 
 TARGET = replace(

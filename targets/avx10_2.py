@@ -1,7 +1,7 @@
-"""AVX10.2: AVX-512 with VNNI and BF16, bytes and words of all signs, and pairs of f16 into f32.
+"""AVX10.2: AVX-512 with VNNI and BF16, integer products of all signs, and products of f16 pairs.
 
-Spellings: Intel Intrinsics Guide. Pairs of f16 take as long as f16's own multiply-adds do, and are
-summed in f32: sums in f16 gain nothing here.
+Spellings: Intel Intrinsics Guide. Products of f16 pairs are summed in f32. They are as fast as
+f16's own multiply-adds, so sums in f16 would gain nothing.
 """
 
 from __future__ import annotations

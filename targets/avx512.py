@@ -1,7 +1,8 @@
 """AVX-512 (F, BW, DQ, VL, CD): 32 registers of 512 bits, masks, broadcasts from memory.
 
-Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation manuals
-(Skylake-X, Ice Lake, Zen 4 and 5 agree on a latency of 4; two 512-bit units where there are).
+Spellings: Intel Intrinsics Guide. Latency and units: Intel's and AMD's optimisation manuals.
+Skylake-X, Ice Lake, Zen 4 and Zen 5 all have a latency of 4. There are at most two units of 512
+bits.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
 
 _WIDTHS = (512, 256, 128)
-#: Those of factors in groups of 32 bits.
+#: Widths of vectors of factors, in bits. A scalar sum takes a group of 32 bits.
 _GROUPS = (*_WIDTHS, 32)
 
 
@@ -68,7 +69,7 @@ _TRANSPOSE["s64"] = integer_transposes(512, "pd", _TRANSPOSE["f64"])
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:
-    """The elementary operations that are not AVX2's: a choice by bits; on 512, all masks."""
+    """Return the operations that differ from AVX2's: choices, and comparisons of 512 bits."""
     mm, kind = prefix(bits), {"f32": "ps", "f64": "pd", "s32": "si"}[element]
     size = 64 if element == "f64" else 32
     x, y, z = (f"{{{v}}}" if kind == "si" else cast(kind, "si", bits, f"{{{v}}}") for v in "xyz")
@@ -81,7 +82,7 @@ def _ops(element: str, bits: int) -> dict[str, str]:
 
 
 def _tests(kind: str, size: int) -> dict[str, str]:
-    """Comparisons of vectors of 512 bits, and rounding."""
+    """Return comparisons of vectors of 512 bits, and rounding."""
     found = {"round": f"_mm512_roundscale_{kind}({{x}}, 8)"}
     for op in ("lt", "le", "eq"):
         test = f"_mm512_cmp_{kind}_mask({{x}}, {{y}}, _CMP_{op.upper()}_OQ)"
@@ -117,7 +118,7 @@ def _wide(element: str, bits: int) -> Vector:
 
 
 def _numbers(bits: int) -> Numbers:
-    """A table of as many f32 as a whole register has, which lanes count by their low four bits."""
+    """Return a table of 16 f32 in one register, which the low four bits of lanes index."""
 
     def found(at: str) -> str:
         at = at if bits == 512 else f"_mm512_castsi{bits}_si512({at})"

@@ -1,7 +1,7 @@
 """Extensions of Neon: dot products, 2x2 matrix products, products of f16 and bf16.
 
-Armv8.2-A is the least architecture that has them. Semantics: Arm Architecture Reference Manual.
-``bfdot`` and ``bfmmla`` flush denormals, and round to odd between their additions.
+They need Armv8.2-A. Semantics: Arm Architecture Reference Manual. ``bfdot`` and ``bfmmla`` flush
+denormals, and round to odd between their additions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tilewright.isa.vector import Factors, Form, MulAdd, Numbers, Vector
 from .neon_words import BITS, alone, forms, group, parts
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
-#: Accumulators: lanes and what says so in intrinsics, by the name of their vector.
+#: Vectors of sums by name: the number of lanes, and the letter for it in intrinsics.
 _SUMS = {"q": (4, "q"), "d": (2, ""), "scalar": (1, "")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Dot:
-    """A product of groups: with the other factor broadcast, and with a group of its register."""
+    """A product of groups: the other factor is broadcast, or is a group of a register."""
 
     mnemonic: str
     factors: Factors
@@ -28,7 +28,7 @@ class _Dot:
     lane: str
 
     def beside(self, name: str, element: str) -> tuple[MulAdd, ...]:
-        """Its forms for the accumulators ``name`` of ``element``."""
+        """Return its forms for the accumulators ``name`` of ``element``."""
         lanes, q = _SUMS[name]
         broadcast, lane = (text.format(q=q) for text in (self.broadcast, self.lane))
         spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
@@ -45,7 +45,7 @@ def _dots(element: str, *dots: _Dot) -> Muladds:
 
 
 def _square(element: str, mnemonic: str, factors: Factors, product: str) -> Muladds:
-    """A 2x2 block, summed in a whole register: its rows are the groups of the first factor."""
+    """Return a product that sums 2x2 blocks; their rows are the groups of the first factor."""
     spellings: dict[Form, str] = {"broadcast": product.format(q="q")}
     return {("q", element): forms(mnemonic, spellings, 2, rows=2, factors=factors)}
 
@@ -58,7 +58,7 @@ def _joined(*parts: Muladds) -> Muladds:
 
 
 def _unsigned(product: str) -> str:
-    """A product of u32 accumulators, on s32."""
+    """Return a product of u32 accumulators as one of s32."""
     acc = "vreinterpret{q}_u32_s32({{acc}})"
     return f"vreinterpret{{q}}_s32_u32({product.replace('{{acc}}', acc)})"
 
@@ -140,7 +140,7 @@ def _held(element: str, lanes: int, ctype: str, load: str) -> Vector:
 
 
 def _looking_up(vector: Vector) -> Vector:
-    """A vector of eight bf16, which come out of tables of their lower and upper bytes."""
+    """Return a vector of eight bf16 that looks numbers up in tables of their low and high bytes."""
     fields = parts("u8", "")
 
     def found(index: str) -> str:
@@ -162,7 +162,7 @@ def _looking_up(vector: Vector) -> Vector:
 
 
 def _from_bytes(sign: str) -> str:
-    """A load of eight bf16 from integers of 8 bits, all of which it has: by way of f32."""
+    """Return a load of eight bf16 from 8-bit integers through f32; the conversion is exact."""
     words = f"vmovl_{sign}8(vld1_{sign}8({{p}}))"
 
     def half(which: str) -> str:
@@ -187,7 +187,7 @@ _BF16 = Feature(
         _held("bf16", 2, "bfloat16x4_t", f"vreinterpret_bf16_s32(vdup_n_s32({BITS[32]}))"),
     ),
 )
-#: Four products take the lower half of a register.
+#: Load of four f16 into the lower half of a register, which the products read.
 _F16X4 = "vreinterpretq_f16_u16(vcombine_u16(vld1_u16({p}), vdup_n_u16(0)))"
 _FP16FML = Feature(
     title="products of f16 added to f32",
@@ -202,5 +202,5 @@ _FP16FML = Feature(
     ),
 )
 
-#: In the order in which a target's name has them.
+#: Features in the order of a target's name.
 FEATURES = {"dotprod": _DOTPROD, "i8mm": _I8MM, "bf16": _BF16, "fp16fml": _FP16FML}

@@ -1,4 +1,4 @@
-"""Neon's vectors of f32 and f64, whole registers and halves."""
+"""Neon's vectors of f32 and f64, in whole registers and halves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
 _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
 _TRN_F64 = tuple(f"vreinterpretq_f32_f64(vtrn{i}q_f64({_X64}, {_Y64}))" for i in (1, 2))
 
-#: ``{f}`` is the element, ``{u}`` the unsigned one of its size, ``{m}`` that of masks.
+#: Operations. ``{f}`` is the element type, ``{u}`` the unsigned type of its size, ``{m}`` that of
+#: masks.
 _OPS = {
     "add": "vadd{q}_{f}({{x}}, {{y}})",
     "sub": "vsub{q}_{f}({{x}}, {{y}})",
@@ -44,7 +45,7 @@ def _ops(element: str, q: str) -> dict[str, str]:
 
 
 def _fmas(suffix: str, arrangement: str, lanes: int, q: str = "q") -> tuple[MulAdd, ...]:
-    """The forms on a whole register, or (``q`` empty) on the half of one."""
+    """Return the multiply-adds on a whole register, or on half a register if ``q`` is empty."""
     return forms(
         f"fmla {arrangement}",
         {
@@ -80,7 +81,7 @@ _QUAD_STORES = {"f16": "vst1_u16({p}, vreinterpret_u16_f16(vcvt_f16_f32({v})))"}
 
 
 def quad(element: str) -> Vector:
-    """A whole register of f32 or f64."""
+    """Return the vector of f32 or f64 that fills a register."""
     suffix = element
     ctype, lanes, arrangement = {
         "f32": ("float32x4_t", 4, "v.4s"),

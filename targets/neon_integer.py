@@ -1,7 +1,7 @@
 """Neon's vectors of s32, and of the 8-bit and 16-bit integers whose products they sum.
 
-A lane sums two products of 8-bit integers: a long multiplication gives 16-bit products, which a
-pairwise addition to 32 bits sums exactly. Of 16-bit integers it adds one product.
+A lane sums two products of 8-bit integers: a long multiplication gives 16-bit products, and a
+pairwise addition to 32 bits sums them exactly. A lane sums one product of 16-bit integers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _OPS = {
 }
 
 
-#: One s32 in a C scalar.
+#: The vector of one s32, which is a C scalar.
 _SCALAR = whole("madd")
 
 # --- products -----------------------------------------------------------------------------
 
 
 def _pairs(element: str, lanes: int) -> Iterator[MulAdd]:
-    """Two products of ``element`` a lane."""
+    """Yield multiply-adds of two products of ``element`` per lane."""
     sign, q = element[0], "q" if lanes == 4 else ""
     wide = f"{sign}16"
     products = f"vmull_{element}({{x}}, {{y}})"
@@ -74,7 +74,7 @@ def _pair(form: Form, element: str, mnemonic: str, spelling: str, lanes: int) ->
 
 
 def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
-    """A product of ``element``, of 16 bits, a lane; two lanes are the lower half of a register."""
+    """Return multiply-adds of one 16-bit product per lane; two lanes are half a register."""
     sums = "{acc}" if lanes == 4 else "vcombine_s32({acc}, vdup_n_s32(0))"
     sums = sums if element == "s16" else f"vreinterpretq_u32_s32({sums})"
 
@@ -91,13 +91,13 @@ def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
 
 
 def _alone(element: str) -> MulAdd:
-    """A product of two C scalars of 16 bits, added to one of s32."""
+    """Return the product of two 16-bit C scalars, added to one of s32."""
     (plain,) = _SCALAR.muladd
     return replace(plain, mnemonic=f"{element[0]}mlal", x=element, y=element)
 
 
 def _muladd(lanes: int) -> tuple[MulAdd, ...]:
-    """Products of pairs of 8-bit integers, of 16-bit integers, then those of s32."""
+    """Return the products of 8-bit pairs, of 16-bit integers, and of s32."""
     q = "q" if lanes == 4 else ""
     return (
         *_pairs("s8", lanes),
@@ -129,7 +129,7 @@ _PAIR_HALVES, _PAIR_QUARTERS = (
 
 
 def _eights(sign: str, size: int) -> str:
-    """The ``size`` bits at ``{p}``, 8-bit integers, as 16-bit ones in half a register."""
+    """Return the ``size`` bits at ``{p}``, 8-bit integers, as 16-bit ones in half a register."""
     bytes_ = f"vreinterpret_{sign}8_s{size}(vdup_n_s{size}({BITS[size]}))"
     return f"vget_low_{sign}16(vmovl_{sign}8({bytes_}))"
 
@@ -228,7 +228,7 @@ SUMS = (
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """What holds s8 or u8: a register, its half, and parts of that for groups of fewer sums."""
+    """Return the vectors of s8 or u8: a register, half of it, and parts for fewer sums."""
 
     def vector(name: str, lanes: int, load: str) -> Vector:
         q, ctype = "q" if name == "q" else "", {"s8": "int8", "u8": "uint8"}[element]
@@ -255,8 +255,9 @@ def factors(element: str) -> tuple[Vector, ...]:
 
 
 def halves(element: str) -> tuple[Vector, ...]:
-    """What holds s16 or u16, which bytes become as they are loaded: half a register, half of that,
-    and a C scalar.
+    """Return the vectors of s16 or u16: half a register, a quarter, and a C scalar.
+
+    Loads convert 8-bit integers to them.
     """
     ctype = {"s16": "int16", "u16": "uint16"}[element]
     narrow = ("s8", "u8") if element == "s16" else ("u8",)
@@ -292,6 +293,6 @@ def halves(element: str) -> tuple[Vector, ...]:
 
 
 def _widened(memory: str, element: str, size: int) -> str:
-    """The ``size`` bits at ``{p}``, bytes, as ``element`` in half a register."""
+    """Return the ``size`` bits at ``{p}``, 8-bit integers, as ``element`` in half a register."""
     wide = _eights(memory[0], size)
     return wide if memory[0] == element[0] else f"vreinterpret_{element}_{memory[0]}16({wide})"

@@ -1,4 +1,4 @@
-"""Neon's vectors of s64, which add one product of two s32 a lane: elements become these before."""
+"""Neon's vector of s64: a lane sums one product of two s32, to which elements are widened first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from .neon_words import forms
 from .scalar import wide
 
 _LOW = {v: f"vreinterpretq_u32_s64({{{v}}})" for v in "xy"}
-#: 64 bits of a product: the low halves', and above it those that cross, whose sum may wrap.
+#: Cross products of the high and low halves of 64-bit factors. Their sum may wrap. Together with
+#: the product of the low halves they give the low 64 bits of the product.
 _CROSSING = f"vpaddlq_u32(vmulq_u32({_LOW['x']}, vrev64q_u32({_LOW['y']})))"
 _NARROW = {v: f"vmovn_u64(vreinterpretq_u64_s64({{{v}}}))" for v in "xy"}
 _PRODUCT = f"vmlal_u32(vshlq_n_u64({_CROSSING}, 32), {_NARROW['x']}, {_NARROW['y']})"

@@ -1,10 +1,10 @@
-"""POWER10: 8 accumulators of 4x4 (MMA) beside 64 vectors of 128 bits (VSX), whose half they cover.
+"""POWER10: 8 accumulators of 4x4 (MMA), which occupy half of the 64 vectors of 128 bits (VSX).
 
 Spellings: Power ISA 3.1, the Matrix-Multiply Assist Best Practices Guide (IBM Redpaper 5612), and
-GCC's PowerPC built-in functions. Latencies and units are those of LLVM's model of the core, but for
-the latency of products: a model's 10 cycles would want 20 accumulators, and 8 reached 92 % of the
-peak ("Compiling for the IBM Matrix Engine for Enterprise Workloads", IEEE Micro 42, 2022), two in a
-cycle, so one waits for itself some 4 cycles.
+GCC's PowerPC built-in functions. Latencies and units are those of LLVM's model of the core, except
+the latency of products. The model's 10 cycles would need 20 accumulators, but 8 reached 92 % of the
+peak ("Compiling for the IBM Matrix Engine for Enterprise Workloads", IEEE Micro 42, 2022). At two
+products a cycle, the latency is therefore some 4 cycles.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .scalar import plain
 from .vsx import SUMS, WIDE_SUMS, double, factors, single
 
 _BYTES = "__vector unsigned char"
-#: Cycles from a product to the next into the same accumulator.
+#: Cycles between two products into the same accumulator.
 _LATENCY = 4
 
 
 def _product(name: str, depth: int = 1, x: str = "", y: str = "", *, cols: int = 4) -> MulAdd:
-    """A product of vectors: the instruction's first factor has the rows of the sums."""
+    """Return a product of vectors; the instruction's first factor has the rows of the sums."""
     rows = "{y}" if cols == 2 else f"({_BYTES}){{y}}"
     return MulAdd(
         form="block",
@@ -42,7 +42,7 @@ def _product(name: str, depth: int = 1, x: str = "", y: str = "", *, cols: int =
     )
 
 
-#: Four rows of f64 are two vectors, side by side.
+#: Four rows of f64 are a pair of vectors.
 _PAIR = Vector(
     name="pair",
     element="f64",
@@ -50,7 +50,7 @@ _PAIR = Vector(
     ctype="__vector_pair",
     load="__builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)({p}))",
 )
-#: Two vectors by one instruction, in the order in which they lie.
+#: Load of two vectors by one instruction, in the order of memory.
 _TWO = Several(
     2,
     _PAIR.ctype,
@@ -61,7 +61,7 @@ _TWO = Several(
 
 
 def _by_pairs(vector: Vector) -> Vector:
-    """``vector`` with loads of two, where it is whole and holds factors of a product."""
+    """Return ``vector`` with loads of two, if it fills a register."""
     return vector if vector.nbytes < 16 else replace(vector, several=(_TWO,))
 
 
@@ -91,7 +91,7 @@ _MMA = MatrixUnit(
     read="__builtin_mma_disassemble_acc({dst}, &{src})",
     rows_at_once=4,
 )
-#: Two products start in a cycle, of any type.
+#: Speeds of products: two of any type start in a cycle.
 _SPEEDS = tuple(
     Speed(mnemonic=op.mnemonic, bytes=16, cycles=0.5, latency=_LATENCY)
     for ops in _MMA.products.values()

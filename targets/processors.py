@@ -1,6 +1,7 @@
-"""Particular processors: what the cost model knows of them, read from the files of ``cores/``.
+"""Processors that the cost model knows, read from the files of ``cores/``.
 
-They add no instruction: a kernel for one runs wherever its target does.
+They are features of targets, but add no instruction: a kernel for one runs on every CPU that has
+its target.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from tilewright.errors import TargetError
 from tilewright.isa.core_file import CoreFile, parse
 from tilewright.isa.target import Feature
 
-#: Where the files lie; ``tilewright calibrate --export`` writes such ones.
+#: Folder of the files. ``tilewright calibrate --export`` writes such files.
 FOLDER = Path(__file__).parent / "cores"
 
 
 @cache
 def shipped() -> tuple[CoreFile, ...]:
-    """Every shipped core, by name; TargetError where a file is none."""
+    """Return every shipped core, sorted by name; TargetError if a file is not one."""
     found = tuple(parse(path.read_bytes(), path.name) for path in sorted(FOLDER.glob("*.json")))
     for path, core in zip(sorted(FOLDER.glob("*.json")), found, strict=True):
         if path.stem != core.name:
@@ -27,7 +28,7 @@ def shipped() -> tuple[CoreFile, ...]:
 
 
 def processors(target: str) -> dict[str, Feature]:
-    """The cores that have numbers for ``target``, as its features."""
+    """Return the cores that have numbers for ``target``, as its features."""
     return {
         core.name: Feature(
             title=f"scheduled for {core.title}",

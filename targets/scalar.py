@@ -1,4 +1,4 @@
-"""Plain C, for any machine: one element at a time, multiplication and addition rounded apart."""
+"""Plain C for any machine: one element at a time, products rounded before they are added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.isa.vector import MulAdd, Vector
 from .stored import fields, table
 
 _C_TYPES = {"f32": "float", "f64": "double"}
-#: Elementary operations on one element; integers wrap, as vectors' do. A comparison gives -1 or 0.
+#: Elementary operations on one element. Integers wrap, as in vectors. A comparison gives -1 or 0.
 _ARITHMETIC = {
     "add": "({x}) + ({y})",
     "sub": "({x}) - ({y})",
@@ -60,7 +60,7 @@ _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {
 
 
 def plain(element: str, fused: str | None = None) -> Vector:
-    """One element in a C scalar; ``fused`` is the mnemonic of a CPU's fused multiply-add."""
+    """Return the vector of one f32 or f64; ``fused`` names a CPU's fused multiply-add."""
     spelling = _FUSED[element] if fused else "{acc} + {x} * {y}"
     return Vector(
         name="scalar",
@@ -87,7 +87,7 @@ def _float_ops(element: str) -> dict[str, str]:
 
 
 def whole(mnemonic: str = "") -> Vector:
-    """One s32 in a C scalar."""
+    """Return the vector of one s32."""
     return Vector(
         name="scalar",
         element="s32",
@@ -125,14 +125,14 @@ def whole(mnemonic: str = "") -> Vector:
     )
 
 
-#: What adds and multiplies one s64; it wraps, as vectors do.
+#: Addition and multiplication of one s64; both wrap, as in vectors.
 _WIDE = {
     op: f"(int64_t)((uint64_t)({{x}}) {sign} (uint64_t)({{y}}))" for op, sign in _SIGNS.items()
 }
 
 
 def wide(mnemonic: str = "", factors: tuple[str, ...] = ()) -> Vector:
-    """One s64 in a C scalar; ``factors`` are the types of elements that it multiplies besides."""
+    """Return the vector of one s64; ``factors`` are further types that it multiplies."""
     alike = MulAdd(
         form="scalar",
         mnemonic=mnemonic,

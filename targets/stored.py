@@ -1,4 +1,4 @@
-"""What all targets spell of stored types: the fields of bytes, and the table of f4_e2m1."""
+"""Shared spellings of stored types: fields of bytes, and the table of f4_e2m1."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from tilewright.spec.quantized import STORED
 
-#: The 16 numbers of f4_e2m1 in halves, those less than zero last.
+#: The 16 numbers of f4_e2m1, in units of one half; negative ones last.
 F4 = STORED["f4_e2m1"].values
-#: What is added to the numbers of f4_e2m1 in unsigned lanes.
+#: Offset that makes the numbers of f4_e2m1 positive, for unsigned lanes.
 SHIFT = -min(F4)
 
 
 def table(*, unsigned: bool) -> tuple[int, ...]:
-    """The bytes of the 16 numbers of f4_e2m1 in halves, shifted where lanes are ``unsigned``."""
+    """Return the bytes of the numbers of f4_e2m1 in halves, with an offset if ``unsigned``."""
     return tuple((value + (SHIFT if unsigned else 0)) % 256 for value in F4)
 
 
 def words(numbers: tuple[int, ...]) -> tuple[str, str]:
-    """16 bytes as two integers of C, the first byte lowest."""
+    """Return 16 bytes as two C integers, the first byte lowest."""
     low, high = (int.from_bytes(bytes(numbers[i : i + 8]), "little") for i in (0, 8))
     return f"0x{low:016x}", f"0x{high:016x}"
 
@@ -26,11 +26,11 @@ def words(numbers: tuple[int, ...]) -> tuple[str, str]:
 def fields(
     part: Callable[[int, int], str], looked_up: Callable[[str], str]
 ) -> dict[str, tuple[str, ...]]:
-    """The spellings of a vector's ``fields``.
+    """Return the spellings of a vector's ``fields``.
 
-    ``part`` spells some bits of ``{v}``, those that ``mask`` keeps after it was moved so many to
-    the right, or to the left where they are negative; ``looked_up`` the numbers of f4_e2m1 for
-    fields of four bits.
+    ``part(right, mask)`` spells the bits of ``{v}`` that ``mask`` keeps after a shift to the right,
+    or to the left if ``right`` is negative. ``looked_up`` spells the numbers of f4_e2m1 for fields
+    of four bits.
     """
     found = {
         f"u{bits}" + (f"<<{up}" if up else ""): tuple(

@@ -1,6 +1,6 @@
-"""Vectors of 128 bits of Power ISA: f32, f64, s32, and what holds factors in groups of 32 bits.
+"""Power ISA's vectors of 128 bits: f32, f64, s32, s64, and factors in groups of 32 bits.
 
-Element 0 is the one with the lowest address: the spellings are for little-endian systems.
+The spellings are for little-endian systems: element 0 has the lowest address.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilewright.spec.types import other_sign
 from .scalar import whole, wide
 from .stored import fields, table
 
-#: Of each element type: C's name of a vector of it, of one in memory, and its bytes.
+#: By element type: the C type of a vector, the C type of an element in memory, and its bytes.
 _TYPES = {
     "f32": ("__vector float", "float", 4),
     "f64": ("__vector double", "double", 8),
@@ -39,20 +39,23 @@ _S64, _U64 = "__vector signed long long", "__vector unsigned long long"
 
 
 def _bits(size: int, seen: str) -> str:
-    """The 16, 32 or 64 bits at ``{p}``, which need not be aligned, at the begin of a vector."""
+    """Return the 16, 32 or 64 bits at ``{p}`` at the beginning of a vector.
+
+    The address need not be aligned.
+    """
     ctype = {16: "unsigned short", 32: "unsigned int", 64: "unsigned long long"}[size]
     read = f"{ctype} bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_);"
     return f"({seen})vec_splats(({{{{ {read} bits_; }}}}))"
 
 
 def _write(size: int, v: str) -> str:
-    """The first 32 or 64 bits of a vector to ``{p}``."""
+    """Return C that writes the first 32 or 64 bits of a vector to ``{p}``."""
     seen = _U32 if size == 32 else _U64
     value = f"const uint{size}_t bits_ = vec_extract(({seen}){v}, 0);"
     return f"({{{{ {value} (void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"
 
 
-#: Accesses of so many bytes.
+#: Load and store of the first ``{bytes}`` bytes of a vector.
 _ACCESS = {
     "load": "({ctype})vec_xl_len(({held} *)({{p}}), {bytes})",
     "store": "vec_xst_len({{v}}, ({held} *)({{p}}), {bytes})",
@@ -60,7 +63,7 @@ _ACCESS = {
 
 
 def _mask(element: str) -> Mask:
-    """The first elements, by a number of bytes known only at run time."""
+    """Return accesses of the first elements, whose number only the call knows."""
     ctype, held, size = _TYPES[element]
     load, store = _ACCESS["load"], _ACCESS["store"]
     return Mask(
@@ -73,7 +76,7 @@ def _mask(element: str) -> Mask:
 
 
 def _parts(element: str, access: str) -> dict[int, str]:
-    """Accesses of a constant number of elements."""
+    """Return accesses of a constant number of elements."""
     ctype, held, size = _TYPES[element]
     counts = range(1, 16 // size)
     return {n: _ACCESS[access].format(ctype=ctype, held=held, bytes=n * size) for n in counts}
@@ -118,7 +121,7 @@ _FLOAT_OPS = {
 
 
 def _tests(mask: str, bits: str) -> dict[str, str]:
-    """Comparisons whose result is seen as ``mask``, and the choice by its ``bits``."""
+    """Return comparisons whose result is seen as ``mask``, and the choice by its ``bits``."""
     found = {op: f"({mask})vec_cmp{op}({{x}}, {{y}})" for op in ("lt", "le", "eq")}
     return found | {"select": f"vec_sel({{z}}, {{y}}, ({bits}){{x}})"}
 
@@ -129,14 +132,14 @@ def _fma(mnemonic: str, lanes: int) -> tuple[MulAdd, ...]:
 
 
 def _halves(seen: str) -> tuple[str, str]:
-    """The even and the odd pairs of 32 bits of two vectors, taken together."""
+    """Return the interleavings of 64-bit parts of two vectors: the even parts, the odd parts."""
     x, y = (f"({_S64}){{{v}}}" for v in "xy")
     return f"({seen})vec_mergeh({x}, {y})", f"({seen})vec_mergel({x}, {y})"
 
 
 _WORDS = ("vec_mergee({x}, {y})", "vec_mergeo({x}, {y})")
 _FOUR_SHORTS = _bits(64, _U16)
-#: Four f16 twice; what altivec.h has for it gives them in another order by clang than by gcc.
+#: Four f16, twice. altivec.h's function for it gives another order with clang than with gcc.
 _HALVES = (
     f"({{{{ const {_F32} singles_ = {{v}}; {_U32} halves_; "
     '__asm__("xvcvsphp %x0,%x1" : "=wa"(halves_) : "wa"(singles_)); vec_pack(halves_, halves_); }})'
@@ -144,7 +147,7 @@ _HALVES = (
 
 
 def single() -> Vector:
-    """Four f32; f16 and bf16 are converted as they are loaded, f16 as it is stored."""
+    """Return the vector of four f32. Loads convert f16 and bf16; stores convert f16."""
     upper = f"vec_add({{v}}, ({_F32})vec_sld(({_U8}){{v}}, ({_U8}){{v}}, 8))"
     total = f"const {_F32} sum_ = {upper}; vec_extract(sum_, 0) + vec_extract(sum_, 1);"
     return _vector(
@@ -167,7 +170,7 @@ def single() -> Vector:
 
 
 def double() -> Vector:
-    """Two f64."""
+    """Return the vector of two f64."""
     return _vector(
         "f64",
         muladd=_fma("xvmaddadp", 2),
@@ -198,14 +201,14 @@ _INTEGER_OPS = {
     "float": f"({_F32}){{x}}",
     "select": f"vec_sel({{z}}, {{y}}, ({_U32}){{x}})",
 }
-#: Elements of s64 at ``{p}``, as altivec.h has them.
+#: A pointer to s64 at ``{p}``, of the type that altivec.h takes.
 _LONGS = "((long long *)({p}))"
 _NO_SHORTS = f"({_U16})vec_splats((uint16_t)0)"
 _NO_BYTES = f"({_U8})vec_splats((uint8_t)0)"
 _WIDENED_BYTES = f"({_U16})vec_mergeh({_bits(32, _U8)}, {_NO_BYTES})"
 _SHORTS = "vec_pack({v}, {v})"
 _BYTES = f"vec_pack({_SHORTS}, {_SHORTS})"
-#: Of the factors' types: how many a lane sums, and the products; an unsigned byte comes second.
+#: By the factors' types: products per lane, mnemonic, spelling. The u8 factor comes second.
 _SUMS = {
     ("s8", "u8"): (4, "vmsummbm", "vec_msum({x}, {y}, {acc})"),
     ("u8", "s8"): (4, "vmsummbm", "vec_msum({y}, {x}, {acc})"),
@@ -215,7 +218,7 @@ _SUMS = {
 
 
 def _whole_muladd() -> tuple[MulAdd, ...]:
-    """Products of groups of 32 bits, then those of s32."""
+    """Return the products of groups of 32 bits, then those of s32."""
     grouped = tuple(
         MulAdd(form="broadcast", mnemonic=name, spelling=text, cols=4, depth=depth, x=x, y=y)
         for (x, y), (depth, name, text) in _SUMS.items()
@@ -231,7 +234,7 @@ def _whole_muladd() -> tuple[MulAdd, ...]:
 
 
 def _alone() -> tuple[MulAdd, ...]:
-    """Products of a group for an accumulator that is a C scalar."""
+    """Return the products of a group for an accumulator that is a C scalar."""
     none = f"({_S32})vec_splats(0)"
     return tuple(
         MulAdd(
@@ -285,7 +288,7 @@ _NO_WORDS = f"({_U32})vec_splats(0)"
 _LOW_SHORTS = _bits(32, _S16)
 _UNSIGNED_SHORTS = f"vec_mergeh({_bits(32, _U16)}, {_NO_SHORTS})"
 _UNSIGNED_BYTES = f"vec_mergeh(({_U16})vec_mergeh({_bits(16, _U8)}, {_NO_BYTES}), {_NO_SHORTS})"
-#: Two s64: elements are widened as they are loaded.
+#: Vectors of s64; elements are widened as they are loaded.
 WIDE_SUMS = (
     _vector(
         "s64",
@@ -317,7 +320,7 @@ WIDE_SUMS = (
 
 
 def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
-    """Parts of bytes, and what they mean by a permutation of a table."""
+    """Return the fields of bytes, and the numbers that they select by a permutation of a table."""
     ctype, seen = _TYPES[element][0], f"({_U8}){{v}}"
     bytes_ = ", ".join(map(str, table(unsigned=element == "u8")))
     numbers = f"({_U8}){{{{{bytes_}}}}}"
@@ -334,7 +337,7 @@ def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """What holds factors: a whole register, and one with a group of 32 bits at its begin."""
+    """Return the vectors of factors: a whole register, and one with a group of 32 bits."""
     ctype, _, size = _TYPES[element]
     group = f"({ctype})vec_splats((int32_t)({{x}}))"
     tops = f"vec_splats((int32_t){'0x80808080' if size == 1 else '0x80008000'})"

@@ -1,1 +1,1 @@
-"""What one lane computes: operations as numpy has them, conversions, expressions as programs."""
+"""Operations on single lanes: their meaning in numpy, conversions, expressions as programs."""

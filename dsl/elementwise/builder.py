@@ -1,4 +1,8 @@
-"""Programs of elementary operations: straight-line, each value made once."""
+"""Build straight-line programs of elementary operations, and run them on numpy.
+
+A program is a list of steps. Each step computes one value, which no later step changes. Equal steps
+are written once.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,23 @@ from .operations import DTYPES, MASKS, OPERATIONS, compute
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A vector: what the program is given, or the result of one step."""
+    """A value of a program: an input, or the result of a step. ``element`` is its lane type."""
 
     index: int
     element: str
 
 
-#: A literal float has the program's floating-point type, a literal int that of its integers.
+#: An operand of a step. A literal float has the program's floating-point type, a literal int its
+#: integer type.
 Argument = Value | float | int
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``dst = fn(*args)``; ``element`` is the type of the lanes that ``fn`` acts on.
+    """One step, ``dst = fn(*args)``.
 
-    ``part`` is what the part of the program is called that it was written in, "" for none.
+    ``element`` is the type of the lanes that ``fn`` reads. ``part`` names the part of the program
+    that the step belongs to, "" for none.
     """
 
     dst: Value
@@ -44,10 +50,10 @@ class Step:
 class Builder:
     """Writes a program step by step; a step equal to an earlier one is not repeated.
 
-    Operations on literals are folded, and identities that hold for every value are used:
+    Operations on literals are computed at once. Identities that hold for every value are applied:
     ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations, division by a power of two.
 
-    ``real`` is its floating-point type, ``whole`` that of its integers: s32, or s64.
+    ``real`` is the program's floating-point type, ``whole`` its integer type: s32 or s64.
     """
 
     def __init__(self, real: str = "f32", whole: str = "s32") -> None:
@@ -60,18 +66,18 @@ class Builder:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Steps that are written within are of the part ``name``."""
+        """Mark the steps that are written within the ``with`` block as part ``name``."""
         before, self._part = self._part, name
         yield
         self._part = before
 
     def input(self, element: str | None = None) -> Value:
-        """A new value that the program is given."""
+        """Return a new input of the program."""
         self._values += 1
         return Value(self._values - 1, element or self.real)
 
     def __call__(self, fn: str, *args: Argument) -> Argument:
-        """``fn`` applied to ``args``: a value, or a literal if all of them are."""
+        """Return ``fn`` applied to ``args``: a value, or a literal if all ``args`` are literals."""
         args = tuple(map(self.literal, args))
         element = self._element(fn, args)
         if not any(isinstance(arg, Value) for arg in args):
@@ -80,7 +86,7 @@ class Builder:
         return self._step(fn, args, element) if shorter is None else shorter
 
     def literal(self, arg: Argument) -> Argument:
-        """A number as the lanes hold it; a value as it is."""
+        """Return a number rounded or wrapped to its lane type; a value is returned unchanged."""
         if isinstance(arg, Value):
             return arg
         if isinstance(arg, int):
@@ -95,7 +101,7 @@ class Builder:
         return self.whole if isinstance(arg, int) else self.real
 
     def _element(self, fn: str, args: tuple[Argument, ...]) -> str:
-        """The type of the lanes; PlanError if ``fn`` has no meaning for them."""
+        """Return the type of the lanes; PlanError if ``fn`` is not defined for them."""
         operation = OPERATIONS.get(fn)
         if operation is None:
             raise PlanError("no elementary operation", got=fn, expected=", ".join(OPERATIONS))
@@ -125,12 +131,12 @@ class Builder:
         return self._known[key]
 
     def _inside(self, fn: str, arg: Argument) -> Argument | None:
-        """``x`` if ``arg`` was made as ``fn(x)``."""
+        """Return ``x`` if ``arg`` was made as ``fn(x)``, else None."""
         maker = self._makers.get(arg) if isinstance(arg, Value) else None
         return maker.args[0] if maker and maker.fn == fn else None
 
     def _shorter(self, fn: str, args: tuple[Argument, ...]) -> Argument | None:
-        """The same bits with fewer or cheaper steps, where there are such."""
+        """Return a value with the same bits from fewer or cheaper steps; None if there is none."""
         match fn, args:
             case ("mul", (x, float(y))) | ("mul", (float(y), x)) if abs(y) == 1:
                 return x if y == 1 else self("neg", x)
@@ -163,12 +169,12 @@ def _is_zero(number: float, sign: int) -> bool:
 
 
 def _is_power_of_two(number: float) -> bool:
-    """Whether it and its reciprocal are powers of two and normal in f32."""
+    """True if the number and its reciprocal are powers of two and normal in f32."""
     return abs(math.frexp(number)[0]) == 0.5 and 2.0**-126 <= abs(number) <= 2.0**126
 
 
 def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]:
-    """The steps that ``results`` need, in their order."""
+    """Return the steps that ``results`` need, in their order."""
     needed = set(results)
     kept = []
     for step in reversed(list(steps)):
@@ -179,7 +185,7 @@ def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]
 
 
 def run(steps: Iterable[Step], given: Mapping[Value, Any], real: str = "f32") -> dict[Value, Any]:
-    """Every value of a program on numpy arrays."""
+    """Compute a program on numpy arrays; return every value, the inputs included."""
     values = dict(given)
     for step in steps:
         args = [

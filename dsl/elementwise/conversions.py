@@ -1,8 +1,8 @@
-"""Conversions between f32 and the types in memory, as elementary operations.
+"""Convert between f32 and the types in memory, by elementary operations.
 
-Values of 8 and 16 bits stand in s32 lanes: integers as their value, floating point as bits,
-zero-extended. Narrowing rounds to nearest even. Floating point overflows to Inf (f8_e4m3 has
-none: to NaN); integers saturate, and NaN becomes 0.
+Values of 8 and 16 bits are in s32 lanes: integers as their value, floating point as its bits,
+zero-extended. Narrowing rounds to nearest even. Floating-point overflow gives Inf, or NaN in
+f8_e4m3, which has no Inf. Integers saturate, and NaN becomes 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from tilewright.spec.types import FORMATS, FloatFormat
 
 from .builder import Argument, Builder
 
-#: The least and greatest value of the integers that f32 is clamped to; s32's upper end is no f32.
+#: Limits to which an f32 is clamped before its conversion to an integer. The upper limit of s32 is
+#: the largest f32 below 2**31.
 RANGES = {
     "s8": (-(2**7), 2**7 - 1),
     "u8": (0, 2**8 - 1),
@@ -19,13 +20,16 @@ RANGES = {
     "u16": (0, 2**16 - 1),
     "s32": (-(2**31), 2**31 - 128),
 }
-#: The bits of an exponent of f32.
+#: Bits of the exponent of f32. A type with as many, such as bf16, is the upper half of an f32.
 _EXPONENT = 8
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 
 def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
-    """f32 from lanes as ``type_`` has them in memory; exact but for s32, which is rounded."""
+    """Return f32 lanes from lanes of ``type_`` as memory has them.
+
+    The result is exact, but for s32, which is rounded.
+    """
     if type_ == "f32":
         return lanes
     if type_ in RANGES:
@@ -36,16 +40,17 @@ def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
 
 
 def is_upper_half(type_: str) -> bool:
-    """Whether elements are the upper half of f32, whose conversion takes few operations."""
+    """True if elements are the upper half of an f32, so that few operations convert them."""
     return type_ in FORMATS and FORMATS[type_].exponent == _EXPONENT
 
 
 def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
-    """The bits moved into f32's fields, and the exponent's bias made f32's by a sum.
+    """Return f32 from a narrower floating-point type, by moving its bits into the fields of f32.
 
-    Where the number x is subnormal that gives ``least / 2 + x / 2``: less ``least / 2``, and twice,
-    it is x. The same of a normal x is no less than x. A product in place of the first sum would be
-    shorter, but a factor would be subnormal, for which cores of Intel take some 150 cycles.
+    Adding to the exponent corrects its bias. For a subnormal x this gives ``least / 2 + x / 2``:
+    subtracting ``least / 2`` and doubling gives x. For a normal x the same steps give no less than
+    x, so the smaller of both results is right. A multiplication would be shorter, but its factor
+    would be subnormal, which takes some 150 cycles on Intel's cores.
     """
     magnitude = b("and", lanes, form.sign - 1)
     moved = b("shl", magnitude, 23 - form.mantissa)
@@ -62,7 +67,7 @@ def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
 
 
 def narrow(b: Builder, x: Argument, type_: str) -> Argument:
-    """Lanes of ``type_`` from f32."""
+    """Return lanes of ``type_`` from f32."""
     if type_ == "f32":
         return x
     if type_ in RANGES:
@@ -79,7 +84,7 @@ def _to_integer(b: Builder, x: Argument, type_: str) -> Argument:
 
 
 def _round_off(b: Builder, bits: Argument, count: int) -> Argument:
-    """``bits`` without the last ``count``, rounded to nearest even."""
+    """Return ``bits`` without the last ``count``, rounded to nearest even."""
     odd = b("and", b("ushr", bits, count), 1)
     return b("ushr", b("add", b("add", bits, odd), (1 << (count - 1)) - 1), count)
 
@@ -91,7 +96,11 @@ def _narrow_bf16(b: Builder, x: Argument) -> Argument:
 
 
 def _narrow_small(b: Builder, x: Argument, form: FloatFormat) -> Argument:
-    """Normal results by integers; subnormal ones by a sum whose last place is theirs."""
+    """Return a narrow floating-point type from f32.
+
+    Normal results are rounded by integer operations. Subnormal results are rounded by adding a
+    number whose last bit has the value of theirs.
+    """
     dropped = 23 - form.mantissa
     least = 2.0 ** (1 - form.bias)
     magnitude = b("min", b("abs", x), form.over)
@@ -108,7 +117,7 @@ def _narrow_small(b: Builder, x: Argument, form: FloatFormat) -> Argument:
 
 
 def saturate(b: Builder, lanes: Argument, type_: str) -> Argument:
-    """Integers of 8 or 16 bits from s32; s32 as it is."""
+    """Return s32 lanes clamped to an integer type of 8 or 16 bits; s32 is returned unchanged."""
     if type_ == "s32":
         return lanes
     low, high = RANGES[type_]

@@ -1,4 +1,4 @@
-"""Expressions lowered to elementary operations."""
+"""Lower expressions of an epilogue to elementary operations."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def lower_expression(
 ) -> Argument:
     """Write the steps of ``expression`` and return its value, a literal if it is constant.
 
-    ``leaves`` gives the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
-    ``element``, which is the builder's floating-point type or s32 for integer additions.
-    ``entering`` is told of each function before its steps are written.
+    ``leaves`` returns the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
+    ``element``. ``element`` is the builder's floating-point type, or s32 for integer additions.
+    ``entering`` is called with each function before its steps are written.
     """
     check_functions(expression, element)
     return _number(builder, _Lowering(builder, leaves, element, entering).of(expression))
 
 
 def lower_function(builder: Builder, fn: str, *args: Argument) -> Argument:
-    """Write the steps of tilewright's function ``fn`` of values and numbers."""
+    """Write the steps of tilewright's function ``fn``, and return its value."""
     entry = REGISTRY[fn]
     assert entry.lower is not None
     return _number(builder, entry.lower(builder, *args))
@@ -44,7 +44,7 @@ def _number(b: Builder, value: Argument | Truth) -> Argument:
 
 
 class _Lowering:
-    """One expression on its way into a builder; each node is lowered once."""
+    """Lowers one expression into a builder; each node is lowered once."""
 
     def __init__(
         self, builder: Builder, leaves: Leaves, element: str, entering: Callable[[Call], None]
@@ -52,8 +52,8 @@ class _Lowering:
         self.builder, self.leaves, self.element = builder, leaves, element
         self.entering = entering
         self.values: dict[int, Argument | Truth] = {}
-        self.meanings: list[Expression] = []  # kept, as their nodes are known by address
-        self.within_meaning = False  # inside of what a function means in other functions
+        self.meanings: list[Expression] = []  # kept alive, because nodes are found by id()
+        self.within_meaning = False  # inside an expression that defines a function
 
     def of(self, expression: Expression) -> Argument | Truth:
         """The value of an expression."""
@@ -79,7 +79,7 @@ class _Lowering:
         args = [self.values[id(arg)] for arg in node.args]
         condition = args[:1] if entry.condition else []
         numbers = [_number(b, arg) for arg in args[len(condition) :]]
-        if node.fn == "neg" and self.element == "s32":  # which has no operation for it
+        if node.fn == "neg" and self.element == "s32":  # s32 has no negation
             return b("sub", 0, *numbers)
         made: Argument | Truth = entry.lower(b, *condition, *numbers)
         if entry.own:
@@ -87,7 +87,7 @@ class _Lowering:
         return made
 
     def _by_meaning(self, node: Call) -> Argument | Truth:
-        """The value of a function that is defined by an expression of others."""
+        """Return the value of a function that an expression of other functions defines."""
         meaning = node.meaning()
         assert meaning is not None
         self.meanings.append(meaning)
@@ -97,7 +97,7 @@ class _Lowering:
         return value
 
     def _check(self, node: Call, made: object) -> None:
-        """SpecError unless a user's program gives a number of the builder's type."""
+        """Raise SpecError unless a user's program returned a number of the builder's type."""
         right = isinstance(made, (float, Truth))
         if isinstance(made, Value):
             right = made.element == self.builder.real
@@ -113,9 +113,9 @@ class _Lowering:
 
 
 def own_programs(expressions: Iterable[Expression], real: str) -> tuple[str, ...]:
-    """The programs of those expressions that use post-ops of the user's own, as texts.
+    """Return the programs of those expressions that use post-ops of the user's own, as texts.
 
-    They tell apart what kernels compute of expressions that are spelled alike.
+    They distinguish kernels whose expressions have the same text but other functions of that name.
     """
     found = []
     for expression in expressions:

@@ -1,10 +1,11 @@
-"""Elementary operations: what vector registers compute, with the same bits on every target.
+"""Elementary operations: they give the same bits on every target.
 
-An operation acts on lanes of one type; a comparison gives lanes of ones or zeros. What it computes
-is the numpy function in ``NUMPY``: floating-point results are rounded once, to nearest even, and
-integers wrap. ``min(x, y)`` is ``x < y ? x : y`` and ``max(x, y)`` is ``x > y ? x : y``, thus y if
-they are equal or unordered. ``to_s32`` rounds what is known to fit; ``bits`` and ``float`` keep
-the bits. A NaN stays a NaN; nothing is said of its sign and payload.
+An operation acts on lanes of one type. A comparison gives lanes whose bits are all ones or all
+zeros. The meaning of each operation is the numpy function in ``NUMPY``. Floating-point results are
+rounded once, to nearest even; integers wrap. ``min(x, y)`` is ``x < y ? x : y`` and ``max(x, y)``
+is ``x > y ? x : y``: both are y if x and y are equal or unordered. ``to_s32`` requires that the
+value fits. ``bits`` and ``float`` reinterpret the bits. A NaN stays a NaN, with any sign and
+payload.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from typing import Any
 import numpy as np
 
 Array = Any
-#: numpy's type for the lanes of each element type; m64 are the lanes of an f64 comparison.
+#: numpy's type of the lanes of each element type. m64 is the type of an f64 comparison's result.
 DTYPES: dict[str, Any] = {
     "f32": np.float32, "f64": np.float64, "s32": np.int32, "s64": np.int64, "m64": np.int64,
 }  # fmt: skip
 
 _REAL = ("f32", "f64")
 _ALL = ("f32", "f64", "s32")
-#: Sums of 64 bits are added and multiplied, no more.
+#: Element types of add and mul. Integers of 64 bits have no other operations.
 _SUMS = (*_ALL, "s64")
 _KEPT: dict[str, str] = {}
-#: The lanes of a comparison.
+#: Type of a comparison's result, by the type of its operands.
 MASKS = {"f32": "s32", "f64": "m64", "s32": "s32"}
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """How many arguments, the lanes they may have, and the result's where it has others."""
+    """Number of arguments, legal lane types, and the result's type if it differs."""
 
     arity: int
     elements: tuple[str, ...]
     other: Mapping[str, str]
 
     def result(self, element: str) -> str:
-        """The type of the result."""
+        """Return the type of the result for lanes of ``element``."""
         return self.other.get(element, element)
 
 
-#: Every operation. ``select`` takes a mask first; shifts take a literal second.
+#: Every operation. The first argument of ``select`` is a mask; the second of a shift is a literal.
 OPERATIONS: dict[str, Operation] = {
     **dict.fromkeys(("add", "mul"), Operation(2, _SUMS, _KEPT)),
     **dict.fromkeys(("sub", "min", "max"), Operation(2, _ALL, _KEPT)),
@@ -63,25 +64,28 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-# -- what they compute --------------------------------------------------------------------------
+# -- their meaning in numpy ---------------------------------------------------------------------
 
-#: So many lanes are looked at one by one.
+#: Number of lanes up to which a Python loop over them is faster than numpy.
 _FEW = 64
-#: Of the bits of an f64: all but the sign, what f32 drops, half of that; f32's least normal number.
+#: Masks and values of the bits of an f64: all but the sign; the bits that f32 drops; half of their
+#: range; the least normal number of f32.
 _MAGNITUDE, _DROPPED, _HALF, _LEAST = 2**63 - 1, 2**29 - 1, 2**28, 897 << 52
-#: Between them, halves of numbers have exact products.
+#: Range of magnitudes within which the products of half-length parts are exact.
 _SMALL, _LARGE = 2.0**-900, 2.0**900
 
 
 def _fma(x: Array, y: Array, z: Array) -> Array:
-    if x.dtype == np.float16:  # rounding the sum in f64 changes nothing
+    if x.dtype == np.float16:  # rounding the sum to f64 first does not change the result
         return (x.astype(np.float64) * y + z).astype(np.float16)
     return _fma_f64(x, y, z) if x.dtype == np.float64 else _fma_f32(x, y, z)
 
 
 def _fma_f32(x: Array, y: Array, z: Array) -> Array:
-    """The product is exact in f64. Rounding the sum there changes nothing, but where it then lies
-    half way between two of f32; for a few lanes that is looked at first.
+    """Return x * y + z, rounded once.
+
+    The product is exact in f64. Rounding the sum in f64 first does no harm, unless that sum is half
+    way between two f32 numbers. For a few lanes, a quick test excludes this case.
     """
     product = np.multiply(x, y, dtype=np.float64)
     total = np.asarray(product + z)
@@ -96,7 +100,7 @@ def _fma_f32(x: Array, y: Array, z: Array) -> Array:
 
 
 def _delicate(total: Array) -> bool:
-    """Whether some f64 may lie half way between two of f32."""
+    """True if an f64 may be half way between two f32 numbers."""
     for bits in total.view(np.int64).ravel().tolist():
         if bits & _DROPPED == _HALF or 0 < bits & _MAGNITUDE < _LEAST:
             return True
@@ -122,7 +126,7 @@ def _fma_one(x: float, y: float, z: float) -> float:
 
 
 def _halves(x: float) -> tuple[float, float]:
-    """Two numbers of half the digits whose sum is ``x`` (Dekker)."""
+    """Return two numbers of half the digits whose sum is ``x`` (Dekker's splitting)."""
     scaled = x * (2.0**27 + 1)
     high = scaled - (scaled - x)
     return high, x - high
@@ -144,7 +148,7 @@ def _unsigned_shift(x: Array, count: Array) -> Array:
     return (x.view(np.uint32) >> count.astype(np.uint32)).view(np.int32)
 
 
-#: What each operation computes, on arrays of the lanes' types.
+#: The meaning of each operation, on arrays of the lanes' types.
 NUMPY: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -176,6 +180,6 @@ NUMPY: dict[str, Callable[..., Array]] = {
 
 
 def compute(fn: str, *args: Array) -> Array:
-    """``fn`` on arrays of the lanes' types, overflow and NaN without a warning."""
+    """Return ``fn`` of arrays of the lanes' types; overflow and NaN give no warning."""
     with np.errstate(all="ignore"):
         return NUMPY[fn](*args)

@@ -1,6 +1,6 @@
-"""Epilogues rewritten by sympy as if numbers were real: for ``algebra=True`` alone.
+"""Simplify epilogues by sympy as if numbers were real: only for ``algebra=True``.
 
-Rounding, infinities and NaN are not kept: ``acc - acc`` becomes 0.
+Rounding, infinities and NaN are not kept. For example, ``acc - acc`` becomes 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.spec.expression import (
     walk,
 )
 
-#: Functions that sympy has under a name, by its class.
+#: Names of post-ops, by their sympy class.
 _BACK = {
     kind: entry.name
     for entry in REGISTRY.values()
@@ -37,14 +37,14 @@ _BACK = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What sympy's symbols and unknown functions stand for."""
+    """Expressions by their symbols in sympy, and post-ops by their functions there."""
 
     leaves: dict[sympy.Symbol, Expression] = field(default_factory=dict)
     entries: dict[str, PostOp] = field(default_factory=dict)
 
 
 class _ForeignError(Exception):
-    """A term that expressions do not have."""
+    """Raised for a sympy term that expressions cannot represent."""
 
 
 #: Functions of an expression, and functions within each other, that sympy is asked about at most.
@@ -104,7 +104,10 @@ def _forth(expression: Expression, known: _Known) -> Any:
 
 
 def _function(entry: PostOp) -> Any:
-    """What makes sympy's term of a post-op: one that it knows, or one of which it knows nothing."""
+    """Return the function that makes sympy's term of a post-op.
+
+    A post-op that sympy does not know becomes an unknown function.
+    """
     if isinstance(entry.sympy, str):
         return getattr(sympy, entry.sympy)
     unknown: Any = entry.sympy or sympy.Function(entry.name, real=True)

@@ -1,4 +1,4 @@
-"""Lines of C broken where they are longer than a reader's screen."""
+"""Break lines of generated C that are too long to read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 
 WIDTH = 120
 _OPENING = re.compile(r"\{( /\*.*\*/)?$")
-#: Where a line of C may be broken, the best first: behind an argument, before an operator.
+#: Places where a line of C may be broken, best first: the text, and how many of its characters stay
+#: on the first line.
 _BREAKS = ((", ", 2), (" = ", 3), (" + ", 1), (" * ", 1), ("(", 1), (" ", 1))
 
 
 def folded(text: str) -> str:
-    """``text`` with every line within ``WIDTH`` columns, as far as it can be broken.
+    """Return ``text`` with lines of at most ``WIDTH`` columns, as far as they can be broken.
 
-    No empty line follows another, nor the beginning of a block.
+    Empty lines after another one, or after the beginning of a block, are removed.
     """
     lines: list[str] = []
     for line in text.split("\n"):
@@ -38,9 +39,10 @@ def _parts(line: str) -> Iterator[str]:
 
 
 def _break(line: str, first: int, starred: bool) -> int | None:
-    """Where ``line`` is broken: at the last of the best places that leave enough before them.
+    """Return the column where ``line`` is broken, None if there is none.
 
-    Outside of a comment that is not within a string.
+    This is the last place of the best kind that leaves enough text before it. A string is not
+    broken, except in a comment.
     """
     for text, behind in _BREAKS:
         at = line.rfind(text, first, WIDTH - 2)

@@ -1,8 +1,8 @@
-"""A tile as C lists it: its constants first, and each multiply-add with what holds its registers.
+"""Arrange the operations of a tile for C: constants first, multiply-adds as macros.
 
-C declares the literals of a tile at the top of its function, under their labels, where a reader
-finds and changes them; to a compiler it makes no difference where a constant stands. A multiply-add
-and the ``Keep`` behind it are one macro, defined once in a file.
+C declares the literals of a tile at the top of its function, under their labels, where readers find
+them. The compiled code is the same. A multiply-add and the ``Keep`` after it become one macro,
+which is defined once per file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ from tilewright.isa.vector import MulAdd, Vector
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A multiply-add into ``vector`` that keeps ``kept``: parameters, or the product it adds."""
+    """A multiply-add into ``vector``, followed by a hint that keeps registers.
+
+    ``kept`` names the macro's parameters that are kept. ``product`` is true if the macro has a
+    register for the products.
+    """
 
     name: str
     op: MulAdd
@@ -47,7 +51,7 @@ class Multiplied:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A tile's function: constants, then ``body`` and ``end`` without them."""
+    """The function of a tile: its constants, then ``body`` and ``end`` without them."""
 
     tile: TileProgram
     constants: tuple[Splat, ...]
@@ -57,12 +61,12 @@ class Listing:
 
 @dataclass(slots=True)
 class Macros:
-    """The macros of a file, by what they expand to."""
+    """The macros of a file, by their content."""
 
     made: dict[object, Macro] = field(default_factory=dict)
 
     def listing(self, tile: TileProgram) -> Listing:
-        """A tile with its constants moved to the top, and its multiply-adds as macros."""
+        """Return a tile with its constants at the top and its multiply-adds as macros."""
         constants = _Constants()
         body, end = (
             tuple(self._paired(tuple(constants.without(ops)))) for ops in (tile.body, tile.end)
@@ -70,7 +74,7 @@ class Macros:
         return Listing(tile, tuple(constants.found.values()), body, end)
 
     def _paired(self, ops: tuple[Op, ...]) -> Iterator[Any]:
-        """``ops``, where a multiply-add and the ``Keep`` of its accumulator are one."""
+        """Yield ``ops``, with each multiply-add and the ``Keep`` of its accumulator as one."""
         held = False
         for op, after in zip(ops, (*ops[1:], None), strict=False):
             if held:
@@ -96,7 +100,7 @@ class Macros:
 
 
 def _role(op: MultiplyAdd, register: Register) -> str:
-    """What a macro calls a register that it keeps."""
+    """Return the macro's name for a register that it keeps."""
     roles = {"product": op.product, "y": op.y, "x": op.x}
     return next(role for role, found in roles.items() if found == register)
 
@@ -107,14 +111,14 @@ def _free(name: str, taken: Iterable[str]) -> str:
 
 
 class _Constants:
-    """The literals of a tile: equal ones of one label are one constant."""
+    """The literals of a tile. Equal literals with one label are one constant."""
 
     def __init__(self) -> None:
         self.found: dict[object, Splat] = {}
         self._registers: dict[str, Register] = {}
 
     def without(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """``ops`` without what only makes a literal."""
+        """Yield ``ops`` without those that only set a literal."""
         for op in ops:
             if isinstance(op, Loop):
                 yield replace(op, body=tuple(self.without(op.body)))
@@ -132,7 +136,7 @@ class _Constants:
         return self.found[key].dst
 
     def _renamed(self, op: Op) -> Op:
-        """``op`` with the constants' registers in place of those of the literals."""
+        """Return ``op`` with the constants' registers instead of those of the literals."""
         return mapped(op, Register, self._constant_of) if self._registers else op
 
     def _constant_of(self, given: Register) -> Register:

@@ -1,4 +1,4 @@
-"""Parallel loops as functions: what a thread is given to run some of a loop's trips."""
+"""Turn parallel loops into functions that threads run, with the names that these need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.ir.nodes import inside, walk, within
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, ZERO, slots
 
-#: Vector multiply-adds of a trip whose work is not known: one more thread pays for them.
+#: Work of a trip whose work is not known, in vector multiply-adds. One more thread pays for it.
 WORTH = 1 << 15
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
@@ -32,11 +32,16 @@ CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "s
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A name that the body takes from around it.
+    """A name of the surrounding code that the body of a loop uses.
 
-    ``role``: an ``array``, ``size`` (or a counter) or ``scalar`` of the call, the last of type
-    ``element``; the ``input`` of a batch element or a ``buffer``, with such elements; ``static``
-    offsets; the ``scratch`` memory.
+    ``role`` is one of:
+
+    - ``array``, ``scalar``: a parameter of the kernel. ``element`` is the type of a scalar.
+    - ``size``: a run-time size, or the counter of a loop.
+    - ``input``, ``buffer``: the chosen matrix of a batch, or a buffer, with elements of type
+      ``element``.
+    - ``static``: offsets that the file holds.
+    - ``scratch``: the scratch memory.
     """
 
     name: str
@@ -46,9 +51,11 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A parallel loop, with the parallel loops that are all of its body: a trip is one of each.
+    """A parallel loop as a function.
 
-    ``work`` is what a trip does, in vector multiply-adds; WORTH where that is not one tile.
+    ``loops`` are the loop and the parallel loops that are all of its body. A trip of the function
+    is one trip of each. ``work`` is the work of a trip in vector multiply-adds, WORTH if it is not
+    known.
     """
 
     name: str
@@ -58,17 +65,17 @@ class Fork:
 
     @property
     def body(self) -> tuple[NestNode, ...]:
-        """What a trip runs."""
+        """The nodes that a trip runs."""
         return self.loops[-1].body
 
     @property
     def shares(self) -> bool:
-        """Whether a trip runs parallel loops itself."""
+        """True if a trip contains parallel loops."""
         return any(map(_parallel, self.body))
 
     @property
     def trips(self) -> Expr:
-        """How many trips all loops have together."""
+        """Number of trips of all loops together."""
         trips = ONE
         for loop in self.loops:
             trips = trips * loop.trips
@@ -76,17 +83,21 @@ class Fork:
 
 
 def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ...]:
-    """Every parallel loop once, those inside of others before them; names begin with ``prefix``."""
+    """Return every parallel loop once, inner loops before outer ones.
+
+    The functions' names begin with ``prefix``.
+    """
     finder = _Finder(program, signature, prefix)
     finder.visit(program.nest)
     return tuple(finder.found)
 
 
 def apart(program: Program) -> Program:
-    """``program`` with what stands beside its parallel loops as parallel loops of one trip.
+    """Return ``program`` with the code outside its parallel loops in parallel loops of one trip.
 
-    That is for targets with a mode of the processor: a function is called in it and left in it, or
-    shares work among threads, which is not done in such a mode.
+    This is for targets whose instructions need a mode of the processor. A function runs either in
+    that mode or outside it, and threads cannot be started in the mode. The parts must therefore be
+    functions of their own.
     """
     shares = any(map(_parallel, program.nest))
     return replace(program, nest=_apart(program.nest)) if shares else program
@@ -103,7 +114,7 @@ def _apart(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
 
 
 def _trip(body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """What a trip of a parallel loop runs: a function's body, which may share nothing itself."""
+    """Return the body of a parallel loop, changed only if it contains parallel loops itself."""
     return _apart(body) if any(map(_parallel, body)) else body
 
 
@@ -112,12 +123,12 @@ def _is_loop(node: NestNode) -> bool:
 
 
 def _parallel(node: NestNode) -> bool:
-    """Whether ``node`` is a parallel loop, or has one within."""
+    """True if ``node`` is a parallel loop, or contains one."""
     return any(map(_is_loop, walk((node,))))
 
 
 class _Finder:
-    """One walk over the nest; ``elements`` are the types of scalars and of what it defines."""
+    """Walks the nest once. ``elements`` are the types of scalars, buffers and chosen matrices."""
 
     def __init__(self, program: Program, signature: Signature, prefix: str) -> None:
         self.program, self.prefix = program, prefix
@@ -178,7 +189,7 @@ def _work(program: Program, loops: tuple[BlockLoop, ...]) -> Expr:
 
 
 def collapsed(loop: BlockLoop) -> tuple[BlockLoop, ...]:
-    """``loop`` and the parallel loops that are all of its body."""
+    """Return ``loop`` and the parallel loops that are all of its body."""
     match loop.body:
         case (BlockLoop(parallel=True) as inner,) if loop.counter not in slots(inner.trips):
             return (loop, *collapsed(inner))

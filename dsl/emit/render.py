@@ -1,4 +1,4 @@
-"""jinja2 stands here and nowhere else: templates in, C text out."""
+"""Render the jinja2 templates: data in, C text out. No other module imports jinja2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PER_LINE = 12
 
 
 class Defined(NamedTuple):
-    """A kernel that C text defines, and what its caller has to know.
+    """A kernel that C text defines, as its caller must know it.
 
     ``scratch``: it takes scratch memory. ``configures``: it configures a matrix unit, and has the
     functions that keep it configured. ``stack`` is the most bytes of stack that a call needs.
@@ -58,33 +58,33 @@ class Source:
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """What their schedules came to."""
+        """The resolved schedules of the kernels."""
         return tuple(kernel.schedule for kernel in self.kernels)
 
 
 class Shelf(Protocol):
-    """Keeps bytes by name from one process to the next."""
+    """Storage that keeps bytes by name from one process to the next."""
 
     def read(self, name: str) -> bytes | None:
-        """What was written under ``name``; None where nothing is there that may be used."""
+        """Return the bytes written under ``name``; None if there are none that may be used."""
 
     def write(self, name: str, data: bytes) -> None:
         """Keep ``data`` under ``name``, if that is possible."""
 
 
 class _Compiled(jinja2.BytecodeCache):
-    """The templates as Python bytecode: compiling them takes ten times as long as reading it."""
+    """Keeps compiled templates as bytecode: compiling takes ten times as long as reading."""
 
     shelf: Shelf | None = None
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Give ``bucket`` the bytecode that was kept, if there is any."""
+        """Give ``bucket`` its bytecode from the shelf, if there is any."""
         data = None if self.shelf is None else self.shelf.read(_name(bucket))
         if data is not None:
             bucket.bytecode_from_string(data)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep the bytecode of ``bucket``."""
+        """Write the bytecode of ``bucket`` to the shelf."""
         if self.shelf is not None:
             self.shelf.write(_name(bucket), bucket.bytecode_to_string())
 
@@ -97,7 +97,7 @@ _compiled = _Compiled()
 
 
 def keep_compiled(shelf: Shelf) -> None:
-    """Keep compiled templates in ``shelf`` from now on: what it returns is executed."""
+    """Keep compiled templates in ``shelf`` from now on. Its content is executed."""
     _compiled.shelf = shelf
 
 
@@ -131,28 +131,28 @@ def _environment() -> jinja2.Environment:
 
 
 def _named(operand: Register | MaskRegister | Expr | int | None) -> str:
-    """An operation's argument in C."""
+    """Return the C text of an operation's argument."""
     return operand.name if isinstance(operand, Register | MaskRegister) else str(operand)
 
 
 def _group_bytes(op: Load | Store | Broadcast) -> int:
-    """The bytes of the elements that are one lane, or one factor."""
+    """Return the bytes of the elements that form one lane, or one factor."""
     return op.group * ITEMSIZE[op.memory] if op.memory else 0
 
 
 def _unsigned(count: Expr) -> str:
-    """A number of elements, which is not negative, as a factor of a number of bytes."""
+    """Return a number of elements as a factor of a number of bytes, of type size_t."""
     return f"(size_t){_within(c_text(count))}" if slots(count) else c_text(count)
 
 
 _SIMPLE = re.compile(r"\w+\Z")
 _ELEMENT = re.compile(r"(\w+) \+ (.+)\Z")
-#: An operand in parentheses of its own, those of a call aside; with the * before it.
+#: An operand in parentheses of its own, with a ``*`` before it if there is one. Calls do not match.
 _ENCLOSED = re.compile(r"(?<!\w)(\*?)\(\{(\w+)\}\)")
 
 
 def _spell(spelling: str, **operands: object) -> str:
-    """A spelling with its operands, without the parentheses and additions that C does not need."""
+    """Return a spelling with its operands, without needless parentheses and additions."""
 
     def enclosed(found: re.Match[str]) -> str:
         star, operand = found[1], str(operands[found[2]])
@@ -162,18 +162,21 @@ def _spell(spelling: str, **operands: object) -> str:
             text = f"{place[1]}[{place[2]}]"
         else:
             text = f"{star}({operand})"
-        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # as format_map takes them
+        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # doubled braces, because format_map follows
 
     return _ENCLOSED.sub(enclosed, spelling).format_map(operands)
 
 
 def _within(text: str) -> str:
-    """An expression as the operand of a cast."""
+    """Return an expression as the operand of a cast."""
     return text if _SIMPLE.match(text) else f"({text})"
 
 
 def _number(source: float | str | Expr | Register, element: str) -> str:
-    """A literal of ``element``'s type, in decimal that C reads back as it was; names stay."""
+    """Return a literal of ``element``'s type, in decimal digits that C reads back exactly.
+
+    Names of parameters and registers are returned unchanged.
+    """
     if isinstance(source, str):
         return source
     if isinstance(source, Register):
@@ -186,7 +189,7 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
 
 
 def _special(source: float, element: str) -> str:
-    """An integer, an infinity or a NaN."""
+    """Return the literal of an integer, an infinity or a NaN."""
     if is_integer(element):
         least = {-(2**31): "(-2147483647 - 1)", -(2**63): "(-9223372036854775807 - 1)"}
         return least.get(int(source), str(int(source)))
@@ -195,7 +198,7 @@ def _special(source: float, element: str) -> str:
 
 
 def _hexadecimal(source: float, element: str) -> str:
-    """A literal, exact to the bit by its digits."""
+    """Return a literal in hexadecimal digits, exact to the bit."""
     if is_integer(element) or not math.isfinite(source):
         return _special(source, element)
     end = "f" if element == "f32" else ""
@@ -203,7 +206,7 @@ def _hexadecimal(source: float, element: str) -> str:
 
 
 def _exact(source: float | int, element: str) -> str:
-    """The value of a literal of floating point, where its decimal is the nearest, not the same."""
+    """Return the exact value of a floating-point literal, "" if its decimal digits are exact."""
     if is_integer(element) or not math.isfinite(source):
         return ""
     value = _single(source) if element == "f32" else float(source)
@@ -212,25 +215,25 @@ def _exact(source: float | int, element: str) -> str:
 
 
 def _short(hexadecimal: str) -> str:
-    """A hexadecimal number without the zeros that end its fraction."""
+    """Return a hexadecimal number without trailing zeros of its fraction."""
     mantissa, power, exponent = hexadecimal.partition("p")
     return mantissa.rstrip("0").removesuffix(".") + power + exponent
 
 
 def _single(number: float) -> float:
-    """The nearest number of 32 bits, which C may write in any way."""
+    """Return the nearest number of 32 bits."""
     return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def _data(numbers: list[float], element: str) -> str:
-    """The elements of an array in C, exact to the bit, ``_PER_LINE`` to a line."""
+    """Return the elements of a C array, exact to the bit, ``_PER_LINE`` in a line."""
     literals = [_literal(number, element) for number in numbers]
     lines = (literals[i : i + _PER_LINE] for i in range(0, len(literals), _PER_LINE))
     return ",\n".join("    " + ", ".join(line) for line in lines)
 
 
 def _held_bits(numbers: tuple[float, ...], element: str) -> str:
-    """The bits of numbers of a type, as integers with a sign."""
+    """Return the bits of numbers of a type, as signed integers."""
     found = held(numbers, element)
     return ", ".join(map(str, found.view(f"i{found.itemsize}")))
 
@@ -245,5 +248,5 @@ def _literal(number: float, element: str) -> str:
 
 
 def render(template: str, **context: Any) -> str:
-    """The text of ``templates/<template>`` with ``context``; an undefined name is an error."""
+    """Return the text of ``templates/<template>``; an undefined name is an error."""
     return _environment().get_template(template).render(**context)

@@ -1,4 +1,4 @@
-"""Where in C each grid of register tiles lies, whatever loops over blocks stand around."""
+"""Find the position in C of each grid of register tiles, through all loops over blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tilewright.symbolic import symbol
 
 
 class Covered(NamedTuple):
-    """A grid of tiles of ``mr`` x ``nr``, ``down`` x ``right`` of them, from (row, column) on."""
+    """A grid of ``down`` x ``right`` tiles of ``mr`` x ``nr``, whose corner is (row, column)."""
 
     row: int
     column: int
@@ -41,20 +41,20 @@ class Covered(NamedTuple):
 
 
 def number(expr: Expr, known: Mapping[Expr, int] | None = None) -> int:
-    """The value of an expression; sizes of the call that are not ``known`` count as ``NOMINAL``."""
+    """Return the value of an expression; unknown run-time sizes count as ``NOMINAL``."""
     given = dict.fromkeys(expr.free_symbols, NOMINAL) | dict(known or {})
     return int(expr.subs(given))
 
 
 def cover(plan: Plan) -> Iterator[Covered]:
-    """The grids that cover C in one pass of K."""
+    """Yield the grids that cover C in one pass over K."""
     if plan.passes:
         yield from _walk(_Place(plan), next(iter(plan.passes.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the walk stands: the row and column of C, and what the sizes of blocks are."""
+    """The state of the walk: the current row and column of C, and known sizes of blocks."""
 
     plan: Plan
     at: Mapping[str, int] = field(default_factory=lambda: {"m": 0, "n": 0})
@@ -90,7 +90,7 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
 
 
 def _each(place: _Place, dimension: str, part: Part | None) -> Iterator[_Place]:
-    """The beginnings of equal parts of a dimension."""
+    """Yield the places where the equal parts of a dimension begin; ``place`` if it has no parts."""
     if part is None:
         yield place
         return
@@ -112,7 +112,7 @@ def _over_blocks(place: _Place, step: OverBlocks) -> Iterator[Covered]:
 
 
 def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
-    """Blocks whose sizes the call computes, computed here as it does."""
+    """Yield the grids of blocks whose sizes the call computes."""
     letter, trips = step.letter, place.number(step.trips)
     known = {**place.known, symbol(step.count): trips}
     size = number(step.size, known)
@@ -124,7 +124,7 @@ def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
 
 
 def _given(place: _Place, cell: Cell) -> _Place:
-    """``place`` with the sizes that the call computes for a cell."""
+    """Return ``place`` with the block sizes that a call computes for ``cell``."""
     for name, size in cell.given:
         place = replace(place, known={**place.known, symbol(name): place.number(size)})
     return place

@@ -1,4 +1,4 @@
-"""Plan and program as data, for programs: what ``text.py`` says in words."""
+"""Plan and program as data for programs, with the content of ``text.py``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from .text import (
 
 
 def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = None) -> Any:
-    """The plan as JSON has it: spec, target, decisions, register tiles, operations, estimates.
+    """Return the plan as JSON values: spec, target, decisions, tiles, operations, estimates.
 
-    Formulas are C, numbers of cycles floats. ``sizes`` are those of a call, by their slots.
+    Formulas are C text, numbers of cycles are floats. ``sizes`` are those of a call, by their names
+    in the signature.
     """
     of_call = sizes_of_call(plan, sizes or {})
     numbers, one = numbers_of_call(program, of_call), product_of(plan)

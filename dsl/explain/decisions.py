@@ -1,4 +1,4 @@
-"""A plan's spec and decisions in words: what is computed, converted first, corrected, made D."""
+"""A plan's spec and decisions in words: formula, conversions, corrections, and the way to D."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
 AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan
-#: What, the choice, the reason.
+#: A decision: its subject, the choice, the reason.
 Row = tuple[str, str, str]
 _DIMENSIONS = {
     "a": "mk", "b": "kn", "c": "mn", "d": "mn", "x": ("rows", "cols"), "out": ("cols", "rows"),
@@ -33,15 +33,15 @@ _OPERAND = re.compile(r"Operand\('(\w+)', '\w+'(?:, per='(\w+)')?\)")
 
 
 def text_of(expr: Expr) -> str:
-    """A formula, collected."""
+    """Return the C text of a formula with equal terms collected."""
     return c_text(simplify(expr))
 
 
-# --- what is computed --------------------------------------------------------------------------
+# --- the formula -------------------------------------------------------------------------------
 
 
 def _held(plan: Plan | StackPlan) -> str:
-    """What sums are held in: f16 for some elements of K, and then f32, or one type."""
+    """Return the type of the sums: one type, or f16 for some elements of K and then f32."""
     one = plan.each if isinstance(plan, StackPlan) else plan
     if one is None or not one.narrow:
         return plan.spec.type
@@ -50,7 +50,7 @@ def _held(plan: Plan | StackPlan) -> str:
 
 
 def head(plan: AnyPlan) -> Iterator[str]:
-    """The formula, the matrices, the batch."""
+    """Yield lines with the formula, the matrices, and the batch."""
     if isinstance(plan, PackPlan):
         yield from _head_of_packing(plan)
         return
@@ -74,7 +74,7 @@ def head(plan: AnyPlan) -> Iterator[str]:
 
 
 def formula(plan: AnyPlan) -> str:
-    """What a kernel computes, in one line."""
+    """Return the formula of a kernel in one line."""
     return " ".join(next(head(plan)).split())
 
 
@@ -114,7 +114,7 @@ def _matrix(plan: Plan | StackPlan | TransposePlan, name: str, typed: bool = Fal
 
 
 def _formula(spec: Gemm) -> str:
-    """D, or C, from A and B."""
+    """Return the formula of D, or C, in A and B."""
     total = _sum(spec)
     if scales := [_quantity(spec, name) for name in ("a_scale", "b_scale") if _has(spec, name)]:
         total = f"{' '.join(scales)} {f'({total})' if spec.beta != 0 else total}"
@@ -131,7 +131,7 @@ def _formula(spec: Gemm) -> str:
 
 
 def _sum(spec: Gemm) -> str:
-    """``alpha acc + beta C``."""
+    """Return ``alpha acc + beta C``."""
     a, b = (
         f"({name.upper()} - {_quantity(spec, f'{name}_zero')})"
         if _has(spec, f"{name}_zero")
@@ -153,7 +153,7 @@ def _has(spec: Gemm, name: str) -> bool:
 
 
 def _quantity(spec: Gemm, name: str) -> str:
-    """A literal, or the name and what it has one value for."""
+    """Return a literal, or a name with its index, for example ``b_scale[n]``."""
     given = getattr(spec, name)
     if isinstance(given, str):
         return name + _INDEX.get(given, "")
@@ -161,15 +161,15 @@ def _quantity(spec: Gemm, name: str) -> str:
 
 
 def _epilogue(spec: Gemm) -> str:
-    """The expression, with operands by their names."""
+    """Return the expression, with operands by their names."""
     return _OPERAND.sub(lambda found: found[1] + _INDEX.get(found[2], ""), repr(spec.epilogue))
 
 
-# --- how ---------------------------------------------------------------------------------------
+# --- the decisions -----------------------------------------------------------------------------
 
 
 def decisions(plan: AnyPlan) -> Iterator[Row]:
-    """Every choice with its reason."""
+    """Yield every decision with its reason."""
     yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
     one = plan.each if isinstance(plan, StackPlan) else plan
     if isinstance(one, Plan):
@@ -177,7 +177,7 @@ def decisions(plan: AnyPlan) -> Iterator[Row]:
 
 
 def _of_product(plan: Plan) -> Iterator[Row]:
-    """How one product is converted, corrected, and made D."""
+    """Yield the decisions on conversion, corrections, and the way to D of one product."""
     if not plan.plain:
         yield from (_staging(plan, name) for name in "ab")
     if plan.corrects:
@@ -191,7 +191,7 @@ def _of_product(plan: Plan) -> Iterator[Row]:
 
 
 def _staging(plan: Plan, name: str) -> Row:
-    """How A or B reaches the multiply-adds."""
+    """Return the row that says how A or B gets from memory to the multiply-adds."""
     product, operand = plan.product, plan.operands[name]
     element, shift = plan.factor(name), product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
@@ -214,7 +214,7 @@ def _staging(plan: Plan, name: str) -> Row:
 
 
 def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
-    """How A gets into blocks of K."""
+    """Return choice and reason for A, if sums are split into blocks of K."""
     assert isinstance(spec, Gemm)
     if not isinstance(spec.a, Quantize):
         return "copied first", f"{change}, rows of whole blocks"
@@ -224,14 +224,14 @@ def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
 
 
 def _change(source: str, type_: str, shift: int) -> str:
-    """What becomes of elements of type ``source``."""
+    """Return the conversion of elements in words, for example ``u8 - 128 to s8``."""
     if shift:
         return f"{source} {'+' if shift > 0 else '-'} {abs(shift)} to {type_}"
     return type_ if source == type_ else f"{source} to {type_}"
 
 
 def _corrections(plan: Plan) -> Iterator[Row]:
-    """What zero points, and shifts that have to be undone, take off the sums."""
+    """Yield the corrections of the sums for zero points, and for shifts of the elements."""
     spec, shifts = plan.spec, plan.product.shifts
     stored = isinstance(spec.b, Packed)
     lines = {"a": ("b", "B's columns"), "b": ("a", "A's rows")}
@@ -249,14 +249,14 @@ def _corrections(plan: Plan) -> Iterator[Row]:
 
 
 def _joined(zero: object, name: str, shift: int) -> str:
-    """A zero point and a shift together."""
+    """Return a zero point and a shift as one factor, for example ``(a_zero - 128)``."""
     if isinstance(zero, str):
         return f"({name} {'+' if shift > 0 else '-'} {abs(shift)})" if shift else name
     return str((zero if isinstance(zero, int) else 0) + shift)
 
 
 def _output(plan: Plan) -> Row:
-    """From sums to what is stored."""
+    """Return the row that says how sums become elements of the output."""
     spec, element = plan.spec, plan.output.type
     if spec.stays_integer:
         parts = ["in s32"]

@@ -1,4 +1,4 @@
-"""The estimate of a whole kernel in words, beside what was measured of it."""
+"""The estimate of a whole kernel in words, next to the measurement if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .decisions import AnyPlan
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of a call on data in cache: its seconds, and the share of the peak."""
+    """The measurement of a call on data in cache: its seconds, and the share of the peak."""
 
     seconds: float
     of_peak: float
@@ -26,7 +26,7 @@ class Measured:
 def told(
     plan: Plan | StackPlan, sizes: Mapping[str, int], measured: Measured | None
 ) -> Iterator[tuple[str, ...]]:
-    """Rows of an operation's name and its text: data in cache, in memory, and the measurement."""
+    """Yield rows of a name and its text: data in cache, data in memory, the measurement."""
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
     yield "in cache", summary(hot)
     yield "", f"work: {_cycles(hot.work)}"
@@ -43,14 +43,14 @@ def told(
 
 
 def estimated(plan: Plan | StackPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate:
-    """What a call is estimated to take, with data in memory if ``cold``, else in cache."""
+    """Return the estimate of a call, with data in memory if ``cold``, else in cache."""
     if isinstance(plan, StackPlan):
         return estimate_stack(plan, sizes, cold=cold)
     return estimate(plan, sizes, cold=cold)
 
 
 def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
-    """Whether there is an estimate: of products that sum something."""
+    """True if there is an estimate: the plan is a product that sums something."""
     match plan:
         case StackPlan(each=None):
             return True
@@ -60,7 +60,7 @@ def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
 
 
 def summary(found: Estimate) -> str:
-    """The cycles of a call, their share of the peak, and what bounds it."""
+    """Return the cycles of a call, their share of the peak, and the bound."""
     share = found.least / found.cycles if found.cycles else 0.0
     return f"{_count(found.cycles)} cycles, {share:.0%} of peak, bound by {found.bound}"
 
@@ -88,7 +88,7 @@ def _time(seconds: float) -> str:
 
 
 def _bytes(count: float) -> str:
-    """In the largest unit of which there are ten or more."""
+    """Return a number of bytes in its largest unit with ten or more, for example ``48 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= 10 * size:
             return f"{count / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""A plan as HTML, for notebooks: what is computed, the estimate, a picture, and the words."""
+"""Show a plan as HTML in notebooks: formula, estimate, picture, and text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .text import explain, sizes_of_call
 
 
 def notebook(plan: AnyPlan, program: Program, name: str, notes: Sequence[str]) -> str:
-    """The HTML of a kernel called ``name``, with ``notes`` below what it computes.
+    """Return the HTML of a kernel called ``name``, with ``notes`` below its formula.
 
-    There is a picture where it multiplies; the words can be unfolded below it.
+    A product has a picture; the text can be unfolded below it.
     """
     drawn = picture(plan, program) if isinstance(plan, Plan | StackPlan) else ""
     said = explain(plan, program)
@@ -29,7 +29,7 @@ def notebook(plan: AnyPlan, program: Program, name: str, notes: Sequence[str]) -
 
 
 def _estimate(plan: AnyPlan) -> list[str]:
-    """What a call takes on data in cache, and what bounds it; nothing where nothing is summed."""
+    """Return a line with the estimate of a call on data in cache; none for other plans."""
     if not has_estimate(plan):
         return []
     hot = estimated(plan, sizes_of_call(plan, {}), cold=False)

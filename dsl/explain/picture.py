@@ -1,4 +1,4 @@
-"""A plan as one picture: the loop nest, C cut into register tiles, the registers, the roofline."""
+"""Draw a plan as one picture: the loops, C with its register tiles, the registers, the roofline."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .svg import FILLS, INK, MONO, PALE, PAPER, SANS, box, document, line, lines
 from .text import nest_lines
 
 _WIDTH, _HEIGHT = 960, 620
-#: The side of the map of C, in which the longer side of C fits, and its corner.
+#: The map of C, in pixels: the length of its longer side, and its upper left corner.
 _SIDE, _LEFT, _TOP = 330, 48, 70
-#: More grids than these are not drawn, more lines between tiles neither.
+#: Limits of the map: grids, above which C is not drawn, and lines between the tiles of a grid.
 _MOST_GRIDS, _MOST_LINES = 4000, 120
 _NEST_LINES, _NEST_CHARACTERS = 14, 74
 _RIGHT = 430
@@ -33,9 +33,10 @@ _END = f"text-anchor='end' {_GRAY}"
 
 
 def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = None) -> str:
-    """The plan as SVG. ``of_peak``: the measured share of the peak, which becomes a point.
+    """Return the plan as SVG. ``of_peak``, a measured share of the peak, is drawn as a point.
 
-    Of a stack it shows one product, unless several stand side by side: then the loops alone.
+    The picture of a stack shows one product. If several products share vectors, it shows only the
+    loops.
     """
     one = plan.each if isinstance(plan, StackPlan) else plan
     found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
@@ -86,7 +87,7 @@ def _map(m: int, n: int, found: list[Covered]) -> Iterator[str]:
 
 
 def tile_fills(found: list[Covered]) -> Mapping[tuple[int, int], str]:
-    """A colour for each size of tiles: the largest, then what it leaves over."""
+    """Return a colour for each size of tiles, the largest first."""
     sizes = sorted({(one.mr, one.nr) for one in found}, key=lambda s: (-s[0] * s[1], s))
     return {size: FILLS[min(i, len(FILLS) - 1)] for i, size in enumerate(sizes)}
 
@@ -116,7 +117,7 @@ def _code(x: float, y: float, words: str) -> str:
 
 
 def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
-    """Accumulators as they lie in C, set by set, and the other registers beside."""
+    """Draw the accumulators as they are arranged in C, set by set, then the other registers."""
     shape, budget, size = tile.shape, tile.shape.budget, 17
     unit = shape.unit or shape.sums
     held = unit.registers[plan.element] if unit else plan.target.registers
@@ -155,11 +156,12 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What a core can do at most, and what a kernel is expected to do, per cycle.
+    """The limits of a core, and the expected speed of a kernel.
 
-    ``peak`` and ``expected`` are flops a cycle; ``intensity`` is flops for each byte of A, B and C
-    that must be moved at least once, ``bytes`` how many these are; ``slopes`` are bytes a cycle of
-    each cache, and of memory, by name.
+    - ``peak``, ``expected``: flops per cycle.
+    - ``intensity``: flops per byte of A, B and C that must be moved at least once.
+    - ``bytes``: number of these bytes.
+    - ``slopes``: bytes per cycle of each cache that holds the operands, and of memory.
     """
 
     peak: float
@@ -170,12 +172,12 @@ class Roof:
 
     @property
     def level(self) -> str:
-        """The nearest cache that holds all operands, by the name of its slope."""
+        """The name of the nearest cache that holds all operands, or memory."""
         return next(iter(self.slopes))
 
 
 def roof(plan: Plan) -> Roof:
-    """The roofline of a plan, which has tiles, by its target's data and the estimate of a call."""
+    """Return the roofline of a plan that has tiles, from its target and the estimate of a call."""
     core, spec = plan.target.core, plan.spec
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
@@ -204,7 +206,7 @@ def _largest(found: list[Covered]) -> RegisterTile:
 
 
 def _roofline(drawn: Roof, of_peak: float | None) -> Iterator[str]:
-    """Flops a cycle over flops a byte, both logarithmic."""
+    """Draw flops per cycle over flops per byte, both logarithmic."""
     left, top, width, height = 700, _TOP, 230, _SIDE - 30
     low, high = -1.0, 3.0
     floor = log10(drawn.peak) - 2.5

@@ -1,4 +1,4 @@
-"""Why tiles, accumulator sets and unrolling are what they are: what the plan recorded, as rows."""
+"""Explain the choice of tiles, accumulator sets and unrolling, from what the plan recorded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tilewright.plan.tiling.tiles import RegisterTile
 
 from .decisions import Row, text_of
 
-#: Sizes of tiles named side by side; of more, how many there are.
+#: Number of tile sizes that are listed by name; further ones are counted.
 NAMED = 4
 
 
 def decisions(plan: Plan, program: Program) -> Iterator[Row]:
-    """What, choice and reason of the register tile, the sets of accumulators and the unrolling."""
+    """Yield the decisions on the register tile, the accumulator sets and the unrolling."""
     called = (planned_of(plan, tile) for tile in program.tiles)
     tiles = [tile for tile in called if tile is not None and tile.steps != 0]
     if not tiles:
@@ -31,12 +31,12 @@ def decisions(plan: Plan, program: Program) -> Iterator[Row]:
 
 
 def planned_of(plan: Plan, tile: TileProgram) -> RegisterTile | None:
-    """The tile of the plan that a program computes, None if it computes no part of C."""
+    """Return the tile of the plan that a program computes, None if it computes no part of C."""
     return None if tile.planned is None else plan.tiles[tile.planned]
 
 
 def tile_size(tile: RegisterTile) -> str:
-    """Rows by columns of C."""
+    """Return the size of a tile as rows by columns of C, for example ``8x48``."""
     sizes = map(text_of, (tile.mr, tile.nr))
     return "x".join(text if text.isalnum() else f"({text})" for text in sizes)
 
@@ -49,12 +49,12 @@ def _why_tile(tile: RegisterTile) -> str:
 
 
 def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
-    """Every number once; that of the first tile first."""
+    """Return the numbers of all tiles, each once, for example ``2, 1``; the first tile's first."""
     return ", ".join(dict.fromkeys(number for _, number in numbered))
 
 
 def _told(numbered: Sequence[tuple[RegisterTile, str]], first: str) -> str:
-    """The first tile's reason, and the tiles that have other numbers."""
+    """Return the first tile's reason, and the tiles that have other numbers."""
     groups: dict[str, dict[str, None]] = {}
     for tile, number in numbered:
         groups.setdefault(number, {})[tile_size(tile)] = None
@@ -70,7 +70,7 @@ def _names(sizes: Sequence[str]) -> str:
 
 
 def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
-    """Of an end that is a loop over lines of sums."""
+    """Yield the reason of an end that is a loop over lines of sums."""
     for loop in (op for op in tile.end if isinstance(op, Loop)):
         count, trips = length(loop.body), text_of(loop.trips)
         begin = f"a loop over {trips} lines of sums, {count} operations each"

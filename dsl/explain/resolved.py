@@ -1,4 +1,4 @@
-"""The schedule that a plan came to: what was asked for, and what was chosen where that was open."""
+"""Find the schedule that a plan amounts to: requested choices, and the model's for others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilewright.symbolic import value
 from .decisions import AnyPlan
 from .reasons import planned_of
 
-#: More steps than these in straight code are no k_unroll that can be asked for.
+#: Largest ``k_unroll`` that a schedule may request, in steps.
 _STRAIGHT = 1024
 
 
 def resolved(plan: AnyPlan, program: Program) -> Schedule | None:
-    """The schedule with all that was chosen; None for a plan without tiles that sum products.
+    """Return the complete schedule; None for a plan without tiles that sum products.
 
-    Given in place of what was asked for it leads to the same tiles of this spec and target.
+    Compiling the same spec for the same target with it gives the same tiles.
     """
     match plan:
         case Plan():
@@ -35,7 +35,7 @@ def resolved(plan: AnyPlan, program: Program) -> Schedule | None:
 
 
 def _of_largest(plan: Plan, program: Program) -> Schedule | None:
-    """The schedule of the largest register tile."""
+    """Return the schedule of the largest register tile."""
     for tile in program.tiles:
         chosen = planned_of(plan, tile)
         if chosen is not None and chosen.steps != 0:
@@ -64,14 +64,14 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
 
 
 def _unpack_rows(plan: Plan) -> int | None:
-    """From how many rows on B is unpacked first, where other loops do not say so."""
+    """Return the number of rows from which B is unpacked first; None if the loops decide."""
     if plan.many is not None:
         return plan.many.rows
     return 1 if plan.product.unit is not None and plan.product.block else None
 
 
 def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:
-    """Rows by columns of C, those of whole vectors where only the call knows them."""
+    """Return rows and columns of a tile, those of whole vectors if only the call knows them."""
     shape = tile.shape
     along = shape.vectors * (1 if plan.dot else shape.vector.lanes)
     whole = {plan.along: along, plan.across: shape.rows}

@@ -37,7 +37,7 @@ from .decisions import AnyPlan, decisions, head, text_of
 from .estimates import Measured
 
 WIDTH = 100
-#: A formula longer than this is left to the tiles' own numbers.
+#: Length in characters above which a formula is replaced by a note.
 LONGEST = 6 * WIDTH
 
 _FORM_TEXTS = {
@@ -59,10 +59,10 @@ def explain(
     measured: Measured | None = None,
     width: int = WIDTH,
 ) -> str:
-    """The plan as text for a terminal of ``width`` columns.
+    """Return the plan as text for a terminal of ``width`` columns.
 
-    ``sizes`` are those of a call, by their slots: of those that are not given the estimate takes
-    ``NOMINAL``. ``measured`` is what a call of such sizes takes.
+    ``sizes`` are those of a call, by their names in the signature. The estimate takes ``NOMINAL``
+    for missing ones. ``measured`` is the measurement of a call of such sizes.
     """
     target, of_call = plan.target, sizes_of_call(plan, sizes or {})
     numbers = numbers_of_call(program, of_call)
@@ -102,7 +102,7 @@ def explain(
 
 
 def sizes_of_call(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of the call that are lengths of the product, and how many there are of it."""
+    """Return the run-time sizes that are dimensions of the product, and the number of products."""
     if not isinstance(plan, Plan | StackPlan):
         return {}
     slots = {slot for slot, _ in plan.spec.runtime_sizes()}
@@ -110,12 +110,12 @@ def sizes_of_call(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _with(sizes: Mapping[str, int]) -> str:
-    """Sizes of the call: `` with m = 64, n = 64``; "" where there are none."""
+    """Return sizes as text, for example `` with m = 64, n = 64``; "" if there are none."""
     return f" with {', '.join(f'{slot} = {size}' for slot, size in sizes.items())}" if sizes else ""
 
 
 def numbers_of_call(program: Program, sizes: Mapping[str, int]) -> Counted | None:
-    """What a call does, counted; None where formulas say it."""
+    """Return the counted work of a call; None if formulas exist."""
     return None if is_counted(program) else counted(program, sizes)
 
 
@@ -132,7 +132,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def decision_rows(plan: AnyPlan, program: Program) -> list[tuple[str, str, str]]:
-    """What was decided: of what, the choice, and the reason."""
+    """Return the decisions: subject, choice and reason."""
     rows, one = list(decisions(plan)), product_of(plan)
     if isinstance(one, Plan):
         rows += reasons.decisions(one, program)
@@ -140,7 +140,10 @@ def decision_rows(plan: AnyPlan, program: Program) -> list[tuple[str, str, str]]
 
 
 def product_of(plan: AnyPlan) -> AnyPlan:
-    """The plan of one product of a stack, where they are computed one after the other."""
+    """Return the plan of one product of a stack whose products are computed one by one.
+
+    Other plans are returned unchanged.
+    """
     return plan.each if isinstance(plan, StackPlan) and plan.each is not None else plan
 
 
@@ -154,7 +157,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator[str]:
-    """Tiles that differ only in what they add to C are told together."""
+    """Describe tiles; those that differ only in their treatment of C are described together."""
     apart, in_place = _calls(program, numbers)
     groups: dict[object, list[TileProgram]] = {}
     for tile in program.tiles:
@@ -173,7 +176,7 @@ def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator
 
 
 def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """How often tiles are called: where operands are arrays apart, and where they are one."""
+    """Return the number of calls of each tile, for operands in different arrays and in one."""
     if numbers is None:
         return calls(program, same=False), calls(program, same=True)
     found = {tile.name: Integer(numbers.calls.get(tile.name, 0)) for tile in program.tiles}
@@ -190,7 +193,7 @@ def _alike(plan: AnyPlan, tile: TileProgram) -> object:
 
 
 def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
-    """What one call does, and whether it adds to a sum that C holds."""
+    """Return the work of one call, and whether it adds to a sum that C holds."""
     done = tile_formulas(tile)
     parts = [
         f"{text_of(getattr(done, f.name))} {f.name.replace('_', ' ')}"
@@ -201,7 +204,7 @@ def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
 
 
 def _stage(tile: TileProgram, planned: RegisterTile | None) -> str:
-    """What a tile has to do with sums that are not complete."""
+    """Return a tile's part in sums that several calls complete, "" if it completes them alone."""
     partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
     if planned is not None and planned.accumulate:
         return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
@@ -261,7 +264,7 @@ def _why_size(plan: Plan, planned: RegisterTile) -> str:
 
 
 def nest_lines(nodes: Sequence[NestNode]) -> Iterator[str]:
-    """The loops and calls, one a line, indented by their depth."""
+    """Yield the loops and calls, one per line, indented by their depth."""
     yield from _nest(nodes, 0)
 
 
@@ -298,12 +301,12 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
 
 
 def _listed(names: list[str]) -> str:
-    """``A, B and C``."""
+    """Return names as ``A, B and C``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def configuration_text(configuration: Configuration) -> str:
-    """Rows by bytes of each register."""
+    """Return rows by bytes of each register."""
     sizes = (f"{text_of(rows)} x {size}" for rows, size in configuration.shapes)
     return f"registers of {', '.join(sizes)} bytes"
 
@@ -331,7 +334,7 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
 def operations(
     plan: AnyPlan, program: Program, numbers: Counted | None, sizes: Mapping[str, int]
 ) -> list[tuple[str, Expr]]:
-    """Operations and bytes of a call, by name: formulas of its sizes, or counted numbers."""
+    """Return operations and bytes of a call, by name: formulas, or counted numbers."""
     asked = flops(plan)
     found = formulas(program) if numbers is None else numbers.formulas
     if numbers is not None:
@@ -350,13 +353,13 @@ def _formulas(rows: Sequence[tuple[str, Expr]]) -> Iterator[str]:
 
 
 def formula_text(expr: Expr) -> str:
-    """A formula in C; one that is too long is said to be so."""
+    """Return a formula in C, or a note if it is too long."""
     text = c_text(expr)
     return text if len(text) <= LONGEST else "the sum over the tiles above"
 
 
 def flops(plan: AnyPlan) -> Expr:
-    """Additions and multiplications that the spec asks for."""
+    """Return the additions and multiplications that the spec asks for."""
     if not isinstance(plan, Plan | StackPlan):
         return ZERO
     counted = {"count": plan.batch.count} if plan.batch else {}

@@ -1,6 +1,6 @@
-"""What registers hold, as numpy arrays of their lanes: how memory becomes lanes, and lanes a sum.
+"""Registers as numpy arrays of their lanes: conversion from and to memory, products, and sums.
 
-Lanes have numpy's type of their element; bf16 and f8 are bits. Widening is exact, narrowing rounds
+Lanes have numpy's type of their element; bf16 and f8 are bits. Widening is exact. Narrowing rounds
 floating point to nearest even and keeps the low bits of integers.
 """
 
@@ -24,7 +24,7 @@ from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
 Lanes: TypeAlias = NDArray[Any]
 Convert = Callable[[Lanes], Lanes]
-#: A sum, the factor along the vector, the factor across: the new sum.
+#: A function of the sums, the factor along the vector and the factor across: the new sums.
 Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
@@ -32,7 +32,7 @@ Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
 def reader(vector: Vector, memory: str, group: int) -> Convert:
-    """New lanes of ``vector`` from the elements of type ``memory`` ("": its own) that fill it."""
+    """Return a function from elements of type ``memory`` to lanes; "" is the vector's own type."""
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -50,14 +50,17 @@ def reader(vector: Vector, memory: str, group: int) -> Convert:
 
 
 def anything(vector: Vector) -> float | int:
-    """What a lane may hold that nobody may use: no number, or the bits of none."""
+    """Return a value for lanes that may hold anything and must not be used.
+
+    It is NaN for floating point, and an arbitrary number for integers.
+    """
     if is_integer(vector.element):
         return 0x5A
     return math.nan if vector.element in ("f16", "f32", "f64") else 0x7F
 
 
 def spreader(vector: Vector, memory: str) -> Convert:
-    """What of ``vector`` a broadcast of elements of type ``memory`` repeats."""
+    """Return a function from elements of type ``memory`` to the lanes that a broadcast repeats."""
     dtype = DTYPES[vector.element]
     if memory in vector.spreads:
         return lambda found: exact(found, memory).astype(dtype, copy=False)
@@ -69,13 +72,16 @@ def spreader(vector: Vector, memory: str) -> Convert:
 
 
 def flipped(vector: Vector) -> Convert:
-    """Integers of the other sign as those of ``vector``, by half of their range."""
+    """Return a function from integers of the other sign to those of ``vector``.
+
+    It adds or subtracts half of their range.
+    """
     dtype, bits = DTYPES[vector.element], _unsigned(ITEMSIZE[vector.element])
     return lambda found: (found.view(bits) ^ bits.type(1 << 8 * bits.itemsize - 1)).view(dtype)
 
 
 def writer(vector: Vector, memory: str, group: int) -> Convert:
-    """The elements of type ``memory`` ("": its own) that lanes of ``vector`` are stored as."""
+    """Return a function from lanes of ``vector`` to elements of type ``memory`` ("": its own)."""
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -91,14 +97,14 @@ def writer(vector: Vector, memory: str, group: int) -> Convert:
 
 
 def _unsigned(size: int) -> np.dtype[Any]:
-    """The unsigned integer of ``size`` bytes."""
+    """Return the unsigned integer type of ``size`` bytes."""
     if size not in (1, 2, 4):
         raise PlanError("no lane holds such a group", got=f"{size} bytes", expected="1, 2 or 4")
     return np.dtype(f"u{size}")
 
 
 def exact(found: Lanes, element: str) -> Lanes:
-    """Elements of a floating-point type, bits or not, as f32 or f64."""
+    """Return floating-point elements as f32 or f64; bf16 and f8 are given as their bits."""
     if element == "bf16":
         return (found.astype(np.uint32) << 16).view(np.float32)
     if element == "f16":
@@ -127,12 +133,12 @@ def _conversion(
 
 
 def product(op: MulAdd, element: str) -> Product:
-    """What ``op`` adds to lanes of ``element``.
+    """Return the function that adds the products of ``op`` to lanes of ``element``.
 
-    Integers are exact modulo the range of ``element``. Products of floating point are added one
-    after the other, in a group the last first, each rounded once with the sum if the instruction is
-    fused, else before it too. (What flushes denormals, or rounds to odd between additions,
-    differs.)
+    Integers are exact modulo the range of ``element``. Floating-point products are added one by
+    one, in a group the last first. If the instruction is fused, each is rounded once with the sum,
+    else before it too. Instructions that flush denormals, or round to odd between additions, give
+    other results.
     """
     add = _whole if is_integer(element) else _fused if op.fused else _apart
     x_element, y_element = op.x or element, op.y or element
@@ -169,7 +175,7 @@ def _fused(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def summed(lanes: Lanes) -> Lanes:
-    """The sum of all lanes, the upper half added to the lower, as one."""
+    """Return the sum of all lanes as one lane; the upper half is added to the lower, repeatedly."""
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = np.concatenate((lanes[:half] + lanes[half : 2 * half], lanes[2 * half :]))

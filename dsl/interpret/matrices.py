@@ -1,4 +1,4 @@
-"""Operations on the registers of a matrix unit, run on numpy: matrices of rows x columns."""
+"""Run operations on the registers of a matrix unit, on numpy matrices of rows x columns."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Run = Callable[[], None]
 MatrixOp = (
     ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices | MultiplyBlock | ReadRows | WriteRow
 )
-#: The smallest positive normal number of f32: what is below it is flushed to zero.
+#: The smallest positive normal number of f32. Smaller numbers are flushed to zero.
 _NORMAL = np.float32(2.0**-126)
 
 
 class State(Protocol):
-    """What of a tile program's state these operations need."""
+    """The parts of a tile program's state that these operations use."""
 
     program: TileProgram
     registers: dict[str, Lanes]
@@ -44,14 +44,14 @@ class State(Protocol):
 
     @property
     def around(self) -> Any:
-        """What all tiles of a run share."""
+        """The data that all tiles of a run share."""
 
     def value(self, expr: Expr) -> int:
-        """A formula, computed."""
+        """Return the value of a formula."""
 
 
 def compiled(tile: State, op: MatrixOp) -> Run:
-    """The operation as a closure over the tile's state."""
+    """Return the operation as a closure over the tile's state."""
     match op:
         case ZeroMatrix():
             name, shape = _name(op.dst.name), (tile.value(op.dst.rows), op.dst.columns)
@@ -69,12 +69,12 @@ def compiled(tile: State, op: MatrixOp) -> Run:
 
 
 def _name(register: str) -> str:
-    """Matrices have a register file of their own."""
+    """Return the key of a matrix register among all registers."""
     return f"matrix {register}"
 
 
 def _move(tile: State, op: LoadMatrix | StoreMatrix) -> Run:
-    """Rows from memory, or to it, each by itself."""
+    """Load or store rows, one by one."""
     register = op.src if isinstance(op, StoreMatrix) else op.dst
     matrices, name, element = tile.registers, _name(register.name), register.element
     rows, columns = tile.value(register.rows), register.columns
@@ -126,7 +126,7 @@ def _multiply_block(tile: State, op: MultiplyBlock) -> Run:
 
 
 def _read(tile: State, op: ReadRows) -> Run:
-    """Vectors of their own: what becomes of them changes no sum. A loop may count the lines."""
+    """Read rows as new vectors. A loop's counter may give the first row."""
     registers, src, first = tile.registers, _name(op.src.name), op.first
     numbers, counter = tile.numbers, str(first)
 
@@ -140,7 +140,7 @@ def _read(tile: State, op: ReadRows) -> Run:
 
 
 def _write(tile: State, op: WriteRow) -> Run:
-    """Rows that were never written hold NaN, or the least integer."""
+    """Write a row. Rows that were never written hold NaN, or the least integer."""
     registers, dst, src = tile.registers, _name(op.dst.name), op.src.name
     shape, type_ = (int(op.dst.rows), op.dst.columns), DTYPES[op.dst.element]
     nothing = np.iinfo(type_).min if is_integer(op.dst.element) else np.nan
@@ -155,7 +155,7 @@ def _write(tile: State, op: WriteRow) -> Run:
 
 
 def _grouped(op: MulAdd, x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
-    """``x[group, column, place]`` and ``y[row, group, place]``."""
+    """Return ``x[group, column, place]`` and ``y[row, group, place]``."""
     return x.reshape(len(x), -1, op.group), y.reshape(len(y), -1, op.group)
 
 
@@ -167,9 +167,10 @@ def _integers(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def _floats(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
-    """In the order of TDPBF16PS (Intel SDM): the even and the odd products are summed apart, each
-    rounded once with its sum; then both are added, and that to the accumulator. What is
-    denormal, factor or sum, counts as zero.
+    """Multiply in the order of TDPBF16PS (Intel SDM).
+
+    Even and odd products are summed separately, each rounded once with its sum. Then both sums are
+    added, and the result is added to the accumulator. Denormal factors and sums count as zero.
     """
     along, across = _grouped(op, flushed(exact(x, op.x)), flushed(exact(y, op.y)))
     parts = np.zeros((op.group, *acc.shape), np.float32)
@@ -184,5 +185,5 @@ def _floats(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def flushed(found: Lanes) -> Lanes:
-    """Denormals as zeros of their sign."""
+    """Return the numbers with denormals replaced by zeros of their sign."""
     return np.where(np.abs(found) < _NORMAL, np.copysign(np.float32(0), found), found)

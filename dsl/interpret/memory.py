@@ -1,4 +1,4 @@
-"""What the interpreter may touch: the elements of every operand, and not one beside them."""
+"""Memory of the interpreter: the elements of every operand, and a check of every access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.spec.types import ELEMENTS, ITEMSIZE
 class Buffer(NamedTuple):
     """Flat ``values``, and the index ``base`` of an operand's first element in them.
 
-    The operand may lie anywhere inside: what surrounds it is refused to the program.
+    Elements around the operand may exist; a program must not touch them.
     """
 
     values: NDArray[Any]
@@ -28,7 +28,7 @@ class Buffer(NamedTuple):
 
 
 def buffer_of(array: NDArray[Any]) -> Buffer:
-    """The memory of an array, from its first element to its last, padding included."""
+    """Return the memory of an array, from its first element to its last, padding included."""
     if array.ndim == 0 or any(s < 0 or s % array.itemsize for s in array.strides):
         raise ArgumentValueError("strides must be positive whole elements", got=array.strides)
     extent = 0
@@ -41,9 +41,9 @@ def buffer_of(array: NDArray[Any]) -> Buffer:
 class Segment:
     """One matrix, or the matrices of a batch in one buffer, of elements of one type.
 
-    ``run[i]`` is how many elements of the operand follow each other from index ``i`` on.
-    ``written`` marks the bytes that hold a value; None: all do. What is read must, or if ``loose``
-    its first element must.
+    ``run[i]`` is the number of consecutive elements of the operand from index ``i`` on. ``written``
+    marks the bytes that hold a value; None means all do. A read requires values in all its
+    elements, or with ``loose`` in its first one.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Segment:
         return start + self.base * self.values.itemsize
 
     def read(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
-        """A view of ``count`` elements from index ``at`` on, as ``type_`` of the same size."""
+        """Return a view of ``count`` elements from index ``at`` on, as ``type_`` of equal size."""
         self.check_read(at, count, who)
         return self._seen(at, count, type_, who)
 
@@ -85,7 +85,7 @@ class Segment:
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """The whole of a flat buffer as elements of another type, and index ``at`` in them."""
+        """Return a flat buffer as elements of another type, and index ``at`` counted in these."""
         start, size = at * self.size, ITEMSIZE[type_]
         if start % size or self.values.nbytes % size:
             raise PlanError(
@@ -115,7 +115,7 @@ class Segment:
         return belongs
 
     def check_read(self, at: int, count: int, who: str) -> None:
-        """PlanError unless ``count`` elements from index ``at`` on are the operand's to read."""
+        """Raise PlanError unless ``count`` elements from index ``at`` on may be read."""
         run = self.run
         if not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("reads", at, count, who)
@@ -127,7 +127,7 @@ class Segment:
             raise PlanError(f"{who} reads {self.name} before it was written", got=place)
 
     def check_write(self, at: int, count: int, who: str) -> None:
-        """PlanError unless ``count`` elements from index ``at`` on are the operand's to write."""
+        """Raise PlanError unless ``count`` elements from index ``at`` on may be written."""
         run = self.run
         if self.role == "in" or not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("writes", at, count, who)
@@ -151,7 +151,7 @@ class Segment:
 
 
 def _runs(belongs: NDArray[np.bool_]) -> list[int]:
-    """For every index, how many True follow each other from it on."""
+    """Return, for every index, the number of consecutive True values from it on."""
     size = len(belongs)
     ends = np.where(belongs, size, np.arange(size))
     ends = np.minimum.accumulate(ends[::-1])[::-1]
@@ -159,27 +159,26 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
 
 
 def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) -> Segment:
-    """A fresh buffer, of ``zeros`` or of bits that are all 1.
+    """Return a new buffer of ``zeros``, or of bits that are all 1.
 
-    A vector may be read of it where its first lane was written.
-
-    Others may belong to rows or columns that do not exist: those lanes go nowhere.
+    A vector may be read if its first lane was written. Other lanes may belong to rows or columns
+    that do not exist; they reach no result.
     """
     bits = np.full(count * ITEMSIZE[element], 0 if zeros else 0xFF, np.uint8)
     values = bits.view(DTYPES[element])
     segment = flat(name, element, values, count, role="out")
     segment.loose = True
     if zeros:
-        segment.written = None  # all of it may be read
+        segment.written = None  # everything may be read
     return segment
 
 
 def flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
-    """The first ``count`` of ``values``, which follow each other."""
+    """Return a segment of the first ``count`` of ``values``, as one row."""
     return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
 
 
-#: An operand as it is passed: with a tuple's index, a numpy array, or a sequence of either.
+#: An operand as it is passed: flat values with an index, a numpy array, or a sequence of these.
 Given = tuple[NDArray[Any], int] | NDArray[Any] | Sequence[Any]
 
 
@@ -191,7 +190,7 @@ class Memory:
     offsets: Mapping[str, Sequence[int]]
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two operands begin at one element."""
+        """True if two operands begin at the same element."""
         first, second = self.segments[one], self.segments[other]
         assert isinstance(first, Segment) and isinstance(second, Segment)
         return first.place == second.place
@@ -203,11 +202,11 @@ def lay_out(
     sizes: Mapping[str, int],
     formats: Mapping[str, Format],
 ) -> Memory:
-    """The operands in ``arrays``, in the order of ``signature.arrays``.
+    """Return the memory of the operands in ``arrays``, in the order of ``signature.arrays``.
 
-    An operand is a ``Buffer`` (or such a tuple), or a numpy array with positive strides; a sequence
-    operand a list of them; offsets are int64 arrays. Those named in ``formats`` are packed: flat
-    arrays of bytes. ArgumentError if one is too small or of another type.
+    An operand is a ``Buffer`` (or such a tuple), or a numpy array with positive strides. A sequence
+    operand is a list of these. Offsets are int64 arrays. Operands in ``formats`` are packed: flat
+    arrays of bytes. Raises ArgumentError if one is too small or of another type.
     """
     given = dict(zip((a.name for a in signature.arrays), arrays, strict=True))
     offsets: dict[str, Sequence[int]] = {}
@@ -233,13 +232,13 @@ def lay_out(
         isinstance(s, Segment) and s is not output and s.place == output.place
         for s in segments.values()
     ):
-        output.written = None  # in place: what is read is the input
+        output.written = None  # the kernel works in place: what it reads there is its input
     return memory
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """An operand's geometry for given run-time sizes."""
+    """The geometry of an operand in a call: the positions of its elements in the buffer."""
 
     parameter: ArrayParameter
     sizes: Mapping[str, int]
@@ -291,7 +290,7 @@ class _View:
 
 
 def _buffer(given: Any, type_: str, name: str) -> Buffer:
-    """Where an operand lies, with the dtype of ``type_`` here; arrays may hold its bits."""
+    """Return the memory of an operand as ``type_``; arrays may hold its bits."""
     values = np.asarray(given[0] if isinstance(given, tuple) else given)
     wanted = ELEMENTS[type_]
     flat = not isinstance(given, tuple) or values.ndim == 1

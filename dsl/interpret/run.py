@@ -1,4 +1,4 @@
-"""A program run on numpy, operation by operation: the oracle for every target."""
+"""Run a program on numpy, operation by operation: the oracle for every target."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def interpret(
     sizes: Sequence[int] = (),
     scalars: Sequence[float] = (),
 ) -> Counts:
-    """Run ``program`` on ``arrays``, which are changed, and count what it did.
+    """Run ``program`` on ``arrays``, which are changed, and count its work.
 
-    ``arrays``, ``sizes`` and ``scalars`` stand in the order of the spec's signature. An array is a
+    ``arrays``, ``sizes`` and ``scalars`` are in the order of the spec's signature. An array is a
     ``Buffer`` (flat values and the index of the first element), or a numpy array with positive
-    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is an array of
-    its bytes. Every access is checked: PlanError names the operand and the element that is not its
-    own, or holds nothing yet.
+    strides. For ``tw.Addresses`` it is a sequence of these. Offsets are int64. A packed B is an
+    array of its bytes. Every access is checked: PlanError names the operand and the element, if the
+    element is outside the operand or was not written before.
     """
     formats = formats_of(plan.spec, plan.target)
     parameters = signature(plan.spec, formats)
@@ -61,7 +61,7 @@ def interpret(
 
 
 class _Machine:
-    """Walks the nest; tile programs become closures when first called with the sizes they have."""
+    """Walks the nest. A tile program is compiled to closures at its first call with given sizes."""
 
     def __init__(self, program: Program, around: Surroundings) -> None:
         self.program, self.around = program, around
@@ -70,7 +70,7 @@ class _Machine:
     def run(
         self, nodes: Sequence[NestNode], env: Mapping[str, int], operands: Mapping[str, Any]
     ) -> None:
-        """``env`` holds sizes and counters, ``operands`` segments, pointers or tables by name."""
+        """Run nodes; ``env`` has sizes and counters, ``operands`` segments, pointers or tables."""
         for node in nodes:
             match node:
                 case Call():
@@ -95,7 +95,7 @@ class _Machine:
                     self.run(node.fill, env, within)
                     self.run(node.body, env, within)
                 case Configure():
-                    pass  # a register knows its shape here
+                    pass  # registers have their shapes here
                 case WhenSame():
                     same = self.around.memory.same(str(node.one), str(node.other))
                     self.run(node.body if same else node.otherwise, env, operands)

@@ -1,8 +1,8 @@
-"""Tile programs run on numpy: every operation a closure over the tile's registers and pointers.
+"""Run tile programs on numpy: each operation is a closure over the tile's registers and pointers.
 
-A register is an array of its lanes, one lane too, of the type of its elements. Elementary
-operations and sums of products have the bits that compiled ones have, but for sums of bf16 or f16
-products, whose additions instructions round each in their own way.
+A register is an array of its lanes, of the type of its elements. Elementary operations and sums of
+products have the same bits as compiled ones. The exception is sums of bf16 or f16 products, which
+each instruction rounds in its own way.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ Pointer = tuple[Segment, int]
 
 @dataclass(slots=True)
 class Counts:
-    """What was executed. A multiply-add with an operand in memory counts as a broadcast too.
+    """Executed operations and bytes.
 
-    Bytes are those of elements touched in memory: the active lanes of an access.
+    A multiply-add with an operand in memory counts as a broadcast too. Bytes are those of the
+    active lanes of accesses.
     """
 
     loads: int = 0
@@ -86,7 +87,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all tiles of one run share: operands, run-time sizes and numbers, and the counts."""
+    """Data that all tiles of one run share: operands, run-time sizes and numbers, counts."""
 
     memory: Memory
     sizes: Mapping[str, int]
@@ -95,18 +96,18 @@ class Surroundings:
 
 
 def pointer_to(operand: Any) -> Pointer:
-    """A whole operand's first element; a pointer as it is."""
+    """Return a pointer to an operand's first element; a pointer is returned unchanged."""
     return (operand, operand.base) if isinstance(operand, Segment) else operand
 
 
 def entry(table: Any, index: int, name: str) -> Any:
-    """Entry ``index`` of a batch's table; PlanError if it has none."""
+    """Return entry ``index`` of a batch's table; PlanError if it has none."""
     if not 0 <= index < len(table):
         raise PlanError(f"entry {index} of {name} is read", expected=f"0 to {len(table) - 1}")
     return table[index]
 
 
-#: Operations that change no value.
+#: Kinds of operations that change no value.
 _HINTS = ("prefetch", "keep", "hide", "note")
 
 
@@ -122,7 +123,7 @@ class Tile:
     tables: dict[str, Any] = field(default_factory=dict)
 
     def bind(self, parameter: Parameter, operand: Any, offset: int, cast: bool) -> None:
-        """Pass one argument of a call; ``cast``: as elements of the parameter's type."""
+        """Set a parameter to an argument of a call; ``cast`` reads it as the parameter's type."""
         if parameter.role in ("in", "out"):
             segment, at = pointer_to(operand)
             if cast:
@@ -138,11 +139,11 @@ class Tile:
             self.numbers[parameter.name] = offset
 
     def compiled(self) -> Run:
-        """The whole program as one closure."""
+        """Return the whole program as one closure."""
         return _sequence([self._compile(op) for op in self.program.body + self.program.end])
 
     def value(self, expr: Any) -> int:
-        """A formula of the run-time sizes, computed."""
+        """Return the value of a formula of the run-time sizes."""
         return evaluate(expr, self.around.sizes)
 
     def _compile(self, op: Op) -> Run:
@@ -248,7 +249,7 @@ class Tile:
         return lambda: None
 
     def _active(self, active: Active, most: int) -> int:
-        """How many of ``most`` elements an access touches."""
+        """Return the number of elements, of ``most``, that an access touches."""
         given = active.active if isinstance(active, MaskRegister) else active
         count = most if given is None else given if isinstance(given, int) else self.value(given)
         if not 0 <= count <= most:
@@ -261,7 +262,7 @@ class Tile:
     # --- memory --------------------------------------------------------------------------------
 
     def _elements(self, address: Address, memory: str, count: int, most: int, who: str) -> Fetch:
-        """Reads ``count`` elements of ``memory``, and makes zeros of the others up to ``most``."""
+        """Return a function that reads ``count`` elements and adds zeros up to ``most``."""
         pointers, counts = self.pointers, self.around.counts
         pointer, offset = address.pointer, self.value(address.offset)
         size, dtype = count * ITEMSIZE[memory], DTYPES[memory]
@@ -311,7 +312,7 @@ class Tile:
         return run
 
     def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
-        """Reads one element or group, and counts a broadcast."""
+        """Return a function that reads one element or group, and counts a broadcast."""
         counts, fetch = self.around.counts, self._elements(address, memory, count, group, who)
 
         def one() -> Lanes:
@@ -328,7 +329,7 @@ class Tile:
         return lambda: registers.__setitem__(dst, lanes(fetch())[places])
 
     def _writing(self, address: Address, memory: str, count: int, who: str) -> Put:
-        """Writes the first ``count`` elements that it is given, and counts a store."""
+        """Return a function that writes the first ``count`` of its elements, and counts a store."""
         pointers, counts = self.pointers, self.around.counts
         pointer, offset = address.pointer, self.value(address.offset)
         size = count * ITEMSIZE[memory]
@@ -407,7 +408,7 @@ class Tile:
         return run
 
     def _stack_buffer(self, op: StackBuffer) -> Run:
-        """A fresh one each time: nobody knows what a stack holds, but for zeros."""
+        """Make a new buffer each time: its content is undefined, unless it is zeroed."""
 
         def run() -> None:
             made = fresh_buffer(op.name, op.element, op.elements, zeros=op.zeros)
@@ -429,7 +430,7 @@ class Tile:
         return run
 
     def _other(self, op: MultiplyAdd) -> Fetch:
-        """The second factor: a register, a lane or group of one, or a group in memory."""
+        """Return a function for the second factor: a register, a lane or group, or memory."""
         registers, lane, depth = self.registers, op.lane, op.op.depth
         if isinstance(op.y, Address):
             who, memory = f"{self.program.name}: {op.acc.name}", op.op.y or op.acc.vector.element
@@ -489,7 +490,9 @@ class Tile:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
         half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
-        turn = 1 if isinstance(op, Interleave) else 0  # a block of each in turn, or all of x first
+        turn = (
+            1 if isinstance(op, Interleave) else 0
+        )  # blocks of x and y in turn, or all of x first
         places = np.stack([half, half + lanes], axis=turn).ravel()
         return lambda: registers.__setitem__(
             dst, np.concatenate((registers[x], registers[y]))[places]

@@ -1,8 +1,8 @@
-"""Accesses to memory: of one type as another, and of fewer lanes than a vector has.
+"""Make accesses to memory legal: other element types, and fewer lanes than a vector has.
 
-Elements of another type are converted by the access, or by what follows it. A number of lanes that
-the vector cannot load or store alone goes by way of the stack: ``legal`` puts these ways
-into finished tiles, so that a program says all that its C does.
+Elements of another type are converted by the access, or by operations after it. A number of lanes
+that the vector cannot load or store alone goes through a buffer on the stack. ``legal`` adds these
+copies to finished tiles, so that a program shows everything its C does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .values import Active, Address, Register
 
 
 def bits_of(type_: str) -> str:
-    """The integers as which an element's bits are moved: itself, or unsigned for floating point."""
+    """Return the type that moves an element's bits: integers themselves, unsigned for others."""
     return type_ if is_integer(type_) else f"u{8 * ELEMENTS[type_].itemsize}"
 
 
@@ -45,10 +45,10 @@ def read(
     *,
     loose: bool = False,
 ) -> Iterator[Op]:
-    """``dst`` from elements of type ``memory``, by the access itself or by what follows it.
+    """Yield the operations that set ``dst`` from elements of type ``memory``.
 
-    Integers of the other sign are flipped where the vector does so, or else converted.
-    ``loose`` is that of ``Load``.
+    The load itself converts if the vector can; otherwise operations after it do. This includes
+    integers of the other sign. ``loose`` is that of ``Load``.
     """
     vector = dst.vector
     loose = loose and active is not None
@@ -66,7 +66,7 @@ def read(
 
 
 def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:
-    """Elements of type ``memory`` as the emitter's floating-point type, or that of its integers."""
+    """Return elements of type ``memory`` as the emitter's floating-point or integer type."""
     element = emitter.builder.whole if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads
     register = emitter.fresh(
@@ -81,7 +81,7 @@ def load(emitter: Emitter, address: Address, active: Active, memory: str, name: 
 def store(
     emitter: Emitter, value: Argument, element: str, address: Address, active: Active, memory: str
 ) -> None:
-    """``value``, of type ``element``, as elements of type ``memory``."""
+    """Store ``value``, of type ``element``, as elements of type ``memory``."""
     if element == memory:
         emitter.add(Store(address, emitter.register(value), active))
         return
@@ -94,24 +94,24 @@ def store(
     emitter.add(Store(address, emitter.register(lanes), active, plain))
 
 
-# --- by way of the stack ---------------------------------------------------------------
+# --- through the stack -----------------------------------------------------------------
 
 
 def legal(tile: TileProgram, target: Target) -> TileProgram:
-    """``tile`` in which each load and store is one that its vector has."""
+    """Return ``tile`` with only loads and stores that its vectors have."""
     ways = _Ways("" if target.mode is None else target.mode.copy)
     return replace(tile, body=tuple(ways.legal(tile.body)), end=tuple(ways.legal(tile.end)))
 
 
 @dataclass
 class _Ways:
-    """The ways by the stack: ``by`` is what copies, ``taken`` are the names of buffers there."""
+    """Copies through the stack, by function ``by``; ``taken`` are names of buffers in use."""
 
     by: str
     taken: set[str] = field(default_factory=set)
 
     def legal(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """``ops`` and the ways that they need."""
+        """Yield ``ops`` with the copies that they need."""
         for op in ops:
             if isinstance(op, Load) and not reachable(op):
                 buffer = _buffer(op, op.dst, self.taken, zeros=True)
@@ -128,18 +128,18 @@ class _Ways:
 
 
 def streams(op: Store) -> bool:
-    """Whether it may go past the caches: all lanes, as the elements that they are."""
+    """True if a store may bypass the caches: it stores all lanes, without conversion."""
     plain = op.active is None and not (op.memory or op.group)
     return plain and bool(op.src.vector.stream)
 
 
 def reachable(op: Load | Store) -> bool:
-    """Whether the vector loads or stores just these lanes, and no others."""
+    """True if the vector can load or store exactly these lanes."""
     return op.active is None or bool(op.spelling)
 
 
 def _buffer(op: Load | Store, register: Register, taken: set[str], *, zeros: bool) -> StackBuffer:
-    """A buffer on the stack for all elements of a register, with a name of its own."""
+    """Return a new stack buffer, with a unique name, for all elements of a register."""
     first = f"{register.name}_part"
     names = chain((first,), (f"{first}{again}" for again in count(2)))
     name = next(name for name in names if name not in taken)

@@ -1,4 +1,4 @@
-"""The vector registers of a tile program that are alive at once, and how many may be."""
+"""Count the vector registers of a tile program that are alive at once, and check their limit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .ops import (
 )
 from .values import MaskRegister, Register
 
-#: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.
+#: Number of values in a tile's ``end`` that may be spilled to memory, besides those in registers.
 SPILLED = 24
 
 
 class Step(NamedTuple):
-    """The vector registers that an operation reads and writes, masks among them; or a loop."""
+    """The vector registers that an operation reads and writes, masks included, or a loop's body."""
 
     reads: Collection[str]
     writes: Collection[str]
@@ -32,12 +32,12 @@ class Step(NamedTuple):
 
 
 def steps_of(ops: Sequence[Op]) -> list[Step]:
-    """What operations do to registers, unchecked."""
+    """Return the steps of operations, unchecked."""
     return [step_of(op) for op in ops]
 
 
 def step_of(op: Op) -> Step:
-    """What one operation does to registers."""
+    """Return the step of one operation."""
     if isinstance(op, Loop):
         body = steps_of(op.body)
         return Step(from_before(body), (), body)
@@ -45,7 +45,7 @@ def step_of(op: Op) -> Step:
 
 
 def step(op: Op, taken: Sequence[Register], made: Sequence[Register]) -> Step:
-    """What an operation does that reads registers ``taken``, and writes registers ``made``."""
+    """Return the step of an operation that reads registers ``taken`` and writes ``made``."""
     read = [register.name for register in taken]
     written = [register.name for register in made]
     if isinstance(op, MakeMask):
@@ -56,7 +56,10 @@ def step(op: Op, taken: Sequence[Register], made: Sequence[Register]) -> Step:
 
 
 def from_before(steps: Sequence[Step]) -> set[str]:
-    """The registers that a loop's body reads and does not define: they live in all its trips."""
+    """Return the registers that a loop's body reads but does not define.
+
+    They live in all its trips.
+    """
     needed, defined = set[str](), set[str]()
     for step in steps:
         needed.update(name for name in step.reads if name not in defined)
@@ -65,7 +68,7 @@ def from_before(steps: Sequence[Step]) -> set[str]:
 
 
 def _in_register(mask: MaskRegister) -> list[str]:
-    """The vector register that holds a mask, where it is one."""
+    """Return the vector register that holds a mask, if it occupies one."""
     kind = mask.vector.mask
     return [f"mask {mask.name}"] if kind is not None and kind.registers else []
 
@@ -73,9 +76,9 @@ def _in_register(mask: MaskRegister) -> list[str]:
 def verify_alive(
     tile: TileProgram, target: Target, body: Sequence[Step], end: Sequence[Step], aliased: int
 ) -> None:
-    """PlanError if more vector registers are alive at once than there are, or may be spilled.
+    """Raise PlanError if more vector registers are alive at once than exist, or may be spilled.
 
-    ``aliased`` vectors are taken up by matrices while products are summed.
+    ``aliased`` is the number of vectors that matrices occupy while products are summed.
     """
     for kind, taken in _kinds(tile, target):
         live = set[str]()
@@ -95,21 +98,22 @@ def verify_alive(
 
 
 def live_registers(tile: TileProgram, target: Target) -> int:
-    """The most vector registers alive while products are summed, masks in registers included."""
+    """Return the most vector registers alive while products are summed, masks included."""
     (_, taken), *_ = _kinds(tile, target)
     live = set[str]()
     _alive(steps_of(tile.end), live, taken)
     return _alive(steps_of(tile.body), live, taken)
 
 
-#: How many registers values of these names take.
+#: A function from names of values to the number of registers that they occupy.
 Taken = Callable[[Collection[str]], int]
 
 
 def _kinds(tile: TileProgram, target: Target) -> Iterator[tuple[str, Taken]]:
-    """The files of registers, those of vectors first, and what values take of each.
+    """Yield the register files, vectors first, each with the registers that values occupy.
 
-    It is one for each value but where vectors are groups of registers, or scalars lie apart.
+    Each value occupies one register, unless vectors are groups of registers or scalars have
+    registers of their own.
     """
     if not target.scalars_apart and all(vector.registers == 1 for vector in target.vectors):
         yield "vector", len
@@ -129,7 +133,10 @@ def _kinds(tile: TileProgram, target: Target) -> Iterator[tuple[str, Taken]]:
 def _alive(
     steps: Sequence[Step], live: set[str], taken: Taken, literals: Collection[str] = ()
 ) -> int:
-    """The most alive at once; ``live`` is changed from the set after ``steps`` to that before."""
+    """Return the most registers alive at once.
+
+    ``live`` is changed from the set after ``steps`` to the set before them.
+    """
     most = 0
     for step in reversed(steps):
         if step.body:
@@ -147,16 +154,16 @@ def _alive(
 
 
 def _literals(tile: TileProgram) -> set[str]:
-    """Registers of constants, which compilers read from memory where they are used."""
+    """Return registers of constants: compilers may read those from memory at each use."""
     splats = (op for op in walk(tile.body + tile.end) if isinstance(op, Splat))
     return {op.dst.name for op in splats if isinstance(op.source, (int, float))}
 
 
 def _limit(tile: TileProgram, target: Target) -> int:
-    """How many may be alive in the end, where a spill costs a few cycles once for each tile.
+    """Return the number of registers that may be alive in the end, where a spill costs little.
 
-    What an epilogue reads of an operand and rows or columns share may fill all registers, for
-    each operand but the first.
+    A spill there costs a few cycles per tile. The values of each further operand that rows or
+    columns share may fill all registers once more.
     """
     used = pointers_used(walk(tile.end))
     inputs = sum(p.role == "in" and p.name in used for p in tile.parameters)

@@ -1,6 +1,6 @@
-"""What a program does, counted: formulas of the run-time sizes, from its loops and operations.
+"""Count the work of a program: formulas of the run-time sizes, from its loops and operations.
 
-They equal what the interpreter counts while it runs; a test compares the two.
+The interpreter counts the same while it runs. A test compares the two.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .nest import Bind, BlockLoop, Call, NestNode, Pack, Program, When, WhenSame
 from .nodes import inside, walk
 from .ops import Loop, Op, StackBuffer, TileProgram
 
-#: Formulas with more of them are not rewritten: it would take long, and they stay long.
+#: Number of remainders above which a formula is not rewritten: that is slow and rarely shortens it.
 MOST_REMAINDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """Operations and bytes of one call. The bytes are those of elements touched in memory."""
+    """Operations and bytes of one call. Bytes are those of elements it touches in memory."""
 
     loads: Expr = ZERO
     broadcasts: Expr = ZERO
@@ -40,40 +40,40 @@ class Formulas:
         return Formulas(*(one + two for one, two in pairs))
 
     def times(self, trips: Expr) -> Formulas:
-        """The formulas of ``trips`` repetitions."""
+        """Return the formulas of ``trips`` repetitions."""
         return Formulas(*(getattr(self, f.name) * trips for f in fields(self)))
 
     def given(self, count: Expr) -> Formulas:
-        """The formulas where ``count`` is positive, else 0."""
+        """Return the formulas if ``count`` is positive, else 0."""
         return Formulas(*(_given(getattr(self, f.name), count) for f in fields(self)))
 
     def summed(self, counter: str, first: int, trips: Expr) -> Formulas:
-        """The formulas of a loop whose body depends on its counter."""
+        """Return the formulas of a loop whose body depends on its counter."""
         steps = (symbol(counter), first, trips - 1)
         return Formulas(*(sympy.summation(getattr(self, f.name), steps) for f in fields(self)))
 
     def expanded(self) -> Formulas:
-        """With equal terms collected."""
+        """Return the formulas with equal terms collected."""
         return Formulas(*(_shortest(getattr(self, f.name)) for f in fields(self)))
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
-        """What the formulas depend on."""
+        """The symbols on which the formulas depend."""
         return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
 
 
 def is_counted(program: Program) -> bool:
-    """Whether there are formulas: not where the call computes how large blocks are.
+    """True if formulas exist: the call does not compute the sizes of blocks.
 
-    Sums over such blocks have no formula that says more than the nest does.
+    A sum over such blocks has no formula that is simpler than the nest.
     """
     return not any(isinstance(node, Bind) for node in walk(program.nest))
 
 
 def formulas(program: Program, *, same: bool = False) -> Formulas:
-    """What one call of ``program`` does; ``same``: where operands may be one array, they are.
+    """Return the work of one call of ``program``; PlanError for a program that is not counted.
 
-    PlanError for a program that is not counted.
+    With ``same``, operands that may be one array are one.
     """
     _check_counted(program)
     tiles = {tile.name: tile_formulas(tile) for tile in program.tiles}
@@ -86,12 +86,12 @@ def _check_counted(program: Program) -> None:
 
 
 def tile_formulas(tile: TileProgram) -> Formulas:
-    """What one call of ``tile`` does."""
+    """Return the work of one call of a tile program."""
     return _ops(tile.body + tile.end).expanded()
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
-    """How often each tile program is called; PlanError for a program that is not counted."""
+    """Return the calls of each tile program; PlanError for a program that is not counted."""
     _check_counted(program)
     found: dict[str, Expr] = {}
     for tile in program.tiles:
@@ -104,16 +104,16 @@ def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one call of known sizes does, in numbers, and how often it calls each tile program."""
+    """The work of one call of known sizes, and the number of calls of each tile program."""
 
     formulas: Formulas
     calls: Mapping[str, int]
 
 
 def counted(program: Program, sizes: Mapping[str, int]) -> Counted:
-    """Numbers for given sizes of the call, whatever loops and blocks there are.
+    """Return the work of a call with given sizes, for any loops and blocks.
 
-    Where operands may be one array, they are not.
+    Operands that may be one array are taken as different arrays.
     """
     counter = _Counter({tile.name: tile_formulas(tile) for tile in program.tiles})
     counter.through(program.nest, sizes, 1)
@@ -129,7 +129,7 @@ def counted(program: Program, sizes: Mapping[str, int]) -> Counted:
 
 @dataclass(slots=True)
 class _Counter:
-    """Goes through a nest in numbers; calls of one tile that do the same are counted together."""
+    """Walks a nest with known sizes. Calls of one tile with the same work are counted together."""
 
     tiles: Mapping[str, Formulas]
     found: dict[tuple[str, tuple[int, ...]], tuple[int, dict[str, int]]] = field(
@@ -177,7 +177,7 @@ class _Counter:
             self.through(loop.body, {**sizes, loop.counter: i}, times)
 
     def _depends(self, nodes: Sequence[NestNode], counter: str) -> bool:
-        """Whether what is done within a loop is not the same in each trip."""
+        """True if trips of a loop differ in their work."""
         deciding: set[str] = set()
         for node in walk(tuple(nodes)):
             match node:
@@ -194,7 +194,7 @@ class _Counter:
 
 
 def _shortest(expr: Expr) -> Expr:
-    """``expr`` expanded, as it is or with ``x % n`` written ``x - x / n * n``."""
+    """Return ``expr`` expanded, as it is or with ``x % n`` written as ``x - x / n * n``."""
     expanded = sympy.expand(expr)
     remainders = expanded.atoms(Remainder)
     if len(remainders) > MOST_REMAINDERS:
@@ -204,7 +204,7 @@ def _shortest(expr: Expr) -> Expr:
 
 
 def _given(expr: Expr, count: Expr) -> Expr:
-    """``expr`` times 1 or 0; a term that is 0 with ``count`` needs no factor."""
+    """Return ``expr`` times 1 or 0; a term that is 0 with ``count`` needs no factor."""
     if expr == 0:
         return expr
     indicator = positive(count)
@@ -253,7 +253,7 @@ def _ops(ops: Sequence[Op]) -> Formulas:
 
 
 def _op(op: Op) -> Iterator[Formulas]:
-    """What an operation counts as, and what it touches, as elements are in memory."""
+    """Yield the counts of an operation, and of its accesses with their bytes in memory."""
     if op.counts is not None:
         yield Formulas(**{op.counts: ONE})
     for access in op.accesses():

@@ -1,4 +1,4 @@
-"""What tile programs read and write: definitions, uses, and registers alive."""
+"""Find the registers, addresses and sizes of operations; remove operations without effect."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from .ops import (
 )
 from .values import Address, MatrixRegister, Register
 
-# --- what one operation does -------------------------------------------------------------------
+# --- one operation -----------------------------------------------------------------------------
 
-#: The registers that an operation reads, and those that it writes.
+#: Functions that return the registers an operation reads, and those it writes.
 reads, writes = finder(Register, READING), finder(Register, WRITING)
-#: The matrix registers of an operation, the one that it writes first.
+#: Function that returns the matrix registers of an operation, the written one first.
 matrices_of = finder(MatrixRegister, EVERY_ROLE)
-#: Where an operation reads or writes memory, or hints that it will be read.
+#: Function that returns the addresses an operation reads, writes or prefetches.
 addresses = finder(Address, EVERY_ROLE)
 _written = finder(Address, WRITING)
 _expressions: Callable[[Op], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
-#: Pointers that are made, moved or hidden, and those that are only read.
+#: Functions that return the pointers an operation makes, moves or hides, and those it only reads.
 _placed = finder(Space.POINTER, WRITING)
 _pointed = finder(Space.POINTER, frozenset((Role.READS,)))
 
 
 def _computes(op: Op) -> bool:
-    """Whether it makes a value: what does not stands beside computations."""
+    """True if an operation makes a value; hints and notes, for example, make none."""
     return bool(writes(op) or _written(op) or matrices_of(op))
 
 
 def pointers_used(ops: Iterable[Op]) -> set[str]:
-    """The pointers through which memory is accessed, and what they are made of."""
+    """Return the pointers through which memory is accessed, and those that they are made of."""
     return {pointer for op in ops for pointer in _pointed(op)}
 
 
 def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
-    """The run-time sizes that operations depend on, in ``order``."""
+    """Return the run-time sizes that operations depend on, in ``order``."""
     found = (expr for op in ops for expr in _expressions(op) if not expr.is_Integer)
     used = frozenset[str]().union(*map(slots, found))
     return [slot for slot in order if slot in used]
@@ -69,7 +69,7 @@ def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
 
 
 def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op, ...]:
-    """``ops`` without the masks that neither they nor ``others`` use."""
+    """Return ``ops`` without masks that neither they nor ``others`` use."""
     used = {mask.name for op in (*walk((*ops, *others)),) if (mask := op.masked_by)}
 
     def needed(op: Op) -> Op | None:
@@ -79,7 +79,7 @@ def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op
 
 
 def masks_once(ops: Sequence[Op], made: frozenset[str] = frozenset()) -> tuple[Op, ...]:
-    """``ops`` without masks that those before them, or around them, have ``made``."""
+    """Return ``ops`` without masks that are already ``made`` before or around them."""
     kept: list[Op] = []
     for op in ops:
         if isinstance(op, MakeMask):
@@ -91,7 +91,7 @@ def masks_once(ops: Sequence[Op], made: frozenset[str] = frozenset()) -> tuple[O
 
 
 def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """``ops`` without the notes behind which nothing stands that they could speak of."""
+    """Return ``ops`` without notes that no operation follows."""
     kept: list[Op] = []
     for op in reversed(ops):
         if isinstance(op, Note) and (not kept or isinstance(kept[-1], Note)):
@@ -101,9 +101,9 @@ def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
-    """``ops`` (straight-line) without those whose result nobody needs.
+    """Return straight-line ``ops`` without those whose results are not needed.
 
-    What fills a matrix stays.
+    Operations that fill a matrix stay.
     """
     wanted = {register.name for register in needed}
     kept: list[Op] = []
@@ -116,10 +116,11 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
 
 
 def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
-    """A tile's ``parts`` without what reaches no result: neither memory of the caller nor a matrix.
+    """Return a tile's ``parts`` without operations that reach no result.
 
-    Values that nothing reads go, what they are made of, loops of nothing else, and the pointers
-    and stack buffers that are then left. What updates a register in place does not read it.
+    Results are memory of the caller, and matrices. Values that nothing reads are removed, with the
+    values they are made of, and loops, pointers and stack buffers that are then unused. An
+    operation that updates a register in place does not count as reading it.
     """
     reached = _Reached([op for part in parts for op in walk(part)])
     kept = tuple(tuple(reached.kept(part)) for part in parts)
@@ -132,7 +133,7 @@ def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
 
 
 class _Reached:
-    """The operations from whose values results are made."""
+    """Finds the operations that contribute to a result, directly or through other operations."""
 
     def __init__(self, every: Sequence[Op]) -> None:
         buffers = {op.name for op in every if isinstance(op, StackBuffer)}
@@ -160,7 +161,7 @@ class _Reached:
                 left += makers.get(name, [])
 
     def _made(self, op: Op) -> list[str]:
-        """What ``op`` makes that is no result: registers, and what a stack buffer holds."""
+        """Return the intermediate results of ``op``: registers, and stack buffers it fills."""
         if matrices_of(op) and not writes(op):
             return []
         buffers = [self._buffers.get(address.pointer) for address in _written(op)]
@@ -171,7 +172,7 @@ class _Reached:
         return [*(register.name for register in reads(op)), *buffers]
 
     def kept(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Those of ``ops`` that are needed, and what stands beside them."""
+        """Yield those of ``ops`` that are needed, with the hints and notes that accompany them."""
         return rewritten(ops, self._if_needed)
 
     def _if_needed(self, op: Op) -> Op | None:
@@ -185,7 +186,7 @@ class _Reached:
 
 
 def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
-    """``ops`` without pointers and stack buffers that are not among ``used``."""
+    """Yield ``ops`` without pointers and stack buffers that are not among ``used``."""
 
     def needed(op: Op) -> Op | None:
         placed = _placed(op)
@@ -195,7 +196,7 @@ def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
 
 
 def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
-    """``ops`` where a constant number of lanes is stored without a mask, if the vector can."""
+    """Yield ``ops`` with masked stores of a constant number of lanes unmasked, if possible."""
 
     def stored(op: Op) -> Op:
         if not isinstance(op, Store) or op.masked_by is None:

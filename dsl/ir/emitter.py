@@ -1,4 +1,4 @@
-"""Programs of elementary operations, written step by step as operations on registers."""
+"""Write programs of elementary operations as operations on registers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .ops import (
 )
 from .values import Register
 
-#: Operations whose second argument is a constant of the instruction.
+#: Shifts: their second argument is a constant in the instruction.
 _SHIFTS = ("shl", "shr", "ushr")
 
 
 class Emitter:
     """A builder whose values are registers of ``lanes`` lanes.
 
-    What is built is emitted in order: operations given as they are, and the steps that were
-    built since; a value that is used again is computed once.
+    Operations are emitted in order: those that were given, and the steps that were built since. A
+    value that is used again is computed once.
 
-    Names are decided here, by the stage that a value is built in, and the part of it: the last
-    value of either is called after it alone, those on the way to it are numbered, and literals are
-    called after what uses them first. ``prefix`` stands before what belongs to no stage's subject,
-    where several emitters write one tile. ``real`` and ``whole`` are those of the builder.
+    Registers are named after the stage in which a value is built, and the part of that stage. The
+    last value of a stage or part has its plain name; earlier ones are numbered. Literals are named
+    after their first use. ``prefix`` begins the names of values that belong to several results, if
+    several emitters write one tile. ``real`` and ``whole`` are those of the builder.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Emitter:
         self._vectors: dict[str, Vector] = {}
 
     def stage(self, name: str, subject: str = "", note: str = "", family: str = "") -> None:
-        """Begin a stage: its values are called ``subject_name``, its literals ``family_const0``...
+        """Begin a stage: its values are called ``subject_name``, its literals ``family_const0``.
 
-        ``note`` is the comment before its first operation, "" for none. Without a subject the
-        values belong to several results. The family is the name, unless it is given.
+        ``note`` is the comment before its first operation, "" for none. Without a subject, the
+        values belong to several results. The family is the name by default.
         """
         self._flush(end=True)
         self._stage = f"{subject}_{name}" if subject else f"{self.prefix}{name}"
@@ -63,7 +63,7 @@ class Emitter:
 
     @contextmanager
     def aside(self, name: str, family: str) -> Iterator[None]:
-        """Values called after ``name``, literals after ``family``; then the stage goes on."""
+        """Name values after ``name`` and literals after ``family`` within the block."""
         self._flush()
         before = self._stage, self._family
         self._stage, self._family = f"{self.prefix}{name}", family
@@ -72,29 +72,29 @@ class Emitter:
         self._stage, self._family = before
 
     def vector(self, element: str) -> Vector:
-        """The vector that holds a value of ``element``; a comparison's of f64 is f64's own."""
+        """Return the vector that holds a value of ``element``; comparisons of f64 use f64's own."""
         if element not in self._vectors:
             held = "f64" if element == "m64" else element
             self._vectors[element] = self.target.holding(held, self.lanes)
         return self._vectors[element]
 
     def fresh(self, name: str, element: str) -> Register:
-        """A register for something that is not computed."""
+        """Return a register for a value that is not computed."""
         return Register(f"{self.prefix}{name}", self.vector(element))
 
     def unnamed(self, element: str) -> Register:
-        """A register with a name of its own."""
+        """Return a new register with a generated, unique name."""
         self._unnamed += 1
         return self.fresh(f"x{self._unnamed}", element)
 
     def take(self, register: Register) -> Value:
-        """A register that is defined elsewhere, as a value."""
+        """Return a register that is defined elsewhere, as a value."""
         value = self.builder.input(register.vector.element)
         self._registers[value] = register
         return value
 
     def add(self, *ops: Op) -> None:
-        """Operations that stand before what is built from now on."""
+        """Add operations before all steps that are built from now on."""
         self._flush()
         if ops:
             self._say()
@@ -107,7 +107,7 @@ class Emitter:
         return self.take(register)
 
     def spread(self, single: Register, name: str) -> Value:
-        """One element, known by its register, in all lanes."""
+        """Return one element, given by its register, in all lanes."""
         if self.lanes == 1:
             return self.take(single)
         register = self.fresh(name, single.vector.element)
@@ -115,19 +115,19 @@ class Emitter:
         return self.take(register)
 
     def register(self, value: Argument) -> Register:
-        """Where ``value`` is."""
+        """Return the register of ``value``."""
         steps = self.builder.steps
         self._flush(end=bool(steps) and steps[-1].dst == value)
         return self._argument(value)
 
     def emit(self) -> Iterator[Op]:
-        """All that was added and built since the last time."""
+        """Yield all operations that were added and built since the last call."""
         self._flush(end=True)
         ops, self._ops = self._ops, []
         yield from ops
 
     def _flush(self, *, end: bool = False) -> None:
-        """Write what was built since; ``end``: with its last value the stage is complete."""
+        """Write the steps built since the last call; with ``end``, the last one ends the stage."""
         steps = self.builder.steps[self._emitted :]
         self._emitted = len(self.builder.steps)
         ends = {step.part: step.dst for step in steps if step.part}
@@ -139,13 +139,13 @@ class Emitter:
             self._step(step, name)
 
     def _say(self) -> None:
-        """The stage's comment, once."""
+        """Write the stage's comment, once."""
         if self._note:
             self._ops.append(Note(self._note))
         self._note = ""
 
     def _name(self, part: str, *, last: bool) -> str:
-        """The next name of the stage, or of a part of it."""
+        """Return the next name of the stage, or of a part of it."""
         whole = f"{self._stage}_{part}" if part else self._stage
         numbers = self._numbers.setdefault(whole, count(1))
         alone = last and self._family and whole not in self._taken

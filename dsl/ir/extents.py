@@ -1,6 +1,6 @@
-"""How many elements an operand has, and which of them a tile's pointers reach, as far as is known.
+"""Compute the number of elements of an operand, and the elements that a tile's pointers reach.
 
-What depends on sizes known only at the call is None.
+Numbers that depend on sizes known only at the call are None.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .ops import Advance, Loop, Op
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a pointer may point: from ``low`` to ``high`` elements behind ``base``; None: unknown.
+    """Possible targets of a pointer: ``low`` to ``high`` elements after ``base``, None if unknown.
 
-    ``each``: behind the first element of one matrix of a batch, which is found by an offset or an
-    address. ``table``: of pointers in place of elements.
+    ``each``: ``base`` is the first element of one matrix of a batch, found by an offset or an
+    address. ``table``: ``base`` holds pointers instead of elements.
     """
 
     base: str
@@ -36,23 +36,23 @@ class Pointer:
     table: bool = False
 
     def moved(self, least: int | None, most: int | None) -> Pointer:
-        """Moved by ``least`` to ``most`` elements; None: by a number that only the call knows."""
+        """Return the pointer moved by ``least`` to ``most`` elements; None is an unknown number."""
         if self.low is None or self.high is None or least is None or most is None:
             return replace(self, low=None, high=None)
         return replace(self, low=self.low + least, high=self.high + most)
 
 
-#: Of each parameter, and (True) of each one's matrix of a batch: the elements that are touched,
-#: from the first to the one behind the last.
+#: Elements that are touched, from the first to the one after the last. The key is a parameter, and
+#: True if the elements count from one matrix of its batch.
 Reach: TypeAlias = dict[tuple[str, bool], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a tile touches, as far as it is known.
+    """The elements that a tile touches, as far as they are known.
 
-    ``written`` are the stretches of elements that it writes behind each parameter, each from its
-    first element to the one behind its last; not those of a loop that moves its pointers.
+    ``written`` are the stretches of elements that it writes, by parameter. Each is the first
+    element and the one after the last. Writes in a loop that moves its pointers are not included.
     """
 
     reach: Reach
@@ -60,7 +60,7 @@ class Touched:
 
 
 def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:
-    """By how much operations advance pointers; None: only the call knows."""
+    """Return the elements by which operations advance pointers; None if only the call knows."""
     found: dict[str, int | None] = {}
     for op in ops:
         if isinstance(op, Advance):
@@ -77,14 +77,14 @@ def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:
 
 
 def between(pointer: Pointer, step: int | None, last: int | None) -> Pointer:
-    """A pointer where any trip begins, from the first to the ``last``."""
+    """Return a pointer at the beginning of any trip of a loop, from the first to the ``last``."""
     if step is None or last is None:
         return pointer.moved(0, 0) if step == 0 else pointer.moved(None, None)
     return pointer.moved(min(0, step * last), max(0, step * last))
 
 
 def behind(pointer: Pointer, step: int | None, trips: int | None) -> Pointer:
-    """A pointer behind all trips."""
+    """Return a pointer after all trips of a loop."""
     whole = None if step is None or trips is None else step * trips
     return pointer.moved(whole, whole)
 
@@ -94,10 +94,11 @@ def behind(pointer: Pointer, step: int | None, trips: int | None) -> Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An operand or buffer where a node stands.
+    """An operand or buffer, as a node of the nest sees it.
 
-    ``whole`` are its elements, all matrices of a batch included, ``each`` those of one matrix;
-    None: only the call knows. ``batch`` says how one of ``count`` matrices is found, "" alone.
+    - ``whole``: its number of elements, with all matrices of a batch; None if only the call knows.
+    - ``each``: elements of one matrix of the batch.
+    - ``batch``: the way to find one of ``count`` matrices, "" if there is only one.
     """
 
     element: str
@@ -112,7 +113,7 @@ _BATCHES = {"strided": "strided", "flat": "offsets", "sequence": "addresses"}
 
 
 def held(parameter: ArrayParameter, packed: int | None) -> Held:
-    """What a kernel is given; ``packed`` are the bytes of one matrix."""
+    """Return the operand for a parameter; ``packed`` is the bytes of one packed matrix, or None."""
     count, element = _known(parameter.count), parameter.element
     batch = _BATCHES.get(parameter.kind, "")
     if packed is not None:
@@ -142,7 +143,7 @@ def _known(size: Size | None) -> int | None:
 
 
 def _matrix(lines: int | None, line: int | None, leading: int | None) -> int | None:
-    """From the first element to the last."""
+    """Return the elements from the first of a matrix to its last."""
     if 0 in (lines, line):
         return 0
     if lines is None or line is None or (leading is None and lines != 1):
@@ -153,7 +154,7 @@ def _matrix(lines: int | None, line: int | None, leading: int | None) -> int | N
 def _batched(
     parameter: ArrayParameter, each: int | None, lines: int | None, leading: int | None
 ) -> int | None:
-    """From the first element of the first matrix to the last of the last."""
+    """Return the elements from the first of the first matrix to the last of the last."""
     count, offsets = _known(parameter.count), parameter.static_offsets
     if each is None or count == 0:
         return each

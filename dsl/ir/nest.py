@@ -1,6 +1,6 @@
-"""The nest of loops over blocks around calls of tile programs: a kernel as a whole.
+"""The nodes of a nest: loops over blocks around calls of tile programs. A nest is a whole kernel.
 
-As operations do, nodes say of each field what they do with it (``nodes.py``).
+As in operations, the annotation of a field says what the node does with it (``nodes.py``).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,10 +32,10 @@ from .ops import Parameter, Store, TileProgram
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What an operand or a buffer is called in the nest.
+    """The name of an operand or a buffer in the nest.
 
-    A kernel may have several products: ``product`` says whose B, and whose sums, it is. ``matrix``:
-    the one of a batch that a ``SelectBatch`` around it chose.
+    A kernel may have several products: ``product`` is the number of the one to which a B or its
+    sums belong. ``matrix`` is true for the matrix that a surrounding ``SelectBatch`` chose.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Name:
     matrix: bool = False
 
     def __str__(self) -> str:
-        """What C calls it: ``b2_packed`` is the ``b_packed`` of the second product."""
+        """Return the name in C: ``b2_packed`` is the ``b_packed`` of the second product."""
         head, mark, tail = self.text.partition("_")
         number = str(self.product + 1) if self.product else ""
         return f"{head}{number}{mark}{tail}{'_i' if self.matrix else ''}"
@@ -51,9 +51,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """``operand + offset``, or the number ``offset`` when there is no operand.
+    """``operand + offset``, or the number ``offset`` if there is no operand.
 
-    ``cast``: the elements are of another type there, that of the parameter.
+    With ``cast``, the elements have another type than the parameter.
     """
 
     operand: Reads[Name | None]
@@ -62,13 +62,13 @@ class Argument:
 
     @property
     def symbol(self) -> str:
-        """What C calls the operand, "" for a number."""
+        """The operand's name in C, "" for a number."""
         return "" if self.operand is None else str(self.operand)
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Node):
-    """Run a tile program; sizes and scalars follow the arguments under their own names."""
+    """Call a tile program. Sizes and scalars follow the arguments, under their own names."""
 
     kind: ClassVar[str] = "call"
     program: str
@@ -76,7 +76,7 @@ class Call(Node):
 
 
 def passed(tile: TileProgram) -> list[Parameter]:
-    """The parameters that a call has arguments for; sizes and scalars follow by their names."""
+    """Return the parameters for which a call has arguments; others are passed by name."""
     return [p for p in tile.parameters if p.role not in ("size", "scalar")]
 
 
@@ -84,8 +84,8 @@ def passed(tile: TileProgram) -> list[Parameter]:
 class BlockLoop(Node):
     """``for counter in range(first, trips)`` over blocks of a dimension.
 
-    ``parallel``: trips may run at the same time; each writes elements of C of its own. ``work`` is
-    what a trip then does, in vector multiply-adds; None where that follows from its tiles.
+    With ``parallel``, trips may run at the same time; each writes its own elements of C. ``work``
+    is then the work of a trip in vector multiply-adds, None if it follows from its tiles.
     """
 
     kind: ClassVar[str] = "block_loop"
@@ -100,7 +100,7 @@ class BlockLoop(Node):
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses.
+    """An operand and the way to find its batch element: by ``stride``, ``offsets`` or addresses.
 
     Offsets count ``stride`` elements each: 1 of a flat array, those of a matrix that is packed.
     ``written``: each product of a stack has one of its own.
@@ -114,18 +114,18 @@ class Selected:
 
     @property
     def offsets(self) -> str:
-        """What the offsets are called: every B of a kernel has those of the first."""
+        """The name of the offsets; all B of a kernel share those of the first."""
         return f"{self.name.text}_offsets"
 
     @property
     def chosen(self) -> Name:
-        """What its element is called within the body."""
+        """The name of the chosen matrix within the body."""
         return replace(self.name, matrix=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectBatch(Node):
-    """Within ``body`` the operands are those of batch element ``index``."""
+    """Within ``body``, the operands are those of batch element ``index``."""
 
     kind: ClassVar[str] = "select_batch"
     index: Sizes[Expr]
@@ -137,7 +137,7 @@ class SelectBatch(Node):
 class Pack(Node):
     """Within ``body``, ``buffer`` holds a packed block, which ``fill`` wrote.
 
-    It has room for ``elements``, on the stack, or ``scratch`` bytes into the scratch memory.
+    It has space for ``elements``: on the stack, or ``scratch`` bytes into the scratch memory.
     """
 
     kind: ClassVar[str] = "pack"
@@ -151,7 +151,7 @@ class Pack(Node):
 
 @dataclass(frozen=True, slots=True)
 class When(Node):
-    """``body`` if ``count`` is positive, else ``otherwise``."""
+    """Run ``body`` if ``count`` is positive, else ``otherwise``."""
 
     kind: ClassVar[str] = "when"
     count: Sizes[Expr]
@@ -161,7 +161,7 @@ class When(Node):
 
 @dataclass(frozen=True, slots=True)
 class Bound(Node):
-    """A size that is computed in the nest: ``value``, from sizes, counters and sizes before it."""
+    """A size that is computed in the nest, from sizes, counters and earlier sizes."""
 
     kind: ClassVar[str] = "bound"
     name: Writes[CounterName]
@@ -170,7 +170,7 @@ class Bound(Node):
 
 @dataclass(frozen=True, slots=True)
 class Bind(Node):
-    """Within ``body`` there are the sizes ``bound`` beside those of the call."""
+    """Within ``body``, the sizes ``bound`` exist besides those of the call."""
 
     kind: ClassVar[str] = "bind"
     bound: tuple[Bound, ...]
@@ -179,20 +179,20 @@ class Bind(Node):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How the registers of a matrix unit are used: rows, and bytes of a row, by their numbers."""
+    """The use of a matrix unit's registers: rows, and bytes of a row, by register number."""
 
     unit: MatrixUnit
     shapes: Sizes[tuple[tuple[Expr, int], ...]]
 
     @property
     def fixed(self) -> bool:
-        """Whether it is the same in every call."""
+        """True if the configuration is the same in every call."""
         return all(rows.is_Integer for rows, _ in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
 class Configure(Node):
-    """From here on the registers of the matrix unit are used as configuration ``index`` says."""
+    """Load configuration ``index`` of the matrix unit; it holds until the next one."""
 
     kind: ClassVar[str] = "configure"
     index: int
@@ -201,7 +201,7 @@ class Configure(Node):
 
 @dataclass(frozen=True, slots=True)
 class WhenSame(Node):
-    """``body`` if the operands ``one`` and ``other`` are one array, else ``otherwise``."""
+    """Run ``body`` if operands ``one`` and ``other`` are one array, else ``otherwise``."""
 
     kind: ClassVar[str] = "when_same"
     one: Reads[Name]
@@ -213,14 +213,14 @@ class WhenSame(Node):
 NestNode = Call | BlockLoop | Bind | SelectBatch | Pack | When | WhenSame | Configure
 
 
-#: The operands that a node is given, or asks for; its formulas; and the counter that it counts.
+#: Functions of a node that return the operands it uses, its formulas, and its loop counter.
 _operands = finder(Name, frozenset((Role.READS,)))
 _expressions: Callable[[Node], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
 counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))
 
 
 def names_used(node: NestNode) -> set[str]:
-    """What C names in a node, its bodies aside: operands, offsets, scratch, sizes and counters."""
+    """Return the names in C that a node uses, without its bodies: operands, offsets, sizes etc."""
     used = {str(name) for name in _operands(node)}
     used = used.union(*(slots(expr) for expr in _expressions(node)))
     match node:
@@ -234,7 +234,7 @@ def names_used(node: NestNode) -> set[str]:
 
 
 def defined(node: NestNode) -> dict[str, str]:
-    """The operands and buffers that a node defines for its bodies, and their element types."""
+    """Return the operands and buffers that a node defines for its bodies, by element type."""
     match node:
         case SelectBatch():
             return {str(each.chosen): each.element for each in node.selected}
@@ -244,7 +244,7 @@ def defined(node: NestNode) -> dict[str, str]:
 
 
 def chosen_inputs(node: NestNode) -> set[str]:
-    """The matrices that a node chooses from batches that are only read, as C calls them."""
+    """Return the C names of matrices that a node chooses from batches that are only read."""
     if not isinstance(node, SelectBatch):
         return set()
     return {str(each.chosen) for each in node.selected if not each.written}
@@ -253,7 +253,7 @@ def chosen_inputs(node: NestNode) -> set[str]:
 def of_batch(
     index: Expr, selected: tuple[Selected, ...], body: tuple[NestNode, ...]
 ) -> SelectBatch:
-    """``body``, whose calls take whole batches, for element ``index`` of those ``selected``."""
+    """Return ``body``, whose calls take whole batches, for element ``index`` of ``selected``."""
     chosen = {each.name: each.chosen for each in selected}
 
     def inside(node: NestNode) -> NestNode:
@@ -264,12 +264,12 @@ def of_batch(
 
 
 def operands_of(nodes: tuple[NestNode, ...]) -> set[Name]:
-    """The operands and buffers that nodes and all inside of them are given."""
+    """Return the operands and buffers that nodes and their bodies use."""
     return {name for node in walk(nodes) for name in _operands(node)}
 
 
 def renamed(nodes: tuple[NestNode, ...], change: Callable[[Name], Name]) -> tuple[NestNode, ...]:
-    """``nodes`` with other operands and buffers: the same tiles."""
+    """Return ``nodes`` with each operand and buffer replaced; the tiles they call stay."""
     return mapped(nodes, Name, change)
 
 
@@ -279,17 +279,17 @@ NO_BYTES = Integer(0)
 def repeated(
     counter: str, trips: Expr, body: Iterable[NestNode], note: str = ""
 ) -> tuple[NestNode, ...]:
-    """``body`` in a loop of so many trips; as it is where there is one."""
+    """Return ``body`` in a loop of ``trips`` trips; without a loop if there is one trip."""
     nodes = tuple(body)
     return nodes if trips == 1 else (BlockLoop(counter, trips, nodes, note=note),)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All of a kernel: the nest, the tile programs it calls by name, its scratch in bytes.
+    """A whole kernel: the nest, the tile programs that it calls by name, its scratch in bytes.
 
-    ``configurations`` are those of the matrix unit; the nest says where it changes among them, if
-    one does not do for all.
+    ``configurations`` are those of the matrix unit. The nest changes among them with ``Configure``,
+    if there are several.
     """
 
     nest: Body[tuple[NestNode, ...]]
@@ -299,17 +299,17 @@ class Program:
 
     @property
     def named(self) -> frozenset[str]:
-        """What C calls the operands and buffers that the nest takes."""
+        """Names in C of the operands and buffers that the nest uses."""
         return frozenset(str(name) for name in operands_of(self.nest))
 
     @property
     def streaming(self) -> tuple[Vector, ...]:
-        """The vectors that are stored past the caches, once for each store."""
+        """Vectors whose stores bypass the caches, once for each store."""
         return tuple(op.src.vector for op in self._past_caches())
 
     @property
     def past(self) -> Expr:
-        """Where that is positive they are; 0 where none are."""
+        """Stores bypass the caches if this number is positive; 0 if none do."""
         return next((op.past for op in self._past_caches() if op.past is not None), NO_BYTES)
 
     def _past_caches(self) -> Iterator[Store]:
@@ -317,5 +317,5 @@ class Program:
         return (op for op in stores if op.past is not None)
 
     def tile(self, name: str) -> TileProgram:
-        """The tile program called ``name``."""
+        """Return the tile program called ``name``."""
         return next(tile for tile in self.tiles if tile.name == name)

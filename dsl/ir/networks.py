@@ -1,4 +1,4 @@
-"""Networks of interleaving operations: transposition, sums, pairs of registers, rows of blocks."""
+"""Build networks of interleaving operations: transpositions, sums of lanes, rows of blocks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from .values import MatrixRegister, Register
 
 
 def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
-    """The lane sums of up to ``lanes`` registers, in the lanes of one register.
+    """Return operations that sum the lanes of registers, and the register of the sums.
 
-    A transposition whose pairs are added as soon as they are interleaved: with P registers,
-    P - 1 additions, then the remaining groups of lanes are folded onto themselves.
+    There are up to ``lanes`` registers; their sums become the lanes of one. This is a transposition
+    that adds each pair as soon as it is interleaved. P registers take P - 1 additions; then the
+    remaining groups of lanes are folded.
     """
     vector = registers[0].vector
     ops: list[Op] = []
@@ -56,12 +57,12 @@ def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
 def transpose(
     target: Target, block: Sequence[Register], lanes: int, prefix: str
 ) -> tuple[list[Op], list[Register]]:
-    """Transpose a block of ``lanes`` registers or fewer.
+    """Return operations that transpose a block of ``lanes`` registers or fewer, and the results.
 
-    Of the ``lanes`` results, the lanes of rows that ``block`` lacks hold anything. The block goes
-    by way of a matrix unit that turns what is written by rows, or through log2(lanes) rounds of
-    interleaves: where one of two rows is missing, half of their interleaving is the other row as it
-    is.
+    There are ``lanes`` results. Lanes that belong to missing rows hold any values. A matrix unit
+    that can be written by rows and read by columns transposes by itself. Otherwise log2(lanes)
+    rounds of interleaves do. If one of two rows is missing, half of their interleaving is the other
+    row unchanged.
     """
     vector, unit = block[0].vector, target.matrix
     if lanes > 1 and unit is not None and unit.transposes(vector.element):
@@ -92,9 +93,10 @@ def transpose(
 
 
 def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: bool) -> Op:
-    """A row of C from two registers of blocks that lie side by side, as ``by`` sums them.
+    """Return the operation that makes a row of C from two registers of adjacent blocks.
 
-    ``odd``: the second row of the blocks. Each register is a block, or has one in each segment.
+    ``by`` is the multiply-add that summed them. With ``odd`` it is the second row of the blocks.
+    Each register is a block, or has one in each segment.
     """
     width = by.cols // by.segments
     if by.segments > 1:
@@ -103,9 +105,9 @@ def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: b
 
 
 def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
-    """The lanes of two registers in turn: blocks are interleaved, twice as large each time.
+    """Interleave the lanes of two registers; return the first ``count`` of the two results.
 
-    Of the two that result, the first ``count``.
+    Each step interleaves blocks of twice the size.
     """
     block, x, y = 1, *pair
     steps: list[Op] = []

@@ -1,9 +1,10 @@
-"""What a node declares of its fields, and the one walk and the one map over all nodes.
+"""Declarations of nodes' fields, with one walk and one map over all nodes.
 
-Nodes are the operations of tile programs (``ops.py``) and the nodes of a nest (``nest.py``). The
-annotation of a field says what the node does with it: ``Reads[Register]``, ``Writes[Address]``,
-``Sizes[Expr]``, ``Body["tuple[Op, ...]"]``. Whoever asks for registers, addresses, names, sizes or
-bodies asks these declarations, so that a new class of nodes changes nothing here.
+Nodes are the operations of tile programs (``ops.py``) and the nodes of a nest (``nest.py``). A
+field's annotation says what the node does with it, for example ``Reads[Register]``,
+``Writes[Address]``, ``Sizes[Expr]`` or ``Body["tuple[Op, ...]"]``. Code that needs the registers,
+addresses, names, sizes or bodies of a node reads these declarations. A new class of nodes therefore
+changes nothing here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class Role(Enum):
-    """What a node does with what a field holds."""
+    """The use that a node makes of a field's value."""
 
     READS = "reads"
     WRITES = "gives a value"
@@ -43,7 +44,7 @@ EVERY_ROLE = frozenset(Role)
 
 
 class Space(Enum):
-    """What a field that is text names."""
+    """The kind of name that a text field holds."""
 
     POINTER = "a pointer of a tile program: a parameter, a stack buffer, or what was pointed"
     COUNTER = "the counter of a loop"
@@ -56,7 +57,7 @@ CounterName: TypeAlias = Annotated[str, Space.COUNTER]
 class Node:
     """An operation, or a node of a nest: a frozen dataclass that declares its fields.
 
-    ``kind`` is what templates and messages call it.
+    ``kind`` is its name in templates and messages.
     """
 
     __slots__ = ()
@@ -70,34 +71,34 @@ _DECLARED: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def declared(cls: type[Any]) -> Mapping[str, Any]:
-    """The annotations of a class's fields, by name."""
+    """Return the annotations of a class's fields, by name."""
     if cls not in _DECLARED:
         _DECLARED[cls] = {f.name: f.type for f in fields(cls)}
     return _DECLARED[cls]
 
 
 def roles_of(annotation: Any) -> frozenset[Role]:
-    """What is declared of a field that is annotated so."""
+    """Return the roles that an annotation declares."""
     said = getattr(annotation, "__metadata__", ())
     return frozenset(each for each in said if isinstance(each, Role))
 
 
 def holds(annotation: Any, what: Any) -> bool:
-    """Whether a value that is annotated so may be one of ``what``, or a tuple of some."""
+    """True if a value with this annotation may be one of ``what``, or a tuple of some."""
     if annotation is what or what in getattr(annotation, "__metadata__", ()):
         return True
     return any(holds(each, what) for each in get_args(annotation))
 
 
 def _parts(annotation: Any) -> Iterator[type[Any]]:
-    """The classes with fields of their own that such a value may be of."""
+    """Yield the dataclasses to which a value with this annotation may belong."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         yield annotation
     for each in get_args(annotation):
         yield from _parts(each)
 
 
-# --- what a node holds -------------------------------------------------------------------------
+# --- finding values in a node ------------------------------------------------------------------
 
 
 @overload
@@ -105,9 +106,9 @@ def finder(what: type[T], roles: frozenset[Role]) -> Callable[[Node], tuple[T, .
 @overload
 def finder(what: Space, roles: frozenset[Role]) -> Callable[[Node], tuple[str, ...]]: ...
 def finder(what: Any, roles: frozenset[Role]) -> Callable[[Node], tuple[Any, ...]]:
-    """A function that finds what a node itself, its bodies aside, holds of ``what``.
+    """Return a function that finds all values of kind ``what`` in a node, without its bodies.
 
-    In the order of fields, those with one of ``roles``, in the node and in its parts.
+    It looks at fields with one of ``roles``, in their order, in the node and in its parts.
     """
     known: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {}
 
@@ -123,7 +124,10 @@ def finder(what: Any, roles: frozenset[Role]) -> Callable[[Node], tuple[Any, ...
 def _getter(
     cls: type[Any], what: Any, roles: frozenset[Role], find: Callable[[Any], tuple[Any, ...]]
 ) -> Callable[[Any], tuple[Any, ...]]:
-    """``find`` for nodes or parts of one class."""
+    """Return the function that finds the values in nodes of class ``cls``.
+
+    It reads only the fields that may hold values of kind ``what``; ``find`` searches the parts.
+    """
     type_ = str if isinstance(what, Space) else what
     steps: list[tuple[str, bool, bool]] = []
     exact = True
@@ -160,7 +164,7 @@ def _getter(
 def _within(
     cls: type[Any], name: str, what: Any, roles: frozenset[Role], seen: frozenset[type[Any]]
 ) -> bool:
-    """Whether the parts that a field holds may hold ``what`` in their turn."""
+    """True if the parts that a field holds may hold ``what`` themselves."""
     for part in _parts(declared(cls)[name]):
         for inner, annotation in declared(part).items() if part not in seen else ():
             if roles & roles_of(annotation) and holds(annotation, what):
@@ -187,7 +191,7 @@ _BODIES = _Bodies()
 
 
 def walk(nodes: Iterable[N]) -> Iterator[N]:
-    """Every node, those that contain others before them."""
+    """Yield every node, each before the nodes that it contains."""
     for node in nodes:
         yield node
         for name in _BODIES[type(node)]:
@@ -195,17 +199,17 @@ def walk(nodes: Iterable[N]) -> Iterator[N]:
 
 
 def contains(node: Node) -> bool:
-    """Whether a node is one that contains others."""
+    """True if a node may contain others."""
     return bool(_BODIES[type(node)])
 
 
 def inside(node: N) -> tuple[N, ...]:
-    """The nodes of its bodies."""
+    """Return the nodes of a node's bodies."""
     return tuple(inner for name in _BODIES[type(node)] for inner in getattr(node, name))
 
 
 def within(node: N, change: Callable[[tuple[Any, ...]], Iterable[Any]]) -> N:
-    """``node`` with each of its bodies as ``change`` makes it; the same where nothing changes."""
+    """Return ``node`` with each body changed by ``change``; the same node if nothing changes."""
     changed: dict[str, Any] = {}
     for name in _BODIES[type(node)]:
         body = getattr(node, name)
@@ -216,7 +220,7 @@ def within(node: N, change: Callable[[tuple[Any, ...]], Iterable[Any]]) -> N:
 
 
 def rewritten(nodes: Iterable[N], change: Callable[[N], N | None]) -> Iterator[N]:
-    """``nodes`` with ``change`` of each, first in bodies, then around; None leaves one out."""
+    """Yield ``nodes`` changed by ``change``, inner nodes first; None removes a node."""
     for node in nodes:
         if _BODIES[type(node)]:
             after = change(within(node, lambda body: rewritten(body, change)))
@@ -230,9 +234,10 @@ def rewritten(nodes: Iterable[N], change: Callable[[N], N | None]) -> Iterator[N
 
 
 def mapped(node: T, what: type[Any] | Space, change: Callable[[Any], Any]) -> T:
-    """``node`` with ``change`` of each of ``what`` in its place: in fields, parts and bodies.
+    """Return ``node`` with ``change`` applied to each ``what`` in its fields, parts and bodies.
 
-    ``node`` may be a tuple of nodes. What does not change is the same object.
+    ``node`` may be a tuple of nodes. A node in which nothing changes is returned as the same
+    object.
     """
     after: T = _mapped(node, what, change)
     return after
@@ -258,7 +263,7 @@ _MAPPED: dict[tuple[type[Any], Any], tuple[tuple[str, bool], ...]] = {}
 
 
 def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
-    """The fields that may hold ``what``, and whether such a one is a name of that space."""
+    """Return the fields that may hold ``what``, with True for names of that space."""
     if (cls, what) not in _MAPPED:
         named = isinstance(what, Space)
         found = declared(cls).items() if is_dataclass(cls) else ()
@@ -271,7 +276,7 @@ def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def _may_hold(annotation: Any, what: Any, seen: frozenset[type[Any]]) -> bool:
-    """Whether such a value may be ``what``, or have it anywhere in it."""
+    """True if such a value may be ``what``, or contain it at any depth."""
     if holds(annotation, what):
         return True
     inner = (each for part in _parts(annotation) if part not in seen

@@ -1,10 +1,10 @@
-"""The whole language between plan and templates: tile operations, and the nest of blocks.
+"""The operations of tile programs: the language between plans and templates, besides nests.
 
-A tile program computes one register tile: operations on registers, and loops over the batch, K or
-lines. All nodes are immutable; ``kind`` is what templates dispatch on. Addresses are in elements.
-
-A field says what the operation does with it (``nodes.py``), or is a property of the operation.
-``counts`` is what it counts as beside its accesses. (Annotations are objects here, not text.)
+A tile program computes one register tile by operations on registers, and by loops over the batch,
+K, or lines of sums. All nodes are immutable. Templates choose a macro by ``kind``. Addresses count
+elements. The annotation of a field says what the operation does with it (``nodes.py``); annotations
+are objects here, not text, to be read at run time. ``counts`` is the counter of the operation
+itself; its accesses count on their own.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tilewright.isa.vector import MulAdd, Several, Vector
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
 from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
 
-#: What is counted of operations and accesses: the names of ``Formulas`` and of the interpreter.
+#: Counters of operations. ``Formulas`` and the interpreter have fields of these names.
 Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
 
 
@@ -31,24 +31,24 @@ class Access(NamedTuple):
 
 
 class Operation(Node):
-    """What an operation says of itself where it says nothing else."""
+    """Defaults of all operations."""
 
     __slots__ = ()
     counts: ClassVar[Counted | None] = None
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that it uses."""
+        """The mask that the operation uses, None for most."""
         return None
 
     def accesses(self) -> Iterator[Access]:
-        """What it touches in memory, in the order of its addresses; hints touch nothing."""
+        """Yield the accesses to memory, in the order of the addresses; hints have none."""
         return iter(())
 
 
 @dataclass(frozen=True, slots=True)
 class Point(Operation):
-    """``pointer = base + offset``, which a loop will advance; ``written``: for writing, too."""
+    """``pointer = base + offset``, which a loop advances. ``written``: it may be written too."""
 
     kind: ClassVar[str] = "point"
     pointer: Writes[PointerName]
@@ -60,7 +60,7 @@ class Point(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PointBatch(Operation):
-    """``pointer`` = element ``index`` of the batch of ``operand``, plus ``offset``."""
+    """Set ``pointer`` to element ``index`` of the batch of ``operand``, plus ``offset``."""
 
     kind: ClassVar[str] = "point_batch"
     pointer: Writes[PointerName]
@@ -83,7 +83,7 @@ class Advance(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MakeMask(Operation):
-    """Build a mask before its first use."""
+    """Make a mask, before its first use."""
 
     kind: ClassVar[str] = "make_mask"
     mask: Writes[MaskRegister]
@@ -91,7 +91,7 @@ class MakeMask(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Zero(Operation):
-    """All lanes 0."""
+    """Set all lanes to 0."""
 
     kind: ClassVar[str] = "zero"
     dst: Writes[Register]
@@ -99,11 +99,11 @@ class Zero(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Load(Operation):
-    """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
+    """Load ``active`` lanes; the others become 0.
 
-    With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
-    counts elements. What the vector cannot load alone goes by way of the stack (``access.py``).
-    ``loose``: the other lanes may hold anything, as they meet no active one and are not stored.
+    Elements in memory have type ``memory`` ("": the register's). With a ``group``, each lane holds
+    the bits of that many elements, and ``active`` counts elements. Loads that the vector lacks go
+    through the stack (``access.py``). With ``loose``, the other lanes may hold anything.
     """
 
     kind: ClassVar[str] = "load"
@@ -120,7 +120,7 @@ class Load(Operation):
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
-        """The active elements."""
+        """Yield the active elements."""
         yield Access("loads", self.element, self.count)
 
     @property
@@ -130,46 +130,47 @@ class Load(Operation):
 
     @property
     def count(self) -> Expr:
-        """How many elements it touches."""
+        """Number of elements that it reads."""
         return count_of(self.active, self.dst, self.group)
 
     @property
     def spelling(self) -> str:
-        """The vector's expression for it; "" if there is none."""
+        """The vector's expression for this load, "" if it has none."""
         lanes = alone(self.active)
         return self.dst.vector.loading(self.memory, self.group, lanes, loose=self.loose)
 
     @property
     def seen_as(self) -> str:
-        """The type as which groups are read; "" where elements are read as what they are."""
+        """The type with which groups are read, "" if elements are read as they are."""
         return self.dst.vector.seen_as(self.memory, self.group)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSeveral(Operation):
-    """Whole vectors that lie side by side in memory, by one instruction."""
+    """Load adjacent whole vectors by one instruction."""
 
     kind: ClassVar[str] = "load_several"
     dst: Writes[tuple[Register, ...]]
     address: Reads[Address]
 
     def accesses(self) -> Iterator[Access]:
-        """All their elements."""
+        """Yield all their elements."""
         vector = self.dst[0].vector
         yield Access("loads", vector.element, Integer(len(self.dst) * vector.lanes))
 
     @property
     def several(self) -> Several | None:
-        """The vector's load of so many; None if it has none."""
+        """The vector's load of so many vectors, None if it has none."""
         return next((s for s in self.dst[0].vector.several if s.count == len(self.dst)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Operation):
-    """One element into all lanes; where ``group`` elements are one factor, or repeat, all those.
+    """Broadcast one element, or a group of elements, to all lanes.
 
-    Of them ``existing`` are read and the others 0, None for all. ``memory`` is their type.
-    ``begins``: other operations add to it.
+    The ``group`` elements form one factor, or repeat until they fill the register. ``existing`` of
+    them are read (None: all), the others are 0. ``memory`` is their type. With ``begins``, other
+    operations add to the register.
     """
 
     kind: ClassVar[str] = "broadcast"
@@ -181,7 +182,7 @@ class Broadcast(Operation):
     begins: bool = False
 
     def accesses(self) -> Iterator[Access]:
-        """One factor, or what exists of it."""
+        """Yield the elements of one factor that exist."""
         count = Integer(self.group) if self.existing is None else self.existing
         yield Access("broadcasts", self.element, count)
 
@@ -192,19 +193,19 @@ class Broadcast(Operation):
 
     @property
     def spelling(self) -> str:
-        """The vector's expression for it; "" if there is none."""
+        """The vector's expression for this broadcast, "" if it has none."""
         return self.dst.vector.broadcasting(self.memory, self.group)
 
     @property
     def picked(self) -> bool:
-        """Whether it repeats elements as they are, of which multiply-adds take one."""
+        """True if it repeats elements of the vector's own type, which are multiplied by lane."""
         vector = self.dst.vector
         return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
 
 @dataclass(frozen=True, slots=True)
 class Pick(Operation):
-    """One ``lane`` of the elements of type ``memory`` that ``src`` repeats, into all lanes."""
+    """Broadcast one ``lane`` of the elements of type ``memory`` that ``src`` repeats."""
 
     kind: ClassVar[str] = "pick"
     dst: Writes[Register]
@@ -215,7 +216,7 @@ class Pick(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Splat(Operation):
-    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
+    """Set all lanes to a literal, a run-time parameter, a size, or a scalar register.
 
     Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
     readers of the C find a literal under, "" its register's name.
@@ -230,10 +231,9 @@ class Splat(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyAdd(Operation):
-    """``acc += x * y``; y is a register, a lane of one, or read from memory by the instruction.
+    """``acc += x * y``. y is a register, a lane of one, or is read from memory.
 
-    ``product`` is the register of the products, where they are added by an instruction of their own
-    and it matters which.
+    ``product`` is the register of the products, if a separate instruction adds them from there.
     """
 
     kind: ClassVar[str] = "muladd"
@@ -246,7 +246,7 @@ class MultiplyAdd(Operation):
     product: Writes[Register | None] = None
 
     def accesses(self) -> Iterator[Access]:
-        """The factor that the instruction reads from memory."""
+        """Yield the factor that the instruction reads from memory."""
         if isinstance(self.y, Address):
             element = self.op.y or self.acc.vector.element
             yield Access("broadcasts", element, Integer(self.op.depth))
@@ -254,7 +254,7 @@ class MultiplyAdd(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ZeroMatrix(Operation):
-    """All elements 0."""
+    """Set all elements to 0."""
 
     kind: ClassVar[str] = "zero_matrix"
     dst: Writes[MatrixRegister]
@@ -262,7 +262,7 @@ class ZeroMatrix(Operation):
 
 @dataclass(frozen=True, slots=True)
 class LoadMatrix(Operation):
-    """The rows of a register from memory, ``stride`` elements apart."""
+    """Load the rows of a matrix register, which are ``stride`` elements apart in memory."""
 
     kind: ClassVar[str] = "load_matrix"
     dst: Writes[MatrixRegister]
@@ -270,13 +270,13 @@ class LoadMatrix(Operation):
     stride: Sizes[Expr]
 
     def accesses(self) -> Iterator[Access]:
-        """The rows that are in use."""
+        """Yield the rows that are in use."""
         yield Access("loads", self.dst.element, self.dst.columns * self.dst.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMatrix(Operation):
-    """The rows of a register to memory, ``stride`` elements apart."""
+    """Store the rows of a matrix register, ``stride`` elements apart in memory."""
 
     kind: ClassVar[str] = "store_matrix"
     address: Writes[Address]
@@ -284,13 +284,13 @@ class StoreMatrix(Operation):
     stride: Sizes[Expr]
 
     def accesses(self) -> Iterator[Access]:
-        """The rows that are in use."""
+        """Yield the rows that are in use."""
         yield Access("stores", self.src.element, self.src.columns * self.src.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class MultiplyMatrices(Operation):
-    """``acc += y x``: a row of y for each row of acc, a row of x for each group of y's."""
+    """``acc += y x`` of matrices: y has a row per row of acc, x a row per K group of y."""
 
     kind: ClassVar[str] = "multiply_matrices"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -302,7 +302,7 @@ class MultiplyMatrices(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyBlock(Operation):
-    """``acc += y x``: of vectors, a group of y for each row of acc, one of x for each column."""
+    """``acc += y x`` of vectors: y has a group per row of acc, x a group per column."""
 
     kind: ClassVar[str] = "multiply_block"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -314,7 +314,7 @@ class MultiplyBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ReadRows(Operation):
-    """``dst`` = as many rows of ``src``, from row ``first`` on, or with ``columns`` columns."""
+    """Read rows of ``src`` from row ``first`` on into ``dst``; with ``columns``, columns."""
 
     kind: ClassVar[str] = "read_rows"
     dst: Writes[tuple[Register, ...]]
@@ -325,7 +325,7 @@ class ReadRows(Operation):
 
 @dataclass(frozen=True, slots=True)
 class WriteRow(Operation):
-    """Row ``row`` of ``dst`` = ``src``; the other rows stay as they are."""
+    """Set row ``row`` of ``dst`` to ``src``; the other rows stay."""
 
     kind: ClassVar[str] = "write_row"
     dst: Writes[MatrixRegister]
@@ -355,7 +355,7 @@ class Multiply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
+    """Take the even or odd blocks of ``block`` elements of x and y in turn."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
@@ -367,7 +367,7 @@ class Interleave(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unzip(Operation):
-    """The even or odd blocks of ``block`` elements of x, and then those of y."""
+    """Take the even or odd blocks of ``block`` elements of x, then those of y."""
 
     kind: ClassVar[str] = "unzip"
     dst: Writes[Register]
@@ -379,9 +379,9 @@ class Unzip(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unpack(Operation):
-    """``dst`` = the numbers of ``type`` in field ``index`` of the low byte of each lane.
+    """Set each lane to the number of ``type`` in field ``index`` of the lane's low byte.
 
-    They are moved ``up`` so many bits; of a ``table`` those are found that they count.
+    It is shifted left by ``up`` bits. With a ``table``, the field is an index into it.
     """
 
     kind: ClassVar[str] = "unpack"
@@ -395,13 +395,13 @@ class Unpack(Operation):
 
     @property
     def field(self) -> str:
-        """What the vector calls such fields."""
+        """The key of such fields in ``Vector.fields``."""
         return f"{self.type}<<{self.up}" if self.up else self.type
 
 
 @dataclass(frozen=True, slots=True)
 class Join(Operation):
-    """``dst`` = the bits of ``x`` and of ``y``, integers that have none in common."""
+    """Set ``dst`` to the bits of ``x`` or ``y``, integers without common bits."""
 
     kind: ClassVar[str] = "join"
     counts: ClassVar[Counted] = "elementary_operations"
@@ -412,7 +412,7 @@ class Join(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Table(Operation):
-    """``dst`` = ``numbers``, one behind the other and again from the first, until it is full."""
+    """Fill ``dst`` with ``numbers``, repeated until it is full."""
 
     kind: ClassVar[str] = "table"
     dst: Writes[Register]
@@ -421,7 +421,7 @@ class Table(Operation):
 
 @dataclass(frozen=True, slots=True)
 class SumLanes(Operation):
-    """The sum over the lanes of ``src`` into the scalar ``dst``."""
+    """Sum the lanes of ``src`` into the scalar ``dst``."""
 
     kind: ClassVar[str] = "sum_lanes"
     dst: Writes[Register]
@@ -430,7 +430,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load."""
+    """Store ``active`` lanes as elements of type ``memory``; arguments are those of ``Load``."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -438,15 +438,15 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    past: Sizes[Expr | None] = None  # positive: past the caches, where the address is aligned
+    past: Sizes[Expr | None] = None  # if positive: bypass the caches at aligned addresses
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask it uses; a store that converts copies the lanes that there are."""
+        """The mask that it uses. A store that converts copies the existing lanes instead."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
-        """The active elements."""
+        """Yield the active elements."""
         yield Access("stores", self.element, self.count)
 
     @property
@@ -456,23 +456,23 @@ class Store(Operation):
 
     @property
     def count(self) -> Expr:
-        """How many elements it touches."""
+        """Number of elements that it writes."""
         return count_of(self.active, self.src, self.group)
 
     @property
     def spelling(self) -> str:
-        """The vector's statement for it; "" if there is none."""
+        """The vector's statement for this store, "" if it has none."""
         return self.src.vector.storing(self.memory, self.group, alone(self.active))
 
     @property
     def seen_as(self) -> str:
-        """The type as which groups are written; "" where elements are written as what they are."""
+        """The type with which groups are written, "" if elements are written as they are."""
         return self.src.vector.seen_as(self.memory, self.group)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy(Operation):
-    """``count`` elements from ``source`` to ``address``: by ``memcpy``, or the function ``by``."""
+    """Copy ``count`` elements from ``source`` to ``address`` by ``memcpy`` or function ``by``."""
 
     kind: ClassVar[str] = "copy"
     address: Writes[Address]
@@ -482,14 +482,14 @@ class Copy(Operation):
     by: str = ""
 
     def accesses(self) -> Iterator[Access]:
-        """The elements, read and written."""
+        """Yield the elements, read and written."""
         yield Access("loads", self.element, self.count)
         yield Access("stores", self.element, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Operation):
-    """``dst = fn(args)``: an elementary operation of ``vector``; an int is a constant of C."""
+    """``dst = fn(args)``: an elementary operation of ``vector``. An int is a constant in C."""
 
     kind: ClassVar[str] = "apply"
     counts: ClassVar[Counted] = "elementary_operations"
@@ -501,7 +501,7 @@ class Apply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StackBuffer(Operation):
-    """The pointer ``name`` to ``elements`` elements on the stack: zeros, or undefined values."""
+    """Make ``name`` a pointer to ``elements`` elements on the stack, zero or undefined."""
 
     kind: ClassVar[str] = "stack_buffer"
     name: Writes[PointerName]
@@ -512,7 +512,7 @@ class StackBuffer(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Keep(Operation):
-    """The accumulator stays in its register, and so do ``operands``, which are used again."""
+    """Keep the accumulator in its register, and ``operands`` too, because they are used again."""
 
     kind: ClassVar[str] = "keep"
     acc: Reads[Register]
@@ -521,7 +521,7 @@ class Keep(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Hide(Operation):
-    """From here on only this tile knows where ``pointer`` points."""
+    """Hide the target of ``pointer`` from the code around the tile, and so from compilers."""
 
     kind: ClassVar[str] = "hide"
     pointer: Updates[PointerName]
@@ -537,7 +537,7 @@ class Prefetch(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Note(Operation):
-    """A comment in the C: what the operations that follow compute."""
+    """A comment in the C about the operations that follow."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -545,7 +545,7 @@ class Note(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Loop(Operation):
-    """``body`` repeated ``trips`` times; ``counter`` runs from 0."""
+    """Repeat ``body`` ``trips`` times; ``counter`` counts from 0."""
 
     kind: ClassVar[str] = "loop"
     counter: Writes[CounterName]
@@ -564,11 +564,11 @@ Op = (
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A tile program's parameter.
+    """A parameter of a tile program.
 
-    ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own),
-    ``table`` to pointers to such, ``offsets`` to int64 offsets; ``at`` is an offset in elements;
-    ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
+    ``role``: ``in`` and ``out`` are pointers to elements of type ``element`` ("": the tile's own),
+    ``table`` is one to such pointers, ``offsets`` one to int64 offsets. ``at`` is an offset in
+    elements; ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
     """
 
     name: str
@@ -578,11 +578,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
+    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` is in words.
 
-    ``numbers`` are those of the matrix registers in C. ``mr`` and ``nr`` are its rows and columns
-    of C, ``accumulators`` the names of the registers that hold them, where they lie in C;
-    ``planned`` is its number in the plan. None, or none, where no part of C is computed.
+    ``mr`` and ``nr`` are its rows and columns of C; ``accumulators`` are the names of the registers
+    that hold these, as they are arranged in C. ``planned`` is its number in the plan. They are None
+    or empty if it computes no part of C. ``numbers`` are those of the matrix registers in C.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The rules of tile programs: one for each operation of the language, by its class in ``RULES``.
+"""The rules of tile programs: one function for each operation, found by its class in ``RULES``.
 
-Whoever adds an operation adds its rule: a function that refuses what has no meaning, or no
-instruction, or no place in memory.
+A rule refuses an operation that has no meaning, no instruction on the target, or no place in
+memory. Each new operation needs a rule.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from .ops import (
 from .tile_walk import Rules, Walk, has, text
 from .values import Address, MaskRegister, MatrixRegister, Register
 
-#: Bytes of a group of elements that one integer in C holds.
+#: Sizes in bytes of a group of elements that one C integer can hold.
 GROUP_BYTES = (1, 2, 4, 8)
 _SHIFTS = ("shl", "shr", "ushr")
 
@@ -150,7 +150,7 @@ def _store(w: Walk, op: Store) -> None:
 
 
 def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> int | None:
-    """How many elements a load or store moves, if the vector has one of that kind."""
+    """Return the number of elements that a load or store moves; refuse one that does not exist."""
     if op.group:
         _grouped(w, op, vector, others, verb)
     elif op.memory:
@@ -175,7 +175,10 @@ def _ctype(vector: Vector) -> str:
 
 
 def _grouped(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> None:
-    """Lanes of s32 hold groups of 4 bytes, or of fewer by a load or store of such integers."""
+    """Refuse groups that lanes of s32 cannot hold.
+
+    A lane holds 4 bytes. It holds 1 or 2 bytes if the vector loads or stores such integers.
+    """
     size = op.group * ITEMSIZE.get(op.memory, 0)
     least = 2 if verb == "load" and vector.lanes > 1 else 1
     narrow = size in (1, 2) and size >= least and (vector.lanes == 1 or f"u{8 * size}" in others)
@@ -323,7 +326,7 @@ def _table(w: Walk, op: Table) -> None:
 
 
 def _found(w: Walk, op: Unpack, table: Register) -> None:
-    """By a table: lanes beside those of its numbers count them."""
+    """Check a lookup in a table: the lanes must be of the type that indexes its numbers."""
     w.same(op, op.dst, table)
     vector, lanes, numbers = op.dst.vector, op.src.vector, op.dst.vector.numbers
     codes, found = (numbers.codes, numbers.found) if numbers else ("", {})
@@ -363,7 +366,7 @@ def _within(arg: Register | int, bits: int) -> bool:
 
 
 def _lane(element: str) -> str:
-    """What holds lanes of a type: a comparison's of f64 are f64's own."""
+    """Return the type that holds lanes of ``element``; comparisons of f64 use f64's own."""
     return "f64" if element == "m64" else element
 
 
@@ -404,7 +407,7 @@ def _hide(w: Walk, op: Hide) -> None:
 
 
 def _prefetch(w: Walk, op: Prefetch) -> None:
-    """A hint may lead anywhere."""
+    """Check the pointer only: a hint may name any address."""
     w.pointer(op, op.address.pointer)
     w.size(op, op.address.offset)
 
@@ -418,7 +421,7 @@ def _note(w: Walk, op: Note) -> None:
 
 
 def _matrix(w: Walk, op: Op, register: MatrixRegister) -> int | None:
-    """How many rows a register of the unit has: None where only the call knows."""
+    """Return the rows of a register of the unit, None if only the call knows."""
     unit = w.target.matrix
     if unit is None or register.unit is not unit:
         w.refuse(op, f"uses matrix registers on {w.target.name}", "those of the target's own unit")
@@ -527,7 +530,7 @@ def _write_row(w: Walk, op: WriteRow) -> None:
     w.matrices.add(op.dst.name)
 
 
-#: The rule of each operation; a loop's is the walk's own.
+#: The rule of each operation. ``Walk`` itself checks loops.
 RULES: Rules = {
     Point: _point,
     PointBatch: _point_batch,

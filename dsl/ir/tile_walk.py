@@ -1,7 +1,8 @@
-"""One walk over a tile program: what is known where an operation stands, and what it may ask for.
+"""Walk a tile program once and check it, with all that is known before each operation.
 
-What holds for all operations is checked here: registers are defined once, before their use, and
-are of one vector of the target; sizes are parameters; memory is an operand's or a stack buffer's.
+The walk checks the rules that hold for all operations. A register is defined once, before its use,
+and belongs to one vector of the target. Sizes are parameters. Memory belongs to an operand or a
+stack buffer. ``tile_rules.py`` has the rules of single operations.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from .ops import (
 )
 from .values import Active, Address, MaskRegister, MatrixRegister, Register
 
-#: What refuses an operation that its class does not allow.
+#: A checking function for each class of operations.
 Rules: TypeAlias = Mapping[type[Any], Callable[["Walk", Any], None]]
 
 
 class Walk:
-    """What is known where an operation stands: registers, masks, pointers, counters, sizes."""
+    """Registers, masks, pointers, counters and sizes that are known before an operation."""
 
     def __init__(self, tile: TileProgram, target: Target, rules: Rules) -> None:
         self.tile, self.target, self.rules = tile, target, rules
@@ -71,7 +72,7 @@ class Walk:
             )
 
     def ops(self, ops: tuple[Op, ...]) -> list[Step]:
-        """Check all of them in order."""
+        """Check operations in order; return their steps."""
         return [self._loop(op) if isinstance(op, Loop) else self._op(op) for op in ops]
 
     def _op(self, op: Op) -> Step:
@@ -103,7 +104,7 @@ class Walk:
         return done
 
     def _loop(self, loop: Loop) -> Step:
-        """The body is seen once, with its pointers anywhere from the first trip to the last."""
+        """Check a loop's body once, with pointers anywhere between the first trip and the last."""
         if loop.counter in self.trips:
             self.refuse(loop, f"counts {loop.counter} again", "a counter of its own")
         trips = self.size(loop, loop.trips)
@@ -122,14 +123,14 @@ class Walk:
         self.pointers = around | {n: behind(around[n], step, trips) for n, step in steps.items()}
         return Step(from_before(body), (), body)
 
-    # --- what rules ask ------------------------------------------------------------------------
+    # --- checks that rules use -----------------------------------------------------------------
 
     def refuse(self, op: Op, problem: str, expected: str) -> NoReturn:
-        """PlanError: the tile, the operation, what is wrong with it, and the rule."""
+        """Raise PlanError with the tile, the operation, the problem and the rule."""
         raise PlanError(f"{self.tile.name}: {op.kind} {problem}", got=shown(op), expected=expected)
 
     def held(self, op: Op, vector: Vector) -> Vector:
-        """The target's own vector of this name, element and lanes."""
+        """Return the target's own vector of this name, element and lanes."""
         found = self.vectors.get(key_of(vector))
         if found is None:
             self.refuse(op, f"uses {vector!r}", f"a vector of {self.target.name}")
@@ -137,7 +138,7 @@ class Walk:
         return found
 
     def size(self, op: Op, expr: Expr) -> int | None:
-        """The value of a formula, None unless it is constant; its sizes must be parameters."""
+        """Return the value of a formula, None unless it is constant; sizes must be parameters."""
         if expr.is_Integer:
             return int(expr)
         for name in sorted(slots(expr)):
@@ -146,19 +147,19 @@ class Walk:
         return None
 
     def same(self, op: Op, *registers: Register) -> None:
-        """All are of one vector."""
+        """Refuse registers that do not belong to one vector."""
         first, *others = (register.vector for register in registers)
         for other in others:
             if other is not first and key_of(other) != key_of(first):
                 self.refuse(op, f"mixes {first!r} and {other!r}", "registers of one vector")
 
     def spelled(self, op: Op, spelling: str, vector: Vector) -> None:
-        """The target has an instruction for it."""
+        """Refuse the operation if the target has no instruction for it."""
         if not has(vector, spelling):
             self.refuse(op, f"has no instruction on {vector!r}", "one of the vector's")
 
     def pointer(self, op: Op, name: str) -> Pointer:
-        """A pointer to elements, by its name."""
+        """Return a pointer to elements, by its name."""
         found = self.pointers.get(name)
         if found is None or found.table:
             expected = "a parameter, a stack buffer, or what was pointed"
@@ -168,10 +169,10 @@ class Walk:
     def access(
         self, op: Op, address: Address, memory: str, count: int | None, *, write: bool = False
     ) -> None:
-        """``count`` elements of type ``memory`` are there; None: so many that only the call knows.
+        """Check that ``count`` elements of type ``memory`` exist; None is an unknown number.
 
-        They lie in a stack buffer wholly, and what is written in an output; the reach of
-        parameters is compared with the operands of each call.
+        A stack buffer must contain them, and what is written must be an output. The reach of
+        parameters is recorded, and compared with the operands of each call later.
         """
         pointer = self.pointer(op, address.pointer)
         if memory != pointer.element and memory != bits_of(pointer.element):
@@ -200,7 +201,7 @@ class Walk:
         self.refuse(op, inside, f"offsets that are constant, and lead into {buffer.name}")
 
     def touched(self, op: Op, active: Active, most: int) -> int | None:
-        """How many of ``most`` elements an access touches; None: only the call knows."""
+        """Return the number of elements, of ``most``, that an access touches, None if unknown."""
         if active is None:
             return most
         if isinstance(active, int):
@@ -214,12 +215,12 @@ class Walk:
 
 
 def has(vector: Vector, spelling: str) -> bool:
-    """Whether a vector has an instruction; all, on a target that only the interpreter runs."""
+    """True if a vector has an instruction; always true on a target that is only interpreted."""
     return bool(spelling) or not vector.load
 
 
 def key_of(vector: Vector) -> tuple[str, str, int]:
-    """Vectors are views: without masks the same register is a vector of its own."""
+    """Return the identity of a vector; a view without masks is the same register."""
     return vector.name, vector.element, vector.lanes
 
 
@@ -231,14 +232,14 @@ def _vectors(target: Target) -> dict[tuple[str, str, int], Vector]:
 
 
 def shown(node: Any) -> str:
-    """An operation or a node of the nest in one line, without what is left out."""
+    """Return an operation or a node of a nest in one line, without empty fields."""
     said = ((f.name, getattr(node, f.name)) for f in fields(node) if f.name != "body")
     given = (f"{name}={text(found)}" for name, found in said if found not in (None, "", ()))
     return f"{type(node).__name__}({', '.join(given)})"
 
 
 def text(found: Any) -> str:
-    """A part of an operation in words."""
+    """Return a part of an operation in words."""
     match found:
         case Register():
             return f"{found.name}:{found.vector!r}"

@@ -1,8 +1,8 @@
-"""Whether the trips of a parallel loop write elements of their own, and none of each other's.
+"""Check that the trips of a parallel loop write different elements.
 
-Each place must depend on the loop's counter. Beyond that one call is gone through, with sizes that
-the kernel allows, and the bytes that the first two trips write and the last are compared. What is
-found by offsets or addresses is left out.
+The place of each write must depend on the loop's counter. In addition, one call is walked through
+with sizes that the kernel allows: the bytes written by the first two trips and the last must not
+overlap. Matrices that are found by offsets or addresses are not checked.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Stretch: TypeAlias = tuple[int, int]
 
 
 def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, Touched]) -> None:
-    """PlanError unless each trip of a parallel loop writes elements, and fills buffers, of its own.
+    """Raise PlanError unless each trip of a parallel loop writes its own elements and buffers.
 
-    ``parameters`` are the kernel's, ``touched`` is what each of its tiles touches.
+    ``parameters`` are the kernel's. ``touched`` are the elements that each tile touches.
     """
     nodes = (node for node in walk(program.nest) if isinstance(node, BlockLoop))
     loops = [loop for loop in nodes if loop.parallel]
@@ -57,11 +57,11 @@ def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, 
         _Around(program, touched, elements, _one_call(parameters)).written(program.nest)
 
 
-# --- where writes begin ------------------------------------------------------------------------
+# --- beginnings of writes ----------------------------------------------------------------------
 
 
 def _verify_places(loop: BlockLoop, program: Program) -> None:
-    """PlanError unless what each trip writes begins elsewhere."""
+    """Raise PlanError unless the writes of each trip begin at different places."""
     if loop.first != 0:
         raise PlanError("a parallel loop must begin at 0", got=loop.counter)
     for operand, offset in _places(loop.body, program):
@@ -89,7 +89,7 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
 
 
 def _own(node: NestNode) -> Name | None:
-    """The buffer on the stack that each trip has for itself, if that is what the node defines."""
+    """Return the stack buffer that a node defines, which each trip has for itself; else None."""
     return node.buffer if isinstance(node, Pack) and node.scratch is None else None
 
 
@@ -101,20 +101,20 @@ def _scratch_at(node: NestNode, name: Name | None) -> Expr:
 
 
 def _selected_at(node: NestNode, name: Name | None) -> Expr:
-    """Where the matrix of a batch begins that ``node`` calls ``name``; 0 where it calls none so."""
+    """Return the beginning of the matrix of a batch that ``node`` calls ``name``, else 0."""
     if not isinstance(node, SelectBatch):
         return ZERO
     return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
 
 
-# --- what is written ---------------------------------------------------------------------------
+# --- written stretches -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What is known where nodes stand: types by name, counters and sizes by their values.
+    """Knowledge around a node: element types by name, values of counters and sizes.
 
-    ``shared``: a parallel loop is around them, so that more than its first trip is to be seen.
+    ``shared`` is true inside a parallel loop: more than the first trip of a loop is then walked.
     """
 
     program: Program
@@ -124,15 +124,15 @@ class _Around:
     shared: bool = False
 
     def value(self, expr: Expr) -> int | None:
-        """What a formula is here; None: it depends on what is not known."""
+        """Return the value of a formula, None if it depends on unknown sizes."""
         return evaluate(expr, self.known) if slots(expr) <= self.known.keys() else None
 
     def _knowing(self, name: str, number: int) -> _Around:
-        """The same where a counter or a size has that value, too."""
+        """Return the same with one more known counter or size."""
         return replace(self, known={**self.known, name: number})
 
     def written(self, nodes: tuple[NestNode, ...]) -> dict[str, set[Stretch]]:
-        """What nodes write, by operands and by buffers that threads share."""
+        """Return the stretches that nodes write, by operands and buffers that threads share."""
         return _united(self._by(node) for node in nodes)
 
     def _by(self, node: NestNode) -> dict[str, set[Stretch]]:
@@ -177,7 +177,7 @@ class _Around:
     def _looped(self, loop: BlockLoop) -> dict[str, set[Stretch]]:
         within = replace(self, shared=self.shared or loop.parallel)
         first, trips = loop.first, self.value(loop.trips) or 0
-        # The first two trips and the last; the first alone outside of what threads share.
+        # The first two trips and the last. Outside parallel loops, the first is enough.
         several = {first, first + 1, trips - 1} if within.shared else {first}
         written = {
             trip: within._knowing(loop.counter, trip).written(loop.body)
@@ -198,7 +198,7 @@ class _Around:
     def _in_batches(
         self, node: SelectBatch, found: dict[str, set[Stretch]]
     ) -> dict[str, set[Stretch]]:
-        """The matrices that are selected as parts of their batches, where these are known."""
+        """Return stretches of selected matrices as stretches of their batches, if known."""
         for each in node.selected:
             stretches = found.pop(str(each.chosen), set())
             at = self.value(node.index * each.stride)
@@ -209,12 +209,12 @@ class _Around:
 
 
 def _behind(begin: int, stretches: Iterable[Stretch], size: int = 1) -> Iterator[Stretch]:
-    """Stretches of elements of ``size`` bytes, in bytes, where their operand begins there."""
+    """Yield stretches of elements in bytes, for an operand that begins at byte ``begin``."""
     return ((begin + low * size, begin + high * size) for low, high in stretches)
 
 
 def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretch]]:
-    """What all of them write."""
+    """Return the union of the stretches of all parts."""
     found: dict[str, set[Stretch]] = {}
     for part in parts:
         for name, stretches in part.items():
@@ -223,7 +223,7 @@ def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretc
 
 
 def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretch]]]) -> None:
-    """PlanError where two trips write the same bytes."""
+    """Raise PlanError if two trips write the same bytes."""
     for (one, its), (other, others) in combinations(written.items(), 2):
         for name in its.keys() & others.keys():
             if (both := _overlap(its[name], others[name])) is not None:
@@ -236,7 +236,7 @@ def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretc
 
 
 def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
-    """Bytes of both: those of the first two stretches that overlap."""
+    """Return the common bytes of the first two stretches that overlap, None if none do."""
     reached: dict[bool, int] = {True: -1, False: -1}
     marked = sorted([(*each, True) for each in one] + [(*each, False) for each in other])
     for low, high, mine in marked:
@@ -248,32 +248,34 @@ def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
 
 # --- values of one call ------------------------------------------------------------------------
 
-#: Whole tiles, panels and vectors of all widths fit in it: it has all factors up to 16, and 64.
+#: A size that tiles, panels and vectors of all widths divide: a multiple of 1 to 16, and of 64.
 WHOLE = 2880 * 1001
 
 
 def _one_call(parameters: Signature) -> dict[str, int]:
-    """Sizes of a call, each as the signature allows: matrices are tight, and batches follow."""
+    """Return sizes for one legal call: matrices without padding, batches without gaps."""
     known = {slot: _whole(dim) for slot, dim in parameters.sizes}
     for array in parameters.arrays:
-        sizes = zip(array.shape, array.slots, strict=False)  # a number has a shape, and no slots
+        sizes = zip(
+            array.shape, array.slots, strict=False
+        )  # a scalar parameter has a shape but no slots
         rows, cols = (1, 1, *(s if isinstance(s, int) else known[slot] for s, slot in sizes))[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
         leading = _at_least(line, array.leading, array.leading_slot, known)
         stride = _at_least(lines * leading, array.batch_stride, array.stride_slot, known)
         if array.role != "in" and (leading < line or 0 < stride < lines * leading):
-            return {}  # the spec's own strides are for smaller sizes
+            return {}  # the spec's fixed strides are too small for these sizes
     return known
 
 
 def _whole(dim: Dim) -> int:
-    """A size that is whole, or else the largest that there is."""
+    """Return a size that all blocks divide, or else the largest legal one."""
     most = math.lcm(WHOLE, dim.multiple_of)
     return most if dim.max is None else min(most, dim.max // dim.multiple_of * dim.multiple_of)
 
 
 def _at_least(least: int, size: Size | None, slot: str, known: dict[str, int]) -> int:
-    """What lies between lines or matrices: as little as there may be, where the call decides."""
+    """Return the smallest legal distance of lines or matrices, and record it as known."""
     if size is None:
         return least
     if isinstance(size, int):

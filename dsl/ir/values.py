@@ -1,6 +1,6 @@
-"""What the operations of tile programs act on: registers, addresses, and parts of registers."""
+"""The operands of tile operations: registers, addresses, masks, and active lanes."""
 
-# Annotations are objects here, not text: they are read.
+# Annotations are objects here, not text, because they are read at run time.
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from .nodes import PointerName, Reads, Sizes
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A vector register seen as ``vector``."""
+    """A vector register, seen as ``vector``."""
 
     name: str
     vector: Vector
@@ -24,7 +24,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRegister:
-    """A register of the matrix unit, in use for ``rows`` rows of ``columns`` elements."""
+    """A register of the matrix unit that uses ``rows`` rows of ``columns`` elements."""
 
     name: str
     unit: MatrixUnit
@@ -35,7 +35,7 @@ class MatrixRegister:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``pointer + offset`` in elements."""
+    """``pointer + offset``, in elements."""
 
     pointer: Reads[PointerName]
     offset: Sizes[Expr]
@@ -50,24 +50,24 @@ class MaskRegister:
     active: Sizes[Expr]
 
 
-#: How much of a register an access touches: all, a number of lanes, or a mask's.
+#: Active lanes of an access: all (None), a number of lanes, or those of a mask.
 Active: TypeAlias = int | Expr | MaskRegister | None
 
 
 def alone(active: Active) -> int | Masked | None:
-    """The lanes of an access as a vector is asked for them; 0: as many as only the call knows."""
+    """Return the active lanes as ``Vector.loading`` takes them; 0 if only the call knows."""
     if isinstance(active, MaskRegister):
         return Masked(value(active.active))
     return 0 if isinstance(active, Expr) else active
 
 
 def count_of(active: Active, register: Register, group: int) -> Expr:
-    """How many elements a load or store touches."""
+    """Return the number of elements that a load or store touches."""
     if active is None:
         return Integer(register.vector.lanes * max(group, 1))
     return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)
 
 
 def bits_of_ones(element: str, group: int) -> int:
-    """The bits of a group of ones, as registers are filled with."""
+    """Return the bits of a group of ones, to fill registers with."""
     return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))

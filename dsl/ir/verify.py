@@ -1,9 +1,9 @@
-"""The rules of programs, checked where they are made: an illegal program dies here.
+"""Verify programs when they are made, so that an illegal program is found there.
 
-A tile program obeys the rules of its operations (``tile_rules.py``) and has registers for what it
-keeps. The nest obeys one rule for each of its nodes, found by its class in ``NEST_RULES``: a call
-passes operands that exist, of the types and roles that the tile asks for, and no element that the
-tile touches lies outside of them, as far as sizes are known.
+A tile program must obey the rules of its operations (``tile_rules.py``) and fit the registers. The
+nest must obey the rules in ``NEST_RULES``, one for each class of nodes. A call must pass operands
+that exist, with the types and roles of the tile's parameters. The tile must not touch elements
+outside them, as far as sizes are known.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ from .trips import verify_trips
 def verify_program(
     program: Program, target: Target, parameters: Signature, packed: Mapping[str, int]
 ) -> None:
-    """PlanError if a tile or the nest breaks a rule: it names both, the operation and the rule.
+    """Raise PlanError if a tile or the nest breaks a rule.
 
-    ``parameters`` are the kernel's, ``packed`` the bytes of one matrix of each packed operand.
+    The message names the tile or node, the operation and the rule. ``parameters`` are the kernel's.
+    ``packed`` is the bytes of one matrix of each packed operand.
     """
     touched: dict[str, Touched] = {}
     for tile in program.tiles:
@@ -66,7 +67,7 @@ def verify_program(
 
 
 def verify_tile(tile: TileProgram, target: Target) -> Touched:
-    """PlanError if an operation breaks its rule, or the registers do not do; what it touches."""
+    """Return the elements that a tile touches; PlanError if it breaks a rule or lacks registers."""
     names = [parameter.name for parameter in tile.parameters]
     if len({*names}) < len(names):
         raise PlanError(f"{tile.name}: two parameters of one name", got=", ".join(names))
@@ -90,7 +91,7 @@ def verify_tile(tile: TileProgram, target: Target) -> Touched:
 
 
 class _Nest:
-    """What is known where a node stands: operands, counters, scratch memory, configuration."""
+    """Knowledge around a node: operands, counters, scratch memory, configuration."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class _Nest:
         self.configuration = configurations[0] if alone else None
 
     def nodes(self, nodes: Sequence[NestNode]) -> None:
-        """Check all of them in order."""
+        """Check nodes in order."""
         for node in nodes:
             rule = NEST_RULES.get(type(node))
             if rule is None:
@@ -124,13 +125,13 @@ class _Nest:
             rule(self, node)
 
     def refuse(self, node: NestNode, problem: str, expected: str) -> NoReturn:
-        """PlanError: the node, what is wrong with it, and the rule."""
+        """Raise PlanError with the node, the problem and the rule."""
         which = f" of {node.program}" if isinstance(node, Call) else ""
         said = f"the nest: {node.kind}{which} {problem}"
         raise PlanError(said, got=shown(node), expected=expected)
 
     def size(self, node: NestNode, expr: Expr) -> tuple[int, int] | None:
-        """What a formula may be; its sizes and counters must be known here."""
+        """Return the range of a formula, None if unknown; its sizes and counters must be known."""
         if not expr.is_Integer:
             for name in sorted(slots(expr) - self.sizes):
                 if name not in self.counters:
@@ -164,14 +165,14 @@ def _call(n: _Nest, node: Call) -> None:
 
 
 def tile_role(parameters: Sequence[Parameter], name: str) -> str:
-    """The role of a parameter."""
+    """Return the role of the parameter called ``name``."""
     return next(p.role for p in parameters if p.name == name)
 
 
 def _argument(
     n: _Nest, node: Call, tile: TileProgram, parameter: Parameter, argument: Argument
 ) -> tuple[int, int] | None:
-    """What its offset may be, if the argument is what the parameter asks for."""
+    """Return the range of an argument's offset; refuse it unless the parameter allows it."""
     place, name, role = n.size(node, argument.offset), argument.symbol or None, parameter.role
     if role == "at":
         if name is not None:
@@ -203,7 +204,7 @@ def _inside(
     place: tuple[int, int] | None,
     reach: tuple[int, int],
 ) -> None:
-    """Nothing that the tile touches lies outside of the operand, where both are known."""
+    """Refuse a call if the tile touches elements outside the operand, when both are known."""
     held = n.operands[argument.symbol]
     there = held.each if each else held.whole
     if place is None or there is None:
@@ -218,7 +219,7 @@ def _inside(
 
 
 def _configured(n: _Nest, node: Call, tile: TileProgram) -> None:
-    """The registers of the matrix unit are used as they were configured."""
+    """Refuse a call unless the registers of the matrix unit are used as configured."""
     numbers, found = dict(tile.numbers), n.configuration
     used = {r.name: r for op in walk(tile.body + tile.end) for r in matrices_of(op)}
     for name, register in used.items():
@@ -243,11 +244,11 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     n.counters[node.counter] = None if trips is None else (node.first, max(trips - 1, node.first))
     before = n.configuration
     if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
-        n.configuration = None  # other threads have none
+        n.configuration = None  # other threads have no configuration loaded
     entered = n.configuration
     n.nodes(node.body)
     if n.configuration is not entered:
-        n.nodes(node.body)  # as the next trip begins
+        n.nodes(node.body)  # with the configuration that the next trip begins with
     if n.configuration is not before:
         n.configuration = None if n.configuration is None or trips is None else n.configuration
     del n.counters[node.counter]
@@ -278,13 +279,13 @@ def _select_batch(n: _Nest, node: SelectBatch) -> None:
 
 
 def _among(n: _Nest, node: SelectBatch, name: str, at: tuple[int, int], count: int) -> None:
-    """There are as many matrices."""
+    """Refuse a matrix number that the batch does not have."""
     if at[0] < 0 or at[1] >= count:
         n.refuse(node, f"takes matrix {at[1]} of {name}", f"one of {count}")
 
 
 def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
-    """The operand whose matrix is selected."""
+    """Return the operand whose matrix is selected."""
     held = n.operands.get(str(selected.name))
     if held is None or str(selected.name) not in n.arrays:
         n.refuse(node, f"takes {selected.name}, which does not exist here", "an operand")
@@ -317,7 +318,7 @@ def _pack(n: _Nest, node: Pack) -> None:
 
 
 def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
-    """How many places in scratch memory it takes: inside of it, and nobody else's."""
+    """Return 1 if the buffer is in scratch memory, else 0; refuse overlaps and overruns."""
     if node.scratch is None:
         return 0
     n.size(node, node.scratch)
@@ -348,7 +349,7 @@ def _when_same(n: _Nest, node: WhenSame) -> None:
 
 
 def _either(n: _Nest, node: When | WhenSame, first: bool, second: bool) -> None:
-    """Both bodies, each idle or not, from the same configuration on."""
+    """Check both bodies, each idle or not, from the same configuration on."""
     idle, before = n.idle, n.configuration
     n.idle = first
     n.nodes(node.body)
@@ -366,7 +367,7 @@ def _configure(n: _Nest, node: Configure) -> None:
     n.configuration = node.configuration
 
 
-#: The rule of each node of a nest.
+#: The rule of each class of nodes.
 NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     Call: _call,
     BlockLoop: _block_loop,

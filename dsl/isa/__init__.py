@@ -1,1 +1,1 @@
-"""The words a target is described in: vectors, instructions, matrix units, cores, compilers."""
+"""Data classes that describe a target: vectors, instructions, matrix units, cores, compilers."""

@@ -1,9 +1,9 @@
-"""The file that describes a core: which processors have it, its numbers, and who measured them.
+"""Read and write the JSON file that describes a processor core for the cost model.
 
-This module is the schema: ``tilewright calibrate`` writes such files, ``targets/cores/`` holds
-those that are shipped. The numbers stand by the name of a target, since what a core does with
-vectors of 512 bits is not what it does with those of 256. Nothing may be missing that ``Core``
-demands, and nothing else may stand in it.
+A file lists the processors that have the core, its numbers for each target, and who measured them.
+``tilewright calibrate`` writes such files; ``targets/cores/`` holds the ones that are shipped. The
+numbers are grouped by target because a core is not as fast with vectors of 512 bits as with vectors
+of 256. A file must have every field that ``Core`` requires, and no unknown ones.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from tilewright.errors import TargetError
 
 from .machine import Cache, Core, Speed, Width
 
-#: The version of this schema.
+#: Version of the file format. A file with another version is refused.
 SCHEMA = 1
-#: What a core's name begins with where its numbers were measured on a machine, and not shipped.
+#: Prefix of the names of cores that ``tilewright calibrate`` measured. Shipped cores may not use
+#: it.
 MEASURED = "core"
-#: The lists among the numbers, and what their elements are.
+#: Fields of ``Core`` that are lists, and the class of their elements.
 _LISTS: Mapping[str, type] = {"widths": Width, "speeds": Speed, "caches": Cache}
 _KEYS = ("schema", "name", "title", "source", "processors", "cores")
-#: Numbers that may be 0; all others are positive.
+#: Fields whose value may be 0. All other numbers must be positive.
 _MAYBE_ZERO = frozenset(
     {
         "overlap",
@@ -43,11 +44,14 @@ _MAYBE_ZERO = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CoreFile:
-    """What a file says: ``name`` stands behind the ``+`` of a target, ``title`` is for people.
+    """The content of one core file.
 
-    ``processors`` are vendor, family and model as ``/proc/cpuinfo`` has them, models as numbers and
-    ranges (``AuthenticAMD 25 16-31 97``), or a name as archspec has it. ``source`` says who
-    measured the numbers, where and when. ``cores`` are the numbers by target.
+    - ``name``: the text after the ``+`` of a target's name, for example ``zen3`` in ``avx2+zen3``.
+    - ``title``: the name for people.
+    - ``source``: who measured the numbers, where and when.
+    - ``processors``: each is vendor, family and models as in ``/proc/cpuinfo``, for example
+      ``AuthenticAMD 25 16-31 97``, or one name as archspec has it.
+    - ``cores``: the numbers by target name.
     """
 
     name: str
@@ -57,11 +61,11 @@ class CoreFile:
     cores: Mapping[str, Core]
 
     def text(self) -> str:
-        """The file's text."""
+        """Return the text of the file."""
         return json.dumps(self.raw(), indent=1, ensure_ascii=False) + "\n"
 
     def raw(self) -> dict[str, Any]:
-        """What JSON holds of it."""
+        """Return the content as JSON values."""
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -72,13 +76,16 @@ class CoreFile:
         }
 
     def described(self) -> Iterator[str]:
-        """Each processor by itself, ranges written out."""
+        """Yield each processor on its own, with ranges of models expanded."""
         for line in self.processors:
             yield from written_out(line)
 
 
 def written_out(line: str) -> Iterator[str]:
-    """The processors of a line: ``AuthenticAMD 25 1 3-4`` are three; a name is one."""
+    """Yield the processors of one entry of ``processors``.
+
+    ``AuthenticAMD 25 1 3-4`` gives three processors. A single name gives itself.
+    """
     vendor, *numbers = line.split()
     if len(numbers) < 2:
         yield line
@@ -91,9 +98,9 @@ def written_out(line: str) -> Iterator[str]:
 
 
 def numbers_of(core: Core) -> dict[str, Any]:
-    """A core's numbers as JSON holds them: whole ones are integers, so that one core has one text.
+    """Return a core's numbers as JSON values; ``core_of`` reads them back.
 
-    ``core_of`` reads them.
+    Whole numbers become integers, so that equal cores have equal text.
     """
     said = {name: getattr(core, name) for name in _numbers(Core)}
     for name in _LISTS:
@@ -114,7 +121,10 @@ def _tidied(value: Any) -> Any:
 
 
 def parse(text: str | bytes, where: str) -> CoreFile:
-    """What the text of the file ``where`` says; TargetError where that is no core."""
+    """Return the core file with this text; TargetError if the text describes no core.
+
+    ``where`` is the file's name, for the message.
+    """
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -123,7 +133,10 @@ def parse(text: str | bytes, where: str) -> CoreFile:
 
 
 def core_file_of(raw: Any, where: str) -> CoreFile:
-    """What JSON holds as a core; TargetError, with the place in ``where``, for all else."""
+    """Return the core file that JSON values describe; TargetError for any other value.
+
+    ``where`` is the file's name, for the message.
+    """
     if not isinstance(raw, dict):
         raise TargetError(f"{where} describes no core", got=raw, expected="an object")
     if raw.get("schema") != SCHEMA:
@@ -168,13 +181,13 @@ def _processors(raw: Any, where: str) -> tuple[str, ...]:
 
 
 def core_of(raw: Any, where: str) -> Core:
-    """The core that ``numbers_of`` wrote; TargetError where a number is missing or is none."""
+    """Return the core that ``numbers_of`` wrote; TargetError if a number is missing or illegal."""
     made: Core = _record(Core, raw, where)
     return made
 
 
 def _record(kind: type, raw: Any, where: str) -> Any:
-    """A dataclass of numbers, words and lists of such."""
+    """Return a dataclass ``kind`` whose fields are numbers, words, and lists of records."""
     if not isinstance(raw, dict):
         raise TargetError(f"{where} are no numbers by name", got=raw, expected="an object")
     needed = [f.name for f in fields(kind) if f.init and f.default is MISSING]

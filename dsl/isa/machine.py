@@ -1,4 +1,7 @@
-"""What is known of processors, compilers and emulators of a target, beside its instructions."""
+"""Data classes for a target's processor cores, compilers and emulators.
+
+The cost model reads the cores. Code generation and the search for a compiler read the rest.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A data cache, as far as one core may count on it.
+    """A data cache, as far as one core may use it.
 
-    ``size`` is in bytes: of a cache that cores share, one core's share. ``rate`` is how many bytes
-    a cycle it gives to loads of whole vectors.
+    - ``size``: bytes. Of a cache that cores share, this is one core's share.
+    - ``rate``: bytes per cycle that it delivers to loads of whole vectors.
     """
 
     size: int
@@ -20,10 +23,13 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a core does one multiply-add, of vectors up to so many ``bytes``.
+    """Speed of one multiply-add instruction on a core.
 
-    ``mnemonic`` is that of ``MulAdd``. ``cycles`` lie between the starts of two, all that C's
-    expression of it takes counted; ``latency`` cycles later its sum is there.
+    - ``mnemonic``: the instruction, as in ``MulAdd.mnemonic``.
+    - ``bytes``: the widest vectors, in bytes, for which this entry holds.
+    - ``cycles``: cycles between the starts of two. They include all instructions of its C
+      expression.
+    - ``latency``: cycles from the start until the sum is available.
     """
 
     mnemonic: str
@@ -34,7 +40,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Width:
-    """What a core does per cycle with vectors of up to so many ``bytes``, as ``Core`` says it."""
+    """Rates of a core for vectors of up to ``bytes`` bytes; its fields are those of ``Core``."""
 
     bytes: int
     fma_units: float
@@ -45,36 +51,47 @@ class Width:
     shared: float = 0
 
 
-#: The bytes of a vector, one element or more, of every target.
+#: Sizes in bytes that a vector of any target may have: 4 to 512.
 _SIZES = tuple(4 << doubled for doubled in range(8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What the cost model knows of a core.
+    """A processor core, as the cost model sees it.
 
-    Per cycle: ``fma_units`` multiply-adds start, ``loads`` and ``stores`` of vectors, ``issue``
-    instructions in all, and ``shuffles``, which permute a vector. ``fma_latency`` is in cycles,
-    ``line`` the length of a cache line in bytes. They are those of the widest vectors; ``widths``
-    have those of narrower ones where they differ, narrowest first. ``speeds`` are those of single
-    multiply-adds; one without starts as often as the instructions that it takes, with the core's
-    latency or its own.
+    Rates per cycle, for the widest vectors:
 
-    ``overlap``: the share of its own cycles that each bound of a K step other than the tightest
-    adds to the step. ``idle``: what a tile loses between its K loop and its neighbours', in
-    latencies of a multiply-add. ``strain``: the share by which a step takes longer if its chains of
-    multiply-adds just hide the latency; it falls to 0 at half as many chains again. ``hidden``:
-    stores per tile that overlap with multiply-adds. ``late``: cost, in stores, of each further one.
-    ``beside``: the share of the time of conversions between tiles that multiply-adds do not hide.
-    ``crossing``: the loads that a vector costs besides its own where it reaches into a second line.
-    ``contention``: the share by which a step takes longer if such loads and its multiply-adds take
-    equally long; it falls to 0 where one takes 0.7 of the other.
-    ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
-    broadcasts from memory, where both wait for the same units; 0 where they do not. ``shared``: the
-    share of conversions that take a multiply-add's place.
+    - ``fma_units``: multiply-adds started.
+    - ``loads``, ``stores``: vectors loaded and stored.
+    - ``shuffles``: instructions that permute a vector.
+    - ``issue``: instructions of any kind.
 
-    ``worth``: so many multiply-adds of vectors make one more thread pay. ``caches`` come nearest
-    first; ``memory`` is how many bytes a cycle come from beyond them.
+    Latency, sizes and other vectors:
+
+    - ``fma_latency``: cycles from the start of a multiply-add to its sum.
+    - ``line``: bytes of a cache line.
+    - ``widths``: rates for narrower vectors if they differ, narrowest first.
+    - ``speeds``: speeds of single multiply-add instructions. An instruction without an entry takes
+      ``instructions / fma_units`` cycles and has the core's latency, or its own.
+    - ``caches``: nearest to the core first. ``memory``: bytes per cycle from behind the last cache.
+
+    Corrections of the estimate:
+
+    - ``overlap``: a K step is bound by its scarcest resource. Every other resource adds this share
+      of its own cycles.
+    - ``idle``: cycles lost between the K loops of two tiles, in latencies of a multiply-add.
+    - ``strain``: share by which a step takes longer if there are just enough accumulators to hide
+      the latency. It falls to 0 at one and a half times as many.
+    - ``hidden``: stores per tile that overlap with multiply-adds.
+    - ``late``: cost of each further store, in stores.
+    - ``beside``: share of the time of conversions between tiles that multiply-adds do not hide.
+    - ``crossing``: extra loads that a vector costs if it crosses a cache line.
+    - ``contention``: share by which a step takes longer if such loads take as long as its
+      multiply-adds. It falls to 0 if one of them takes 0.7 times as long as the other.
+    - ``spread``: cycles of a multiply-add whose factor a separate instruction broadcasts from
+      memory, if both use the same units; 0 if they do not.
+    - ``shared``: share of conversions that take the place of a multiply-add.
+    - ``worth``: number of vector multiply-adds for which one more thread pays.
     """
 
     fma_latency: float
@@ -108,7 +125,7 @@ class Core:
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
 
     def _narrowed(self, size: int) -> Core:
-        """The core as vectors of ``size`` bytes see it; self where that is no other."""
+        """Return the core with its rates for vectors of ``size`` bytes; itself if equal."""
         speeds = _for_size(self.speeds, size)
         width = next((each for each in self.widths if each.bytes >= size), None)
         if width is None:
@@ -127,18 +144,19 @@ class Core:
 
     @property
     def second(self) -> Cache:
-        """The second cache, or the only one."""
+        """The L2 cache, or the only cache."""
         return self.caches[:2][-1]
 
     def at(self, size: int) -> Core:
-        """What the core does with vectors of ``size`` bytes."""
+        """Return the core with its rates for vectors of ``size`` bytes."""
         return self._at.get(size, self)
 
     def busy(self, issue: float, loads: float, lines: float) -> Core:
-        """The core while another thread of it is at work, by which its rates are divided.
+        """Return the core while a second thread of the same core is busy.
 
-        ``lines`` is that of caches and memory. Multiply-adds keep theirs: few threads start two a
-        cycle.
+        Each argument divides a rate: ``issue`` that of instructions, ``loads`` that of loads,
+        ``lines`` those of caches and memory. Multiply-adds keep their rate, because few threads
+        start two in each cycle.
         """
         widths = tuple(replace(each, loads=each.loads / loads) for each in self.widths)
         caches = tuple(replace(each, rate=each.rate / lines) for each in self.caches)
@@ -152,17 +170,20 @@ class Core:
         )
 
     def speed(self, mnemonic: str) -> Speed | None:
-        """That of the multiply-add, of the vectors of ``at``; None where none is known."""
+        """Return the speed of a multiply-add instruction; None if it is not known."""
         return self._speeds.get(mnemonic)
 
     def between(self, mnemonic: str, instructions: int) -> float:
-        """Cycles between the starts of two multiply-adds of so many instructions."""
+        """Return the cycles between the starts of two multiply-adds.
+
+        ``instructions`` is used if the core has no speed for this mnemonic.
+        """
         speed = self.speed(mnemonic)
         return instructions / self.fma_units if speed is None else speed.cycles
 
 
 def _for_size(speeds: tuple[Speed, ...], size: int) -> tuple[Speed, ...]:
-    """Of each multiply-add the speed of the narrowest vectors that hold ``size`` bytes."""
+    """Return, by multiply-add, the speed of the narrowest vectors that hold ``size`` bytes."""
     found: dict[str, Speed] = {}
     for speed in sorted(speeds, key=lambda each: -each.bytes):
         if speed.bytes >= size:
@@ -172,18 +193,18 @@ def _for_size(speeds: tuple[Speed, ...], size: int) -> tuple[Speed, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerHints:
-    """How to keep compilers from moving accumulators between registers.
+    """Settings that keep compilers from moving accumulators between registers.
 
-    ``constraint`` is the letter of a vector register in GNU inline assembly. ``operands``: factors
-    are kept in their registers too while they are used again; otherwise gcc and clang overwrite
-    them with the sum, at the cost of a copy each step, or read them from memory once per use.
-    ``pointers``: the addresses of a tile are hidden from the code around it; otherwise clang
-    computes them all ahead of the loop over tiles, where partial loads take no offset, and spills
-    them. ``lanes``: a factor of which one element multiplies counts as changed by each
-    multiply-add; otherwise gcc broadcasts an element that is used again to a register of its own.
-    ``picked`` is the letter of the registers that such a factor may be in, where those are fewer:
-    it is kept there, or gcc moves it and clang spills.
-    ``spare`` is the number of vector registers that compilers need for themselves.
+    - ``constraint``: letter of a vector register in GNU inline assembly.
+    - ``operands``: keep factors in their registers while they are used again. Otherwise gcc and
+      clang overwrite them with the sum, which costs a copy in each step, or load them once per use.
+    - ``pointers``: hide the addresses of a tile from the code around it. Otherwise clang computes
+      all of them before the loop over tiles and spills them, if partial loads take no offset.
+    - ``lanes``: treat a factor that is indexed by lane as changed by each multiply-add. Otherwise
+      gcc broadcasts an element that is used again into a register of its own.
+    - ``picked``: letter of the registers that may hold a factor indexed by lane, if only some may.
+      The factor is kept there; otherwise gcc moves it and clang spills it.
+    - ``spare``: number of vector registers that compilers need for themselves.
     """
 
     constraint: str
@@ -196,11 +217,13 @@ class CompilerHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """How a CPU without the target runs it: qemu's user-mode program and its ``-cpu``.
+    """Means to run a target on a CPU that lacks its instructions.
 
-    ``least`` is the oldest version of qemu that computes rightly, "" any.
-    That qemu may read ``overread`` bytes behind an array which the CPU would not read; they are
-    never used. ``header`` is a template that defines the target's intrinsics in plain C.
+    - ``qemu``: qemu's user-mode program, None if there is none. ``cpu`` is its ``-cpu`` option.
+    - ``least``: oldest version of qemu that computes correctly, "" for any.
+    - ``overread``: bytes after an array that this qemu may read although the CPU would not. Their
+      values are never used.
+    - ``header``: template that defines the target's intrinsics in plain C, None if there is none.
     """
 
     qemu: str | None = None
@@ -212,10 +235,12 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class VectorLength:
-    """The length of vectors where a CPU and its threads choose it: kernels are for ``nbytes``.
+    """The length of vectors, if CPUs or threads differ in it. A kernel is made for one length.
 
-    ``spelling`` is C's expression of the bytes that a thread's vectors have. Among the target's
-    ``cpu_flags`` one stands for this length.
+    - ``nbytes``: bytes of a vector.
+    - ``spelling``: C expression for the bytes of the running thread's vectors.
+
+    One of the target's ``cpu_flags`` names this length.
     """
 
     nbytes: int
@@ -224,13 +249,15 @@ class VectorLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """The mode of the processor in which the target's instructions run, as C functions declare it.
+    """The processor mode in which a target's instructions run, as attributes of C functions.
 
-    ``inside`` stands behind the parameters of a function that is called in that mode and left in
-    it, ``helper`` behind those of one that serves in any. ``entry`` stands before a function that
-    anyone calls: it changes the mode for itself, and so does what other threads run. ``copy`` is
-    a function like C's ``memcpy``, which would leave the mode. ``support`` is a template of it, and
-    of routines that compilers call for the change, and may not have.
+    - ``inside``: attribute of a function that is called in the mode and stays in it.
+    - ``helper``: attribute of a function that works in any mode.
+    - ``entry``: prefix of a function that anyone may call. It enters and leaves the mode. Functions
+      that other threads run have it too.
+    - ``copy``: a function like C's ``memcpy``; ``memcpy`` itself would leave the mode.
+    - ``support``: template that defines ``copy``, and routines that compilers call for the change
+      of mode and may lack.
     """
 
     inside: str
@@ -242,10 +269,10 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class CpuBit:
-    """Where a program finds out that a CPU has something: bit ``bit`` of one of the words it reads.
+    """The place where a program reads whether a CPU has a feature: bit ``bit`` of word ``word``.
 
-    ``state`` are the bits of the operating system's own word that must be set as well, because it
-    saves the registers; 0 where it has no say.
+    ``state`` are bits of the operating system's own word that must be set too, because the system
+    saves the registers. It is 0 if the system is not involved.
     """
 
     word: str
@@ -255,14 +282,16 @@ class CpuBit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """How C asks a CPU of one architecture, while it runs, what it has.
+    """C code that asks a CPU of one architecture at run time which features it has.
 
-    ``template`` reads ``words`` into an array, in this order; the operating system's word, if
-    there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands; those of
-    the words ``varying`` are a thread's own: the length of its vectors, for which Linux is asked by
-    this number of ``prctl``, or where it is 0 a register. ``macro`` is what compilers define for
-    the architecture, ``processors`` are its names in build systems. ``unlisted`` are flags that
-    Linux may leave out of ``/proc/cpuinfo``.
+    - ``template``: code that reads ``words`` into an array, in this order. The operating system's
+      word, if there is one, is the last.
+    - ``bits``: the bit of each of a target's ``cpu_flags``.
+    - ``macro``: macro that compilers define for the architecture.
+    - ``processors``: names of the architecture in build systems.
+    - ``varying``: words that each thread has for itself, for example the length of its vectors. The
+      number is Linux's ``prctl`` that returns the word, or 0 for a register.
+    - ``unlisted``: flags that Linux may leave out of ``/proc/cpuinfo``.
     """
 
     template: str

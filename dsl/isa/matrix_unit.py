@@ -1,4 +1,4 @@
-"""A unit whose registers hold matrices of sums, and the instructions that multiply into them."""
+"""Data class for a matrix unit: registers that hold matrices of sums, as in AMX and SME."""
 
 from __future__ import annotations
 
@@ -11,28 +11,42 @@ from .vector import MulAdd, Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatrixUnit:
-    """Registers that hold matrices of sums, and the instructions that multiply into them.
+    """A matrix unit: registers of matrices of sums, and the instructions that multiply into them.
 
-    ``registers`` says how many there are, by the type of the sums; each has up to ``rows`` rows of
-    ``row_bytes`` bytes, and takes the place of ``aliases`` of the target's vector registers.
-    ``ctype`` is the C type of a variable that is one, "" where intrinsics know them by number.
-    ``products`` are the multiply-adds by the type of their sums, ``zero`` sets all sums to 0.
+    Registers:
 
-    ``factors`` are "matrices" in registers of the same kind, which ``load`` and ``store`` move by
-    rows, or "vectors" of the target or of the unit's own ``vectors``. ``read`` then is how C reads
-    rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, which
-    the call may compute, and ``read_column`` one for a column; else a statement that fills an array
-    ``{dst}`` of so many, which are all. ``write`` fills a row with a vector ``{v}``: a unit
-    that can also be read by columns transposes.
+    - ``registers``: number of registers, by the type of the sums.
+    - ``rows``, ``row_bytes``: rows of a register at most, and bytes of a row.
+    - ``aliases``: vector registers of the target that one matrix register occupies.
+    - ``ctype``: C type of a variable for a register, "" if intrinsics take its number.
 
-    A configuration may say how many rows and bytes of each register are in use: ``template``
-    declares, loads and restores it, with the C library's ``headers``; "" where there is none.
-    ``consent`` is the system call that asks the operating system for the unit. In spellings
-    ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer,
-    ``{stride}`` the bytes from row to row, and ``{element}`` the type of sums, of ``{bits}`` bits.
-    ``latency`` is in cycles; a multiply-add of matrices takes a cycle for each row of y, a load or
-    store one for each row. ``configuring`` are those of loading a configuration, and of what else
-    a change of it takes.
+    Instructions:
+
+    - ``products``: multiply-adds by the type of their sums.
+    - ``zero``: sets all sums of a register to 0.
+    - ``factors``: "matrices" if factors are in registers of the same kind, which ``load`` and
+      ``store`` move by rows. "vectors" if factors are vectors: the target's, or the unit's own
+      ``vectors``.
+    - ``read``: C that reads sums by rows, if factors are vectors. If ``rows_at_once`` is 1 it is an
+      expression for row number ``{row}``, which may be computed at run time. Otherwise it is a
+      statement that fills the array ``{dst}`` with ``rows_at_once`` rows.
+    - ``read_column``: the same expression for a column, "" if columns cannot be read.
+    - ``write``: fills a row with vector ``{v}``. A unit that has ``write`` and ``read_column``
+      transposes.
+
+    Configuration and cost:
+
+    - ``template``: C that declares, loads and restores a configuration, which says how many rows
+      and bytes of each register are in use. It is "" if the unit has no configuration. ``headers``
+      are the headers of the C library that it includes.
+    - ``consent``: system call that asks the operating system for permission to use the unit.
+    - ``latency``: cycles from the start of a multiply-add to its sums. A multiply-add of matrices
+      takes one cycle per row of y; a load or store takes one per row.
+    - ``configuring``: cycles that a change of the configuration takes.
+
+    Fields in spellings: ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}``
+    is a pointer, ``{stride}`` the bytes from row to row, and ``{element}`` the type of sums, of
+    ``{bits}`` bits.
     """
 
     name: str
@@ -59,20 +73,20 @@ class MatrixUnit:
 
     @property
     def by_lines(self) -> bool:
-        """Whether sums are read row by row or column by column, of a number that a loop counts."""
+        """True if sums are read one row or column at a time, whose number a loop counts."""
         return self.factors == "vectors" and self.rows_at_once == 1
 
     def transposes(self, element: str) -> bool:
-        """Whether squares of vectors of ``element`` are turned by way of its registers."""
+        """True if blocks of ``element`` can be transposed through the unit's registers."""
         return bool(self.write and self.read_column) and element in self.registers
 
     @property
     def most(self) -> int:
-        """How many registers there are of the type that has most."""
+        """The largest number of registers of one type."""
         return max(self.registers.values())
 
     def with_products(self, more: Mapping[str, tuple[MulAdd, ...]]) -> MatrixUnit:
-        """This unit with ``more`` products; those of each type are preferred to its own."""
+        """Return this unit with ``more`` products, which are preferred to its own of a type."""
         names = {*self.products, *more}
         both = {n: (*more.get(n, ()), *self.products.get(n, ())) for n in sorted(names)}
         return replace(self, products=both) if more else self

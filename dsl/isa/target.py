@@ -1,4 +1,4 @@
-"""A target: an instruction set with its features, its vectors, core and compiler options."""
+"""Data classes for a target: an instruction set with features, vectors, core and compilers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from .machine import CompilerHints, Core, Detection, Emulation, Mode, VectorLeng
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
-#: Of a family of compilers of which no version makes a target's code.
+#: Takes the place of a version in ``compilers``: no version of that compiler can compile for the
+#: target.
 NEVER = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Feature:
-    """An extension of an instruction set that a user names behind a ``+``.
+    """An extension of an instruction set, named after a ``+``: ``vnni`` in ``avx512+vnni``.
 
-    ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
-    those that the target lacks, and that hold their factors. A compiler flag that begins with ``+``
-    or ``_`` is appended to the target's ``-march``, whose architecture the feature's own ``-march``
-    replaces; ``zig`` is appended to its ``-mcpu``. ``emulation`` and ``core`` take the place of the
-    target's; ``products`` are more of its matrix unit's. ``processors`` are those whose core it
-    describes (none: any), by vendor, family and model as ``/proc/cpuinfo`` has them, and by name as
-    archspec has it elsewhere; ``core_source`` says whose numbers those of the core are.
-    ``compilers`` are the least versions that know it, where the target's own will not do.
-    ``extend`` gives the target's vectors what they have besides with it, as loads and stores that
-    convert.
+    - ``muladd``: its multiply-adds, by name and element of the vector of sums.
+    - ``vectors``: vectors that the target lacks; they only hold factors.
+    - ``extend``: function that adds operations to the target's vectors, for example loads that
+      convert.
+    - ``products``: further multiply-adds of the target's matrix unit.
+    - ``cpu_flags``: names in ``/proc/cpuinfo`` that the feature needs.
+    - ``compiler_flags``: options for gcc and clang. One that begins with ``+`` or ``_`` is appended
+      to the target's ``-march``. A ``-march`` of its own replaces the architecture of the target's.
+    - ``zig``: text appended to the target's ``-mcpu`` for zig.
+    - ``compilers``: oldest versions that know the feature, if newer than the target's.
+    - ``emulation``, ``core``: replace those of the target. ``core_source`` says who measured the
+      core.
+    - ``processors``: processors whose core the feature describes, none for any. Each is vendor,
+      family and model as in ``/proc/cpuinfo``, or a name as archspec has it.
     """
 
     title: str
@@ -47,7 +52,7 @@ class Feature:
     compilers: Mapping[str, str] = field(default_factory=dict)
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
-        """The compiler flags of a target with this feature."""
+        """Return the compiler flags of a target whose own are ``flags``, with this feature."""
         added = "".join(flag for flag in self.compiler_flags if flag[0] in "+_")
         march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
         plain = tuple(flag for flag in self.compiler_flags if flag[0] not in "+_" and flag != march)
@@ -63,17 +68,22 @@ class Feature:
 class Target:
     """An instruction set: its registers, vectors (widest first), core, and compiler options.
 
-    ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
-    ``platform.machine()`` of CPUs that can run it, "" any; ``detection`` says how a program that
-    runs there finds these flags. ``compilers`` are the least versions that know its intrinsics, by
-    family, "gcc", "clang" or "zig", NEVER where none does; any will do of one that is not named.
-    ``length`` is that of the vectors where a thread has one of several, None where the instruction
-    set fixes it; ``mode`` the mode of the processor that its instructions need, None where they
-    need none. ``fence`` is the statement behind stores past the caches, which are in no order with
-    others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there
-    are of vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
-    ``threads`` is how many may share a core: whether they do a virtual machine does not say.
-    ``set_aside`` is the matrix unit of a target that is seen without it, for a part of a kernel.
+    - ``machine``: ``platform.machine()`` of CPUs that can run it, "" for any.
+    - ``cpu_flags``: names in ``/proc/cpuinfo``; a CPU must have all of them.
+    - ``detection``: C code that finds these flags at run time.
+    - ``compilers``: oldest versions of "gcc", "clang" and "zig" that know its intrinsics. NEVER
+      means that no version does; a family that is not named may have any version.
+    - ``compiler_flags``: options for gcc and clang. ``zig_flags``: options for zig.
+    - ``registers``: number of vector registers.
+    - ``scalars_apart``: true if C scalars have registers of their own, as many as vectors have.
+      Otherwise a scalar takes a vector register.
+    - ``length``: length of vectors, if threads may choose it; None if the instruction set fixes it.
+    - ``mode``: processor mode that the instructions need, None if they need none.
+    - ``fence``: statement after stores that bypass the caches; without it, other stores may
+      overtake them.
+    - ``core_source``: who measured the core's numbers.
+    - ``threads``: number of threads that may share a core. A virtual machine does not tell.
+    - ``set_aside``: the matrix unit, if a part of a kernel is planned for the target without it.
     """
 
     name: str
@@ -123,24 +133,24 @@ class Target:
 
     @property
     def states(self) -> tuple[tuple[float, Core], ...]:
-        """Shares of time, and what the core is in them: alone, and beside a thread that is busy.
+        """States of the core with their shares of time: alone, and while a second thread is busy.
 
-        Such a thread mostly takes operations away, which the core starts at 0.4 of its rate then,
-        and now and then loads, as sampled on Emerald Rapids (``docs/lessons.md``).
+        A second thread mostly slows down instructions, whose rate falls to 0.4, and sometimes
+        loads. This was sampled on Emerald Rapids (``docs/lessons.md``).
         """
         return _states(self.core)
 
     @property
     def every_vector(self) -> tuple[Vector, ...]:
-        """The vectors, and those that a matrix unit alone has for its factors."""
+        """The target's vectors, and those that only its matrix unit has for factors."""
         return (*self.vectors, *(self.matrix.vectors if self.matrix else ()))
 
     def of(self, element: str) -> tuple[Vector, ...]:
-        """The vectors of an element type, widest first."""
+        """Return the vectors of an element type, widest first."""
         return _vectors_of(self, element)
 
     def holding(self, element: str, lanes: int) -> Vector:
-        """The vector of ``lanes`` elements of a type; TargetError if there is none."""
+        """Return the vector of ``lanes`` elements of a type; TargetError if there is none."""
         every = (v for v in self.every_vector if v.element == element)
         found = next((v for v in every if v.lanes == lanes), None)
         if found is None:
@@ -148,7 +158,7 @@ class Target:
         return found
 
     def having(self, names: Iterable[str]) -> Target:
-        """This target and the features called ``names``; TargetError if one is unknown."""
+        """Return this target with the features called ``names``; TargetError if one is unknown."""
         asked = set(names)
         for name in sorted(asked - set(self.features)):
             raise TargetError(
@@ -171,7 +181,7 @@ def _vectors_of(target: Target, element: str) -> tuple[Vector, ...]:
 
 @cache
 def _extended(target: Target, names: tuple[str, ...]) -> Target:
-    """``target`` with features; the multiply-adds of a later one are preferred."""
+    """Return ``target`` with features; multiply-adds of a later feature are preferred."""
     for name in names:
         feature = target.features[name]
         vectors = tuple(
@@ -201,26 +211,26 @@ def _as_it_is(vector: Vector) -> Vector:
 
 @cache
 def without_blocks(target: Target) -> Target:
-    """``target`` without the products of a matrix unit whose factors are vectors."""
+    """Return ``target`` without a matrix unit that multiplies vectors; matrix factors are kept."""
     blocks = target.matrix is not None and target.matrix.factors == "vectors"
     return replace(target, matrix=None) if blocks else target
 
 
 @cache
 def vectors_alone(target: Target) -> Target:
-    """``target`` without its matrix unit."""
+    """Return ``target`` without its matrix unit."""
     if target.matrix is None:
         return target
     return replace(target, matrix=None, set_aside=target.matrix)
 
 
 def _has(target: Target, vector: Vector) -> bool:
-    """Whether ``target`` has such a vector: features may need the same."""
+    """True if ``target`` has a vector of this element and length; features may add the same."""
     return any(v.lanes == vector.lanes for v in target.of(vector.element))
 
 
 @cache
 def uncut(target: Target) -> Target:
-    """``target`` without masks and partial accesses: whole vectors, and narrower ones."""
+    """Return ``target`` without masks and partial accesses: it has whole vectors alone."""
     vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)
     return replace(target, vectors=tuple(vectors))

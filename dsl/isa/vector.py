@@ -1,9 +1,9 @@
-"""The words a target speaks: vectors, multiply-add forms, masks, and how C spells them.
+"""Data classes for a target's vectors, multiply-adds and masks, with the way C spells them.
 
-Spellings are format strings. ``{p}`` is a pointer, ``{v}`` a vector, ``{x}`` and ``{y}``
-operands, ``{acc}`` an accumulator, ``{mask}`` a mask, ``{count}`` a number of active lanes,
-``{lane}`` a constant. A spelling of a load or of arithmetic is an expression; of a store, a
-statement without its semicolon.
+Spellings are format strings. ``{p}`` is a pointer, ``{v}`` a vector, ``{x}`` and ``{y}`` are
+operands, ``{acc}`` is an accumulator, ``{mask}`` a mask, ``{count}`` a number of active lanes,
+``{lane}`` a constant. The spelling of a load or of arithmetic is an expression, for example
+``_mm256_loadu_ps({p})``. The spelling of a store is a statement without its semicolon.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from tilewright.errors import TargetError
 from tilewright.spec.types import ITEMSIZE, other_sign
 
 Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
-#: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
+#: Depth of a multiply-add, and the element types of its factors x and y. "" is the type of the
+#: sums.
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: A square of as many registers leaves none to transpose it with.
+#: Vector registers that a transposition of a square block must stay below: some are needed for the
+#: exchange itself.
 MOST_ROWS = 32
-#: The numbers of a table that fields look up.
+#: Entries of a lookup table: a field of 4 bits selects one.
 TABLE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MulAdd:
-    """One multiply-accumulate form: ``acc += x * y`` over rows x cols x depth elements.
+    """One multiply-add instruction: ``acc += x * y`` over rows x cols x depth elements.
 
-    ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
-    register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
-    broadcast used once, or of the pointer ``{p}``), ``lane`` as one lane of a vector, ``scalar`` as
-    a C scalar.
-
-    ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
-    With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
-    as many of y: a group of 16, 32 or 64 bits. With ``rows``, a lane is an element of a block of
-    ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
-    ``instructions`` is how many C's expression takes; ``product`` is the part of it that a second
-    one adds, if that is a vector like the accumulator. ``mnemonic`` is "" where the compiler
-    chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
-    cycles, 0 that of the core's multiply-add.
-
-    A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
-    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. Such a
-    register is one of the first ``within``, 0: any. A block's
-    columns may lie in ``segments`` of the register, each with its part of all rows; y's groups then
-    repeat in each.
-
-    The forms ``matrix`` and ``block`` are a matrix unit's, whose registers hold the sums. Of
-    ``matrix`` the factors are matrices there, too: a row of y holds up to ``depth`` elements of K;
-    a row of x one group of ``group`` elements for each column. Of ``block`` they are vectors, of
-    a group for each column and each row.
+    - ``form``: source of the factor y, which does not vary along the vector. ``broadcast``: a
+      register of equal lanes. ``memory``: memory, read inside the instruction; C spells it as a
+      broadcast that is used once, or with the pointer ``{p}``. ``lane``: one lane of a vector.
+      ``scalar``: a C scalar. ``matrix`` and ``block`` belong to a matrix unit, whose registers hold
+      the sums.
+    - ``mnemonic``: the instruction; "" if the compiler chooses it. A floating-point product is then
+      rounded before it is added.
+    - ``x``, ``y``: element types of the factors in registers, "" for the type of the sums.
+    - ``depth``: elements of x and y whose products one lane of sums adds. Such a group has 8 to 64
+      bits, for example 4 elements of s8.
+    - ``rows``, ``cols``: block of C that one register of sums holds, row by row. x holds one group
+      for each column, y one for each row.
+    - ``segments``: parts of the register among which a block's columns are divided, each with all
+      rows. The groups of y repeat in each part.
+    - ``instructions``: number of instructions of the C expression.
+    - ``product``: the part of the expression that a second instruction adds to the sums, if it is a
+      vector of the same type.
+    - ``group``: elements of x for one column, of form ``matrix``. A row of y then holds up to
+      ``depth`` elements of K.
+    - ``latency``: cycles, 0 for the latency of the core's multiply-add.
+    - ``lanes``: groups in a register from which form ``lane`` selects one; 0 for as many as the
+      vector has. If the register has more lanes, the groups repeat (``Vector.repeats`` of y's
+      type).
+    - ``within``: such a register must be one of the first ``within``; 0 for any.
     """
 
     form: Form
@@ -76,31 +78,35 @@ class MulAdd:
 
     @property
     def factors(self) -> Factors:
-        """What it multiplies."""
+        """Depth and factor types, for example ``(4, "u8", "s8")``; operations select by them."""
         return self.depth, self.x, self.y
 
     @property
     def groups(self) -> int:
-        """The groups of K in a register of y: one for each row of a block, or for each lane."""
+        """Number of K groups in a register of y: one for each row of a block, or for each lane."""
         return self.rows * self.segments if self.rows > 1 else self.cols
 
     @property
     def fused(self) -> bool:
-        """Whether a product of floating point is rounded with the sum alone."""
+        """True if a floating-point product is rounded together with the sum only."""
         return bool(self.mnemonic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mask:
-    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers.
+    """Predicated access to the first ``{count}`` lanes of a vector.
 
-    ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
-    is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
-    lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
-    registers that zeros in these lanes cost, beside those loaded. ``groups`` are loads of the first
-    elements of which so many fill a lane, by a mask of a vector of such elements. ``fewer`` are
-    loads where no more than so many lanes are known to be asked for, fewest first: of a part of the
-    register, which reaches into a second line less often.
+    - ``make``: C expression of type ``ctype`` that makes the mask. ``load``, ``store``: the
+      accesses.
+    - ``registers``: vector registers that a mask occupies.
+    - ``loads``, ``stores``: accesses of elements of another type, as in ``Vector``. A type that is
+      missing here goes through a buffer on the stack.
+    - ``loose``: cheaper accesses whose loads leave any values in the inactive lanes.
+    - ``zeros``: registers that the zeros in inactive lanes need, besides the loaded ones.
+    - ``groups``: loads of elements of which the key's number fill a lane, by a mask of their own
+      vector.
+    - ``fewer``: loads for a limited number of active lanes, smallest limit first. They read a
+      narrower part of memory, so they cross a cache line less often.
     """
 
     ctype: str
@@ -116,22 +122,22 @@ class Mask:
     fewer: tuple[tuple[int, str], ...] = ()
 
     def loading(self, lanes: int | None) -> str:
-        """The load of so many lanes, None where only the call knows how many."""
+        """Return the load of ``lanes`` active lanes; None if only the call knows their number."""
         found = (load for most, load in self.fewer if lanes is not None and lanes <= most)
         return next(found, self.load)
 
 
 class Masked(NamedTuple):
-    """The lanes of an access by a mask: how many, None where only the call knows."""
+    """The active lanes of a masked access; ``lanes`` is None if only the call knows the number."""
 
     lanes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A broadcast of one element of another type, converted on the way.
+    """A broadcast of one element of another type, with its conversion.
 
-    ``shuffles`` of its instructions permute a vector.
+    ``shuffles`` is the number of its instructions that permute a vector.
     """
 
     spelling: str
@@ -140,10 +146,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``count`` elements, converted where they are of another type, repeated over a register.
+    """A load of ``count`` elements that repeats them until they fill a register.
 
-    ``shuffles`` of its instructions permute a vector. ``pick`` broadcasts element ``{lane}`` of the
-    repeated ones in ``{v}``; those of the vector's own type are not picked, but multiplied by lane.
+    Elements of another type are converted.
+
+    - ``shuffles``: number of its instructions that permute a vector.
+    - ``pick``: expression that broadcasts element ``{lane}`` of such a register ``{v}``. It is ""
+      for elements of the vector's own type, which are multiplied by lane.
     """
 
     count: int
@@ -154,10 +163,12 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A load of ``count`` whole vectors that lie side by side in memory.
+    """A load of ``count`` vectors that are adjacent in memory.
 
-    They are of one C type, ``ctype``; ``part`` is vector ``{lane}`` of such a ``{v}``, or with
-    ``apart``, a statement that fills an array ``{dst}`` from it, of that array.
+    - ``ctype``: C type of the loaded value.
+    - ``part``: expression for vector number ``{lane}`` of such a value ``{v}``.
+    - ``apart``: a statement that copies the value into an array ``{dst}``, if there is one.
+      ``part`` then selects from that array.
     """
 
     count: int
@@ -168,7 +179,7 @@ class Several:
 
 
 class _Ways(NamedTuple):
-    """The spellings of a vector's loads, or of its stores."""
+    """All spellings of a vector's loads, or of its stores."""
 
     whole: str
     others: Mapping[str, str]
@@ -181,12 +192,13 @@ class _Ways(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A table of ``TABLE`` numbers, and how vectors look them up by the bits of integers.
+    """A table of ``TABLE`` numbers in a register, and the lookups by fields of a byte.
 
-    ``spelling`` is one of type ``ctype``, "" the vector's, of the elements whose bits are the
-    integers ``{numbers}``. ``found[type]`` are, for each field of the low byte of lanes of ``{v}``,
-    the numbers in such a ``{table}`` that it counts; those lanes are of ``codes``, as many as the
-    vector's.
+    - ``spelling``: C expression for a table of type ``ctype`` ("" for the vector's), whose elements
+      have the bits of the integers ``{numbers}``.
+    - ``codes``: element type of the vector ``{v}`` that holds the fields; it has as many lanes.
+    - ``found[type]``: for each field of the low byte of a lane, lowest first, the numbers of
+      ``{table}`` that these fields select.
     """
 
     spelling: str
@@ -197,37 +209,50 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
-    """A register's view as ``lanes`` elements, and its operations.
+    """A register that is seen as ``lanes`` elements, and its operations.
 
-    It takes ``registers`` of the target's, more than one where the instruction set groups them.
+    Memory:
 
-    ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
-    exactly that many elements (the rest of the register is zero); beside a mask, such a store is
-    preferred to a masked one. ``transpose[h]`` is the pair of 2x2 block transpositions of two
-    registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
-    interleaved, the second the odd ones; ``unzip[h]`` the pair that gives the even blocks of
-    ``{x}`` and then those of ``{y}``, and the odd ones.
+    - ``load``, ``store``: all lanes. ``zero``: a register of zeros. ``splat``: a C scalar in all
+      lanes.
+    - ``broadcast``: one element from memory in all lanes. ``broadcast_shuffles`` of its
+      instructions permute a vector, on the unit that also multiplies.
+    - ``loads[type]``, ``stores[type]``: all lanes from or to elements of another type, with
+      conversion.
+    - ``spreads[type]``, ``repeats[type]``: one element, or a few, of another type.
+    - ``several``: loads of more than one vector, largest first.
+    - ``mask``: access to some lanes by a mask.
+    - ``partial_load``, ``partial_store``: access to exactly the key's number of lanes. A load
+      zeroes the others. If there is a mask too, such a store is preferred to a masked one.
+    - ``load_group``, ``store_group``: move ``{bytes}`` bytes as the only lane.
+    - ``stream``: store of all lanes that bypasses the caches. The address must be a multiple of
+      ``nbytes``.
 
-    ``broadcast_shuffles`` instructions of a broadcast permute a vector, on a multiply-add's unit.
+    Arithmetic:
 
-    ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
-    ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
-    them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
-    without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
-    ``{x}``, an integer in C; ``fields[type]`` are the numbers of a stored type in each field of
-    the low byte of the lanes of ``{v}``, of s32 for floating point, the lowest field first: of u2
-    and u4, and those of f4_e2m1 in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one
-    bit, moved up by four;
-    ``join`` is the bits of ``{x}`` and those of ``{y}``; ``numbers`` is how it looks up
-    elements by fields of bytes; ``flip`` is ``{v}``, integers of the other sign, with half of
-    their range added to each or subtracted, so that the values are its own.
-    ``few`` is a multiply-add whose sums its lanes hold of few products alone: a vector with twice
-    their bits adds those sums up, by its own multiply-add with ones.
-    ``several`` are loads of more than one vector, those of most first.
-    ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
-    ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.
-    ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
-    these has it as well.
+    - ``muladd``: multiply-adds, preferred first. A vector without any only holds factors.
+    - ``few``: a multiply-add whose lanes can hold the sums of few products only. A vector with
+      lanes of twice the bits adds these sums up, by its own multiply-add with ones.
+    - ``ops``: elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``.
+    - ``transpose[h]``: two instructions that transpose 2x2 blocks of two registers, in units of
+      ``h`` elements. The first interleaves the even units of ``{x}`` and ``{y}``, the second the
+      odd ones.
+    - ``unzip[h]``: two instructions. The first gives the even units of ``{x}`` and then those of
+      ``{y}``, the second the odd ones.
+
+    Low-bit types:
+
+    - ``group``: a register filled with the ``{bits}`` bits of the C integer ``{x}``.
+    - ``fields[type]``: the numbers of a stored type in each field of the low byte of the lanes of
+      ``{v}``, lowest field first. Lanes are s32 for floating point. Types are u2, u4, and f4_e2m1,
+      in halves and with 12 added in unsigned lanes. ``u1<<4`` are fields of one bit, shifted left
+      by four.
+    - ``join``: bitwise or of ``{x}`` and ``{y}``. ``numbers``: lookups of elements by fields.
+    - ``flip``: ``{v}``, integers of the other sign, with half of their range added or subtracted.
+      The result has the same order in the vector's own type.
+
+    ``registers`` is the number of the target's registers that it takes; RISC-V groups several.
+    ``support`` is a template of C functions that its spellings use besides intrinsics.
     """
 
     name: str
@@ -283,12 +308,15 @@ class Vector:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.lanes} {self.element}>"
 
-    # --- which spelling an access has; "" where the vector has none ----------------------------
+    # --- spelling of an access; "" if the vector has none ---------------------------------------
 
     def loading(
         self, memory: str, group: int, lanes: int | Masked | None, *, loose: bool = False
     ) -> str:
-        """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
+        """Return the expression that loads ``lanes`` lanes, None for all; "" if there is none.
+
+        The arguments are those of ``ir.ops.Load``.
+        """
         if memory and memory == self.flips and not group:
             found = self.loading("", 0, lanes, loose=loose)
             return found and self.flip.replace("{v}", found)
@@ -302,7 +330,10 @@ class Vector:
         return self._way(ways, memory, group, lanes)
 
     def storing(self, memory: str, group: int, lanes: int | Masked | None) -> str:
-        """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
+        """Return the statement that stores ``lanes`` lanes, None for all; "" if there is none.
+
+        The arguments are those of ``ir.ops.Store``.
+        """
         masked, others = (self.mask.store, self.mask.stores) if self.mask is not None else ("", {})
         partial = self.partial_store
         ways = _Ways(self.store, self.stores, masked, others, {}, partial, self.store_group)
@@ -327,13 +358,16 @@ class Vector:
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
     def seen_as(self, memory: str, group: int) -> str:
-        """The type as which lanes read or write groups of ``memory``; "" if not as another one."""
+        """Return the type with which lanes read or write groups of ``memory``; "" if there is none.
+
+        For example, groups of 4 elements of s8 are read as s32.
+        """
         if not group or self.lanes == 1:
             return ""
         return {1: "u8", 2: "u16", 4: "s32"}[group * ITEMSIZE[memory]]
 
     def broadcasting(self, memory: str, group: int) -> str:
-        """The expression that broadcasts a factor; see ``ir.ops.Broadcast``."""
+        """Return the expression that broadcasts a factor, as for ``ir.ops.Broadcast``."""
         repeat = self.repeating(memory or self.element, group)
         if repeat is not None:
             return repeat.spelling
@@ -344,50 +378,50 @@ class Vector:
         return self.broadcast if group == 1 else self.group
 
     def repeating(self, memory: str, group: int) -> Repeat | None:
-        """How ``group`` elements of type ``memory`` are repeated; None where they are not."""
+        """Return the way to repeat ``group`` elements of type ``memory``; None if there is none."""
         repeat = self.repeats.get(memory)
         return repeat if repeat is not None and repeat.count == group > 1 else None
 
     @property
     def flips(self) -> str:
-        """The integers of the other sign that it flips as it reads them; "" of none."""
+        """The integer type of the other sign that loads can convert, "" if none: u8 for s8."""
         return other_sign(self.element) if self.flip else ""
 
     @property
     def products(self) -> tuple[MulAdd, ...]:
-        """Its multiply-adds, that of few products among them."""
+        """All multiply-adds of the vector, ``few`` included."""
         return self.muladd if self.few is None else (*self.muladd, self.few)
 
-    # --- what can be asked of it ---------------------------------------------------------------
+    # --- capabilities ----------------------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
-        """Whether ``active`` lanes, a constant, can be loaded and stored alone."""
+        """True if ``active`` lanes, a constant, can be loaded and stored without the others."""
         return self.mask is not None or active in self.partial_load
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a register of it."""
+        """Bytes of the vector."""
         return self.lanes * ITEMSIZE[self.element]
 
     @property
     def cuts_any(self) -> bool:
-        """Whether any number of lanes can be loaded and stored alone."""
+        """True if every number of lanes can be loaded and stored alone."""
         return all(self.cuts(active) for active in range(1, self.lanes))
 
     @property
     def prefers_overlap(self) -> bool:
-        """Whether a tail costs less as a whole vector that ends at the edge than cut."""
+        """True if a tail costs less as a whole vector that ends at the edge than if it is cut."""
         return self.lanes > 1 and (self.mask is None or self.mask.registers > 0)
 
     @property
     def transposes(self) -> bool:
-        """Whether square blocks of vectors can be transposed, and fit the registers."""
+        """True if square blocks of vectors can be transposed, and fit the registers."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
         fits = self.lanes * self.registers < MOST_ROWS
         return fits and self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
     @property
     def fma(self) -> MulAdd:
-        """The multiply-add of three registers of this vector's elements, or of three elements."""
+        """The multiply-add of three registers, or of three scalars, of this element type."""
         own = {op.form: op for op in reversed(self.muladd) if op.factors == ALIKE}
         return own["broadcast" if "broadcast" in own else "scalar"]

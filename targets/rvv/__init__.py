@@ -1,9 +1,9 @@
-"""RISC-V V 1.0 for machines whose vector registers have a known length: 32 of VLEN bits.
+"""RISC-V V 1.0, for vector registers of a known length: 32 registers of VLEN bits.
 
-Vectors take 4, 2 or 1 of these (LMUL), or a half of one. The multiply-add takes one factor from a
-register of C scalars, of which there are as many besides. Spellings: RISC-V Vector C Intrinsic
-Specification 1.0. Latency and units: those of an in-order core that computes one register a cycle,
-as LLVM's models of the SpacemiT X60 and of SiFive's cores have them.
+Vectors take 4, 2, 1 or half of a register (LMUL). A multiply-add takes one factor from a C scalar;
+scalars have as many registers of their own. Spellings: RISC-V Vector C Intrinsic Specification 1.0.
+Latency and units: those of an in-order core that computes one register a cycle, as in LLVM's models
+of the SpacemiT X60 and of SiFive's cores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _vectors(vlen: int) -> Iterator[Vector]:
 
 
 def _core(vlen: int) -> Core:
-    """One register a cycle; groups of two and of four take as many cycles."""
+    """Return a core that computes one register a cycle; groups take as many cycles as registers."""
     register = vlen // 8
     one = Width(bytes=register, fma_units=1, loads=1, stores=1, shuffles=1)
     two = Width(bytes=2 * register, fma_units=1 / 2, loads=1 / 2, stores=1 / 2, shuffles=1 / 2)
@@ -51,7 +51,7 @@ def _core(vlen: int) -> Core:
 
 
 def target(name: str) -> Target:
-    """The target called ``rvv256`` or the like, after its registers' bits."""
+    """Return the target for registers of a length, for example ``rvv256``."""
     vlen = int(name.removeprefix("rvv"))
     return Target(
         name=name,

@@ -1,7 +1,7 @@
-"""How RISC-V V's vectors read and write memory, and convert elements on the way.
+"""Loads and stores of RISC-V V's vectors, with conversion of elements.
 
-A mask is a number of lanes. Its loads take the other lanes from a register of zeros, but for those
-of which nobody asks zeros.
+A mask is a number of lanes. Its loads take the other lanes from a register of zeros, unless they
+may hold any values.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tilewright.isa.vector import Mask
 
 from .words import Group
 
-#: The lanes that a load reads, and what it leaves in others.
+#: Lanes that a load reads, and the values that it leaves in the others.
 _Lanes = Literal["all", "some and zeros", "some and anything"]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """Spellings by the type in memory: its integers ``{x}`` widened, and what they are of ``{v}``.
+    """Spellings by the type in memory: widened from integers ``{x}``, and narrowed from ``{v}``.
 
     Floating point of 16 bits is moved as u16.
     """
@@ -34,7 +34,7 @@ class Conversions:
 
 _HALVES = "@vncvt_x_x_w_$s16({v}, $n)"
 _SIGNED = "@vreinterpret_v_${u}_$t"
-#: What V alone converts, by the elements of the vector.
+#: Conversions of V without extensions, by the vector's element type.
 CONVERSIONS = {
     "f32": Conversions({"bf16": f"{_SIGNED}(@vsll_vx_$u(@vzext_vf2_$u({{x}}, $n), 16, $n))"}),
     "f64": Conversions(),
@@ -63,7 +63,7 @@ CONVERSIONS = {
 
 
 def accesses(group: Group, conversions: Conversions) -> dict[str, Any]:
-    """The fields of ``Vector`` that say how it reads and writes, whole and under a mask."""
+    """Return the fields of ``Vector`` for loads and stores, whole and masked."""
     store, stores = _store(group), _stores(group, conversions)
     return {
         "load": _load(group),
@@ -75,7 +75,10 @@ def accesses(group: Group, conversions: Conversions) -> dict[str, Any]:
 
 
 def _mask(group: Group, conversions: Conversions) -> Mask:
-    """Zeros lie in a register, and in the copy of it that the next load fills in part."""
+    """Return the masked accesses.
+
+    Zeros occupy a register, and each load needs a copy of it to fill.
+    """
     mask = Mask(
         ctype="size_t",
         make="(size_t)({count})",
@@ -92,7 +95,7 @@ def _mask(group: Group, conversions: Conversions) -> Mask:
 
 
 def _load(group: Group, lanes: _Lanes = "all") -> str:
-    """The elements at ``{p}``."""
+    """Return the load of the elements at ``{p}``."""
     held = group.of(moved_as(group.element))
     if held != group:
         return group.spell(f"@vreinterpret_v_{held.name}_$t({_load(held, lanes)})")
@@ -112,7 +115,7 @@ def _loads(group: Group, conversions: Conversions, lanes: _Lanes = "all") -> dic
 
 
 def _store(group: Group, value: str = "{v}", count: str = "$n") -> str:
-    """Writes the first lanes of ``value`` to ``{p}``."""
+    """Return the store of the first lanes of ``value`` to ``{p}``."""
     held = group.of(moved_as(group.element))
     if held != group:
         return _store(held, group.spell(f"@vreinterpret_v_${{t}}_{held.name}({value})"), count)
@@ -127,5 +130,5 @@ def _stores(group: Group, conversions: Conversions, count: str = "$n") -> dict[s
 
 
 def moved_as(element: str) -> str:
-    """As what elements of a type are moved."""
+    """Return the type with which elements are moved."""
     return "u16" if element in ("f16", "bf16") else element

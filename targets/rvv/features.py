@@ -1,7 +1,8 @@
 """Extensions of RISC-V V: products and conversions of f16 (Zvfh), and of bf16 (Zvfbfwma).
 
-A widening multiply-add rounds once, to f32. Zvfh implies Zfhmin, and Zvfbfwma Zfbfmin and Zvfbfmin:
-C scalars of these types. Semantics: RISC-V ISA manual, volume I, "Zvfh" and "BF16".
+A widening multiply-add rounds once, to f32. Zvfh implies Zfhmin, and Zvfbfwma implies Zfbfmin and
+Zvfbfmin, which give C scalars of these types. Semantics: RISC-V ISA manual, volume I, "Zvfh" and
+"BF16".
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from .accesses import Conversions, accesses
 from .vectors import forms, held
 from .words import LMUL, Group, cpu
 
-#: What qemu's processors are given; one that has both features runs kernels of either.
+#: Options of qemu's processors. One with both features runs kernels of either.
 _ZVFH = "zfh=true,zvfh=true"
 _BOTH = f"{_ZVFH},zfbfmin=true,zvfbfmin=true,zvfbfwma=true"
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A type of 16 bits: its type in C, its multiply-add, how it becomes f32 and is made of it."""
+    """A type of 16 bits: its C type, its multiply-add, and its conversions from and to f32."""
 
     element: str
     ctype: str
@@ -32,12 +33,12 @@ class _Half:
 
     @property
     def number(self) -> str:
-        """The number at ``{p}``, of which the program knows the bits alone."""
+        """C expression for the number at ``{p}``; other code sees its bits only."""
         alias = f"typedef const {self.ctype} __attribute__((may_alias)) number_;"
         return f"({{{{ {alias} *(number_ *)(const void *)({{p}}); }}}})"
 
     def feature(self, vlen: int, name: str, title: str, implied: str) -> Feature:
-        """The extension called ``name``, which implies others, for registers of ``vlen`` bits."""
+        """Return the extension ``name``, which implies others, for registers of ``vlen`` bits."""
         sums = [int(lmul * vlen) // 32 for lmul in LMUL]
         groups = [Group("f32", lanes, vlen) for lanes in sums]
         muladd = {(group.lmul, "f32"): self.products(group) for group in groups}
@@ -53,11 +54,11 @@ class _Half:
         )
 
     def products(self, group: Group) -> tuple[MulAdd, ...]:
-        """Its multiply-adds beside vectors of f32."""
+        """Return its multiply-adds for sums of f32."""
         return tuple(forms(self.mnemonic, group, self.element))
 
     def single(self) -> MulAdd:
-        """That of one element."""
+        """Return the multiply-add of one element."""
         return MulAdd(
             form="scalar",
             mnemonic=f"{self.mnemonic}.vf",
@@ -68,13 +69,13 @@ class _Half:
         )
 
     def alone(self) -> Vector:
-        """One element, as multiply-adds take it."""
+        """Return the vector of one element, which multiply-adds take as a factor."""
         return Vector(
             name="scalar", element=self.element, lanes=1, ctype=self.ctype, load=self.number
         )
 
     def extend(self, vector: Vector, vlen: int) -> Vector:
-        """A vector of the target, with conversions of this type in its loads and stores."""
+        """Return a vector of the target with conversions of this type in its accesses."""
         if vector.element != "f32":
             return vector
         if vector.lanes == 1:
@@ -91,7 +92,7 @@ class _Half:
 
 
 def _joined(mask: Mask, more: Mask) -> Mask:
-    """A mask with the conversions of another besides."""
+    """Return a mask with the conversions of both masks."""
     loads, stores = {**mask.loads, **more.loads}, {**mask.stores, **more.stores}
     return replace(mask, loads=loads, stores=stores)
 
@@ -117,7 +118,7 @@ _BF16 = _Half(
 
 
 def features(vlen: int) -> dict[str, Feature]:
-    """Those of a target with registers of ``vlen`` bits, in the order of its name."""
+    """Return the features for registers of ``vlen`` bits, in the order of a target's name."""
     bf16 = _BF16.feature(vlen, "zvfbfwma", "products of bf16 added to f32", _BOTH)
     compilers = {"gcc": "15", "clang": "19", "zig": "0.14"}
     return {

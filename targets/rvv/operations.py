@@ -1,24 +1,24 @@
-"""The elementary operations of RISC-V V's vectors: what ``elementwise/operations.py`` names.
+"""RISC-V V's spellings of the elementary operations in ``elementwise/operations.py``.
 
-A comparison gives bits, of which lanes of ones are made. V's minimum of a number and a NaN is the
-number, so that minima are chosen by comparison.
+A comparison gives bits, which are turned into lanes of ones. V's minimum of a number and a NaN is
+the number, so minima and maxima are chosen by comparison.
 """
 
 from __future__ import annotations
 
 
 def _ones(test: str) -> str:
-    """Lanes of ones where the bits that ``test`` gives are set."""
+    """Return lanes of ones for the set bits of ``test``."""
     return f"@vmerge_vxm_$i(@vmv_v_x_$i(0, $n), -1, {test}, $n)"
 
 
 def _choice(mask: str) -> str:
-    """Y where lanes of the integers ``mask`` are not 0, else z."""
+    """Return y for lanes in which the integers ``mask`` are not 0, else z."""
     return f"@vmerge_vvm_$t({{z}}, {{y}}, @vmsne_vx_${{i}}_$b({mask}, 0, $n), $n)"
 
 
 def _pairs(prefix: str, *names: str) -> dict[str, str]:
-    """Operations of two vectors that are called as here."""
+    """Return operations of two vectors that have the same name in V."""
     return {name: f"@{prefix}{name}_vv_$t({{x}}, {{y}}, $n)" for name in names}
 
 
@@ -30,7 +30,7 @@ _REAL = {
     "min": f"@vmerge_vvm_$t({{y}}, {{x}}, {_TESTS['lt']}, $n)",
     "max": f"@vmerge_vvm_$t({{y}}, {{x}}, {_TESTS['gt']}, $n)",
 }
-#: An f32 from 2^23 on is an integer; what is rounded keeps its sign, though it be 0.
+#: Rounding of f32. Numbers of 2^23 and more are integers. A result of 0 keeps its sign.
 _ROUNDED = (
     "@vfsgnj_vv_$t(@vmerge_vvm_$t({x}, @vfcvt_f_x_v_$t(@vfcvt_x_f_v_$i({x}, $n), $n), "
     "@vmflt_vf_${t}_$b(@vfabs_v_$t({x}, $n), 8388608.0f, $n), $n), {x}, $n)"
@@ -43,7 +43,7 @@ _F32 = {
     "to_s32": "@vfcvt_x_f_v_$i({x}, $n)",
     "bits": "@vreinterpret_v_${t}_$i({x})",
 }
-#: A comparison of f64 has its lanes of ones in a vector of f64.
+#: Operations of f64. A comparison gives lanes of ones in a vector of f64.
 _F64 = {
     **_REAL,
     **{name: f"@vreinterpret_v_${{i}}_$t({_ones(_TESTS[name])})" for name in ("lt", "le", "eq")},

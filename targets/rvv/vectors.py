@@ -1,4 +1,4 @@
-"""RISC-V V's vectors of f32, f64, s32 and s64, those that hold factors, and one element alone."""
+"""RISC-V V's vectors of f32, f64, s32 and s64, those of 16-bit factors, and single elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc", "s64": "vmacc
 
 
 def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
-    """A multiply-add with a C scalar, and with a vector, as vectors along K take it.
+    """Yield a multiply-add with a C scalar, and one with a vector, for vectors along K.
 
     The scalar is the first factor of its intrinsic. ``factors`` is the type of both.
     """
@@ -38,7 +38,7 @@ def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
         )
 
 
-#: Products of 16-bit integers by the types of vector and scalar, and of two vectors.
+#: Products of 16-bit integers, by the types of both factors: with a scalar, and of two vectors.
 _MIXED = {
     ("u16", "u16"): (
         ("vwmaccu.vx", "@vwmaccu_vx_$u({acc}, {y}, {x}, $n)"),
@@ -56,11 +56,11 @@ _MIXED = {
 
 
 def _mixed(group: Group) -> Iterator[MulAdd]:
-    """Products of 16-bit integers of which one has no sign, or both."""
+    """Yield products of 16-bit integers of which one or both are unsigned."""
     kinds: tuple[Literal["scalar", "broadcast"], ...] = ("scalar", "broadcast")
     for (x, y), ways in _MIXED.items():
         for form, (mnemonic, spelling) in zip(kinds, ways, strict=True):
-            if x == y:  # whose sums have no sign either
+            if x == y:  # the instruction's sums are unsigned too
                 seen = spelling.replace("{acc}", "@vreinterpret_v_${t}_$u({acc})")
                 spelling = f"@vreinterpret_v_${{u}}_$t({seen})"
             yield MulAdd(
@@ -74,7 +74,7 @@ def _mixed(group: Group) -> Iterator[MulAdd]:
 
 
 def vector(group: Group) -> Vector:
-    """A vector of f32, f64, s32 or s64."""
+    """Return a vector of f32, f64, s32 or s64."""
     element = group.element
     splat = group.spell("@vmv_v_x_$t" if is_integer(element) else "@vfmv_v_f_$t")
     products = tuple(forms(_MULTIPLY_ADD[element], group))
@@ -103,7 +103,7 @@ def vector(group: Group) -> Vector:
 
 
 def held(group: Group) -> Vector:
-    """A vector of elements of 16 bits, which only holds factors."""
+    """Return a vector of 16-bit elements, which only holds factors."""
     return Vector(
         name=group.lmul,
         element=group.element,
@@ -118,10 +118,10 @@ def held(group: Group) -> Vector:
 
 
 def _parts(group: Group) -> dict[str, tuple[str, ...]]:
-    """Parts of the low bytes of lanes that have no other bits.
+    """Return the fields of the low bytes of lanes that have no other bits.
 
-    A number of f4_e2m1 is ``(2 + its last bit) << (exponent - 1)`` halves, or its last bit alone
-    where the exponent is 0; its first bit is the sign.
+    A number of f4_e2m1 is ``(2 + its last bit) << (exponent - 1)`` halves, or its last bit if the
+    exponent is 0. Its first bit is the sign.
     """
 
     def part(right: int, mask: int) -> str:
@@ -144,14 +144,14 @@ def _parts(group: Group) -> dict[str, tuple[str, ...]]:
 
 
 def _same_bits(group: Group) -> str:
-    """The element at ``{p}`` in all lanes, moved as an integer."""
+    """Return the element at ``{p}`` in all lanes, moved as an integer."""
     moved = group.of(moved_as(group.element))
     lanes = moved.spell("@vmv_v_x_$t(*({p}), $n)")
     return lanes if moved == group else group.spell(f"@vreinterpret_v_{moved.name}_$t({lanes})")
 
 
 def _transpose(group: Group) -> dict[int, tuple[str, str]]:
-    """Blocks interleaved: those of one vector slide over every other one of the other."""
+    """Return interleavings of blocks: one vector slides over every other block of the other."""
     found = {}
     for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
         odd, even = (
@@ -165,7 +165,7 @@ def _transpose(group: Group) -> dict[int, tuple[str, str]]:
 
 
 def _sum_lanes(group: Group) -> str:
-    """A reduction leaves its sum in the first lane of a whole register, in which it begins."""
+    """Return the sum of lanes: a reduction leaves it in the first lane of a register."""
     one = Group(group.element, group.vlen // group.size, group.vlen).name
     if is_integer(group.element):
         spelling = "@vmv_x_s_ONE_WORD(@vredsum_vs_${t}_ONE({v}, @vmv_s_x_ONE(0, 1), $n))"
@@ -193,7 +193,7 @@ _PRODUCTS = tuple(
 
 
 def _alone(element: str) -> Vector:
-    """One element of 16 bits."""
+    """Return the vector of one 16-bit element."""
     signed = element == "s16"
     return Vector(
         name="scalar",

@@ -1,13 +1,14 @@
-"""SME: outer products into matrices of sums (ZA), beside SVE's vectors in streaming mode.
+"""SME: outer products into matrices of sums (ZA), with SVE's vectors in streaming mode.
 
-Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode: a CPU without SVE,
-as the M4, has no such vectors outside of it, and inside of it only some instructions are legal
-(no products of 2x2 blocks, no gathers). Spellings: Arm C Language Extensions, SME. Speed: a product
-a cycle, whose sum is there after 4 cycles, or 8 of 16-bit factors; of vectors in streaming mode a
-multiply-add in 4 cycles. So it was measured on an M4, but for products of less than 32 bits, which
-start every other cycle there (``targets/cores/m4.json``).
+Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode. A CPU without SVE,
+such as the M4, has these vectors in that mode only, and lacks some instructions in it (products of
+2x2 blocks, gathers). Spellings: Arm C Language Extensions, SME.
 
-gcc is left out: version 15 takes SVE's instructions outside of streaming mode.
+Speed, as measured on an M4: one product a cycle, with its sum after 4 cycles, or 8 for 16-bit
+factors; a multiply-add of vectors in streaming mode in 4 cycles. Products of factors with fewer
+than 32 bits start every other cycle there, which ``targets/cores/m4.json`` says.
+
+gcc is excluded: version 15 uses SVE's instructions outside of streaming mode.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..sve.integers import factors, narrow, pairs, sums
 from ..sve.wide import wide_sums
 from ..sve.words import SIZES, all_lanes, first, first_lanes, seen_as
 
-#: The bytes of a vector in streaming mode.
+#: Bytes of a vector in streaming mode.
 NBYTES = 64
 _BITS = {"f32": 32, "s32": 32, "f64": 64, "s64": 64}
 
@@ -36,7 +37,7 @@ _BITS = {"f32": 32, "s32": 32, "f64": 64, "s64": 64}
 def _product(
     mnemonic: str, element: str, intrinsic: str, depth: int = 1, x: str = "", y: str = ""
 ) -> MulAdd:
-    """A product of vectors: rows are those of the first, ``{y}``."""
+    """Return a product of vectors; the rows of the sums are the elements of ``{y}``."""
     lines, bits = NBYTES * 8 // _BITS[element], _BITS[element] // depth
     everywhere = f"svptrue_b{bits}()"
     return MulAdd(
@@ -56,12 +57,12 @@ _READ = (
     "(svundef_{{element}}(), svptrue_b{{bits}}(), {{src}}, {{row}})"
 )
 _DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
-#: Those of 16-bit integers, which SME2 has.
+#: Products of pairs of 16-bit integers, which SME2 adds.
 _PAIRS = (
     _product("smopa of s16", "s32", "svmopa_za32_s16", 2, "s16", "s16"),
     _product("umopa of u16", "s32", "svmopa_za32_u16", 2, "u16", "u16"),
 )
-#: Four of them summed in 64 bits.
+#: Products of four 16-bit integers, summed in 64 bits.
 _FOURS = (
     _product("smopa za.d", "s64", "svmopa_za64_s16", 4, "s16", "s16"),
     _product("umopa za.d", "s64", "svmopa_za64_u16", 4, "u16", "u16"),
@@ -107,11 +108,11 @@ _SPEEDS = tuple(
 
 
 def _streaming(vector: Vector) -> Vector:
-    """``vector`` as it is used here: whole ones are also cut to a constant number of lanes.
+    """Return ``vector`` as it is legal in streaming mode, also cut to constant numbers of lanes.
 
-    Of single elements two operations are a vector's. C's square root calls a function for negative
-    numbers, which would leave the mode; for a loaded integer that becomes floating point, clang 19
-    takes an instruction of Neon, which is illegal in it.
+    Two operations on single elements use vectors. C's square root calls a function for negative
+    numbers, which would leave the mode. To convert a loaded integer to floating point, clang 19
+    uses an instruction of Neon, which is illegal in the mode.
     """
     element, mask, everywhere = vector.element, vector.mask, all_lanes(vector.element)
     if vector.lanes == 1:
@@ -129,20 +130,20 @@ def _streaming(vector: Vector) -> Vector:
 
 
 def _sums() -> Iterator[Vector]:
-    """Vectors of s32, which multiply pairs of 16-bit integers as SVE2's do."""
+    """Yield the vectors of s32, which multiply pairs of 16-bit integers as in SVE2."""
     for vector in sums(NBYTES):
         yield replace(vector, muladd=(*pairs(vector.lanes), *vector.muladd))
 
 
 _CPU = "max,{sve},sme512=on,sme_fa64=off,sme-default-vector-length=64"
-#: qemu 10 turns SME off where there is no SVE outside of streaming mode, and has no SME2.
+#: qemu 10 disables SME without SVE outside of streaming mode, and lacks SME2.
 _OLD = _CPU.format(sve="sve128=on,sve-default-vector-length=16")
-#: Vectors that one load of SME2 reads, most first.
+#: Numbers of vectors that one load of SME2 reads, largest first.
 _SEVERAL = (4, 2)
 
 
 def _several(vector: Vector) -> Vector:
-    """``vector`` with loads of several side by side; memory has the bits of halves as integers."""
+    """Return ``vector`` with loads of several; f16 and bf16 are loaded as integers."""
     if vector.lanes == 1:
         return vector
     element = vector.element

@@ -1,6 +1,7 @@
-"""SVE, one target for each length of its vectors: 32 of them, predicates, lanes of each segment.
+"""SVE, with one target for each length of its vectors.
 
-Intrinsics are free of the length, plans are made for one. Spellings: Arm C Language Extensions for
+There are 32 vectors and predicates; a multiply-add by lane takes a lane of each 128-bit segment.
+Intrinsics work for any length, but a plan is made for one. Spellings: Arm C Language Extensions for
 SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles, two units).
 """
 
@@ -16,12 +17,12 @@ from .floats import floats
 from .integers import factors, narrow, sums
 from .wide import wide_sums
 
-#: The lengths that there are or that emulators have, in bits, by the name of their target.
+#: Lengths in bits that CPUs or emulators have, by target.
 LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
 
 
 def target(name: str) -> Target:
-    """The target of one length."""
+    """Return the target of one length."""
     nbytes = LENGTHS[name] // 8
     return Target(
         name=name,
@@ -55,6 +56,6 @@ def target(name: str) -> Target:
 
 
 def _emulated(name: str) -> str:
-    """The CPU that qemu plays: the length named is the longest, and each thread's."""
+    """Return qemu's CPU with this length as its longest, and as each thread's."""
     bits = LENGTHS[name]
     return f"max,sve{bits}=on,sve-default-vector-length={bits // 8}"

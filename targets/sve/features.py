@@ -1,8 +1,7 @@
 """Extensions of SVE: products of mixed signs, of bf16 and f16, and 2x2 blocks in each segment.
 
-SVE alone has dot products of 8-bit integers of one sign: there is no feature for these. Semantics:
-Arm Architecture Reference Manual. ``bfdot`` and ``bfmmla`` flush denormals, and round to odd
-between their additions.
+SVE itself has dot products of 8-bit integers of one sign. Semantics: Arm Architecture Reference
+Manual. ``bfdot`` and ``bfmmla`` flush denormals, and round to odd between their additions.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 
 
 def _blocks(mnemonic: str, factors: Factors, product: str, lanes: int) -> tuple[MulAdd, ...]:
-    """A 2x2 block in each segment: its rows are groups of ``y``, its columns of ``x``.
+    """Return a product of 2x2 blocks in each segment: rows are groups of ``y``, columns of ``x``.
 
-    Not in vectors of which no square can be transposed: a packed B, whose blocks they must all be,
-    also serves a C that is contiguous the other way.
+    Vectors that are too long for a transposition of a square have none. A packed B consists of such
+    blocks, and must also serve a C that is contiguous in the other direction.
     """
     if lanes >= MOST_ROWS:
         return ()
@@ -85,7 +84,7 @@ def _bf16(lanes: int) -> Muladds:
     return {("z", "f32"): (*dot(lanes), *blocks), ("scalar", "f32"): dot(1)}
 
 
-#: The odd elements of two are added first, then the even ones.
+#: Products of f16 pairs: the odd elements' are added first, then the even ones'.
 _FMLAL = "svmlalb_f32(svmlalt_f32({acc}, {x}, {y}), {x}, {y})"
 _FMLAL_LANE = (
     "svmlalb_lane_f32(svmlalt_lane_f32({acc}, {x}, {y}, 2 * ({lane}) + 1), {x}, {y}, 2 * ({lane}))"
@@ -109,14 +108,14 @@ def _sve2(lanes: int) -> Muladds:
 
 
 def halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
-    """What holds f16 or bf16; memory has their bits as integers."""
+    """Return the vectors of f16 or bf16; memory has their bits as integers."""
     load = f"svreinterpret_{element}_u16(svld1_u16({{lanes}}, {{p}}))"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
     return held(element, nbytes, ctype, load, part)
 
 
 def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
-    """Vectors of bf16, whole ones out of tables of their lower and upper bytes."""
+    """Return vectors of bf16; whole ones look numbers up in tables of their low and high bytes."""
     every, bytes_ = all_lanes("u8"), seen_as("u8", "s16", "{v}")
 
     def found(low: int, bits: int) -> str:
@@ -135,7 +134,7 @@ def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
 
 
 def _from_bytes() -> dict[str, str]:
-    """Loads of bf16 from integers of 8 bits, all of which it has: by way of f32."""
+    """Return loads of bf16 from 8-bit integers, through f32; the conversion is exact."""
     every = all_lanes("f32")
 
     def load(way: str) -> str:
@@ -148,7 +147,7 @@ def _from_bytes() -> dict[str, str]:
 
 
 def features(nbytes: int) -> dict[str, Feature]:
-    """By name, in the order in which a target's name has them."""
+    """Return the features by name, in the order of a target's name."""
     lanes = nbytes // 4
     return {
         "sve2": Feature(

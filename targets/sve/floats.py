@@ -9,8 +9,9 @@ from tilewright.isa.vector import Repeat, Spread, Vector
 from ..scalar import plain
 from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, transposes, unzips
 
-#: ``{f}`` is the element, ``{s}`` the signed integer of its size, ``{m}`` that of masks, ``{t}``
-#: the predicate of all lanes, ``{lanes}`` a mask of a predicate, ``{chosen}`` a predicate of one.
+#: Operations. ``{f}`` is the element type, ``{s}`` the signed integer of its size, and ``{m}`` the
+#: type of masks. ``{t}`` is the predicate of all lanes. ``{lanes}`` makes a mask of a predicate,
+#: ``{chosen}`` a predicate of a mask.
 _OPS = {
     "add": "svadd_{f}_x({t}, {{x}}, {{y}})",
     "sub": "svsub_{f}_x({t}, {{x}}, {{y}})",
@@ -31,7 +32,7 @@ _SINGLE_OPS = {
 
 
 def _ops(element: str) -> dict[str, str]:
-    """The elementary operations; a comparison's lanes are s32, of f64 seen as f64."""
+    """Return the elementary operations; a comparison gives s32 lanes, or f64 lanes for f64."""
     everywhere, size = all_lanes(element), 8 * SIZES[element]
     held = "s32" if element == "f32" else "f64"
     ops = filled(_OPS | (_SINGLE_OPS if element == "f32" else {}), f=element, t=everywhere)
@@ -46,7 +47,7 @@ _ALL = all_lanes("f32")
 
 
 def _halves(bits: str) -> str:
-    """f32 of f16 in the lower half of each lane."""
+    """Return f32 from f16 in the lower half of each lane."""
     return f"svcvt_f32_f16_x({_ALL}, svreinterpret_f16_u32({bits}))"
 
 
@@ -55,13 +56,14 @@ def _shifted(count: int, bits: str) -> str:
 
 
 _WORDS, _OCTETS = f"svld1uh_u32({_ALL}, {{p}})", f"svld1ub_u32({_ALL}, {{p}})"
-#: bf16 and f8_e5m2 are the upper halves of f32 and f16.
+#: Loads that convert. bf16 and f8_e5m2 are the upper halves of f32 and f16.
 _LOADS = {
     "f16": _halves(_WORDS),
     "bf16": f"svreinterpret_f32_u32({_shifted(16, _WORDS)})",
     "f8_e5m2": _halves(_shifted(8, _OCTETS)),
 }
-#: One element in all lanes of 16 bits, as it can be loaded: of two the first, or the upper, counts.
+#: Loads of one 16-bit element to all 16-bit lanes. An f32 lane then holds it twice; one copy
+#: counts.
 _EVERY = "svreinterpret_u32_u16(svdup_n_u16(*({p})))"
 _SPREADS = {
     "f16": _halves(_EVERY),
@@ -77,7 +79,7 @@ _NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))
 
 
 def floats(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """A whole register of f32 or f64, and one element."""
+    """Return the vectors of f32 or f64: a whole register, and one element."""
     one = plain(element, "fmadd")
     if element == "f32":
         loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}

@@ -1,6 +1,6 @@
-"""SVE's vectors of s32, and of the integers whose products they sum: four of 8 bits in a lane.
+"""SVE's vectors of s32, and of the 8-bit integers, of which a lane sums four products.
 
-SVE2, and SME in streaming mode, have those of 16 bits too, two in a lane.
+SVE2, and SME in streaming mode, also have products of 16-bit integers, two in a lane.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _products(lanes: int) -> tuple[MulAdd, ...]:
 
 
 def pairs(lanes: int) -> tuple[MulAdd, ...]:
-    """Two products of 16-bit integers in a lane, the even elements' and then the odd ones'."""
+    """Return products of 16-bit pairs: the even elements are added first, then the odd ones."""
     return (*_long("s16", lanes), *_long("u16", lanes))
 
 
@@ -113,7 +113,7 @@ _STORES = {
 
 
 def sums(nbytes: int) -> tuple[Vector, ...]:
-    """A whole register of s32, which can be stored as s64, and one element."""
+    """Return the vectors of s32: a whole register, which can be stored as s64, and one element."""
     lanes, one = nbytes // 4, whole("madd")
     return (
         Vector(
@@ -147,9 +147,10 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """What holds integers of 8 or 16 bits: a register, and one group; of 16 bits also four.
+    """Return the vectors of 8-bit or 16-bit integers: a register, and one group.
 
-    A register of 16 bits has bytes as well.
+    There is also a vector of four 16-bit integers. A register of 16-bit integers can be loaded from
+    8-bit integers.
     """
     ctype = f"sv{'int' if element[0] == 's' else 'uint'}{8 * SIZES[element]}_t"
     load = f"svld1_{element}({{lanes}}, {{p}})"
@@ -163,13 +164,13 @@ def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
 
 
 def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """What holds integers, and is filled with numbers of few bits."""
+    """Return the vectors of integers that can be filled with low-bit numbers."""
     made = narrow(element, nbytes)
     return tuple(replace(vector, fields=parts(element), join=join(element)) for vector in made)
 
 
 def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:
-    """Vectors of factors in groups of 32 bits; ``{lanes}`` in a load is the predicate."""
+    """Return vectors of factors in groups of 32 bits; ``{lanes}`` in a load is the predicate."""
     lanes = nbytes // SIZES[element]
 
     def vector(name: str, lanes: int, whole: str) -> Vector:

@@ -1,6 +1,6 @@
 """SVE's vectors of s64: a lane sums four products of 16-bit integers of one sign.
 
-Elements of other signs are widened to lanes of 64 bits as they are loaded, and multiplied there.
+Elements of other signs are widened to 64-bit lanes as they are loaded, and multiplied there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOADS = {
 
 
 def wide_sums(nbytes: int) -> tuple[Vector, ...]:
-    """A whole register of s64, and one element."""
+    """Return the vectors of s64: a whole register, and one element."""
     lanes, one = nbytes // 8, wide("madd")
     alike = forms("mla z.d", {"broadcast": f"svmla_s64_x({_ALL}, {{acc}}, {{x}}, {{y}})"}, lanes)
     return (
@@ -51,7 +51,7 @@ def wide_sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def store_widened(nbytes: int) -> str:
-    """Stores a vector of s32 as s64, in two halves."""
+    """Return the store of a vector of s32 as s64, in two halves."""
     low = f"svst1_s64({_ALL}, {{p}}, svunpklo_s64({{v}}))"
     return f"{low}, svst1_s64({_ALL}, ({{p}}) + {nbytes // 8}, svunpkhi_s64({{v}}))"
 
@@ -78,6 +78,6 @@ def _fours(lanes: int) -> tuple[MulAdd, ...]:
 
 
 def _unsigned(product: str) -> str:
-    """A product of u64 accumulators, on s64."""
+    """Return a product of u64 accumulators as one of s64."""
     acc = "svreinterpret_u64_s64({acc})"
     return f"svreinterpret_s64_u64({product.replace('{acc}', acc)})"

@@ -1,7 +1,7 @@
-"""What the SVE vectors share: predicates, moves, and the exchange of blocks of any size.
+"""Shared parts of the SVE vectors: predicates, moves, and the exchange of blocks of any size.
 
-Intrinsics know no length: all lanes are those of ``svptrue``, and so one spelling serves every
-length. Only constants follow from it: how many lanes an ``svext`` goes, where a table ends.
+Intrinsics know no length: ``svptrue`` selects all lanes, so one spelling serves every length. Only
+constants depend on it, for example the distance of an ``svext`` and the end of a table.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from tilewright.isa.vector import Factors, Form, Mask, MulAdd
 from .. import neon_words
 from ..stored import fields, table
 
-#: Bytes of an element.
+#: Bytes of an element, by type.
 SIZES = {
     "f64": 8, "s64": 8, "f32": 4, "s32": 4,
     "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
 }  # fmt: skip
-#: The bytes that loads replicate in every segment of a vector, and the bits of a segment.
+#: Bytes that a load replicates in every segment of a vector, and bits of a segment.
 QUAD, SEGMENT = 16, 128
-#: The registers of which products by element take one; those of f64 have twice as many.
+#: A multiply-add by lane takes its factor from one of the first PICKED registers (f64: twice as
+#: many).
 PICKED = 7
 
 Pair = tuple[str, str]
 
 
 def all_lanes(element: str) -> str:
-    """The predicate of every lane."""
+    """Return the predicate of all lanes."""
     return f"svptrue_b{8 * SIZES[element]}()"
 
 
 def first_lanes(element: str, count: str) -> str:
-    """The predicate of the first ``count`` lanes."""
+    """Return the predicate of the first ``count`` lanes."""
     return f"svwhilelt_b{8 * SIZES[element]}_s64(0, {count})"
 
 
 def mask(
     element: str, loads: Mapping[str, str] | None = None, stores: Mapping[str, str] | None = None
 ) -> Mask:
-    """Loads and stores of the first lanes; a predicate is no vector register.
+    """Return loads and stores of the first lanes; a predicate is no vector register.
 
-    ``loads`` and ``stores`` are those of all lanes that convert.
+    ``loads`` and ``stores`` are the converting accesses of all lanes.
     """
     return Mask(
         ctype="svbool_t",
@@ -57,22 +58,22 @@ def mask(
 
 
 def _masked(access: str, element: str) -> str:
-    """An access of the lanes of a mask; what is computed with them is so in all lanes."""
+    """Return an access with the lanes of a mask; arithmetic in it stays on all lanes."""
     return re.sub(rf"(sv(?:ld|st)1\w*)\({re.escape(all_lanes(element))}", r"\1({mask}", access)
 
 
 def seen_as(element: str, other: str, x: str) -> str:
-    """``x``, of ``other``, with its bits seen as ``element``."""
+    """Return ``x``, of type ``other``, with its bits seen as ``element``."""
     return x if element == other else f"svreinterpret_{element}_{other}({x})"
 
 
 def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
-    """The spellings of ``table`` with ``words`` filled in."""
+    """Return the spellings of ``table`` with ``words`` filled in."""
     return {name: spelling.format(**words) for name, spelling in table.items()}
 
 
 def parts(element: str) -> dict[str, tuple[str, ...]]:
-    """Parts of bytes, and what they mean by a table."""
+    """Return the fields of bytes, and for f4_e2m1 the numbers that they select in a table."""
     every = all_lanes("u8")
     numbers = f"svdupq_n_u8({', '.join(map(str, table(unsigned=element == 'u8')))})"
 
@@ -88,35 +89,35 @@ def parts(element: str) -> dict[str, tuple[str, ...]]:
 
 
 def join(element: str) -> str:
-    """The bits of two registers."""
+    """Return the bitwise or of two registers."""
     return f"svorr_{element}_x({all_lanes(element)}, {{x}}, {{y}})"
 
 
 def group(element: str) -> str:
-    """A register full of the ``{bits}`` bits ``{x}``, as ``element``."""
+    """Return a register of ``element`` filled with the ``{bits}`` bits of ``{x}``."""
     return f"svreinterpret_{element}_s{{bits}}(svdup_n_s{{bits}}((int{{bits}}_t)({{x}})))"
 
 
 def first(element: str, x: str) -> str:
-    """The first lane of a vector, as a C scalar."""
+    """Return the first lane of a vector, as a C scalar."""
     return f"svlasta_{element}(svpfalse_b(), {x})"
 
 
 def alone(product: str, element: str) -> str:
-    """A product into the first lane of a vector, for an accumulator that is a C scalar."""
+    """Return a product in the first lane of a vector, for a C scalar as accumulator."""
     return first(element, product.replace("{acc}", f"svdup_n_{element}({{acc}})"))
 
 
 def transposes(element: str, lanes: int) -> dict[int, Pair]:
-    """Block transpositions: neighbours by ``trn``, also as lanes of twice the size.
+    """Return block transpositions: ``trn`` for adjacent lanes, also in units of twice the size.
 
-    Larger blocks are moved over each other, and chosen from by a predicate.
+    Larger blocks are shifted over each other and selected by a predicate.
     """
     return {1 << i: _exchanged(element, lanes, 1 << i) for i in range(lanes.bit_length() - 1)}
 
 
 def unzips(element: str) -> dict[int, Pair]:
-    """The even or odd pairs of lanes of 32 bits of two registers."""
+    """Return the even or odd pairs of 32-bit lanes of two registers."""
     x, y = (seen_as("f64", element, f"{{{v}}}") for v in "xy")
     even, odd = (seen_as(element, "f64", f"svuzp{i}_f64({x}, {y})") for i in (1, 2))
     return {2: (even, odd)}
@@ -138,7 +139,7 @@ def _exchanged(element: str, lanes: int, block: int) -> Pair:
 
 
 def unsigned(product: str) -> str:
-    """A product of u32 accumulators, on s32."""
+    """Return a product of u32 accumulators as one of s32."""
     acc = "svreinterpret_u32_s32({acc})"
     return f"svreinterpret_s32_u32({product.replace('{acc}', acc)})"
 
@@ -153,7 +154,7 @@ def dots(
     element: str = "s32",
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """A product of groups as large as a sum: by one group of each segment, and with one alike."""
+    """Return products of groups: by a group of each segment, and by a register of equal groups."""
     spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
     if lanes == 1:
         spellings = {"broadcast": alone(broadcast, element)}
@@ -170,7 +171,7 @@ def forms(
     lanes: int = 0,
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """One multiply-add in each form; that by lane takes one of ``lanes`` in each segment."""
+    """Return one multiply-add per form; that by lane takes one of ``lanes`` in each segment."""
     made = neon_words.forms(mnemonic, spellings, cols, factors=factors, instructions=instructions)
     return tuple(
         replace(op, lanes=lanes, within=PICKED) if op.form == "lane" else op for op in made

@@ -1,1 +1,1 @@
-"""What the x86 targets share: vectors by their type, and features by the types they multiply."""
+"""Shared parts of the x86 targets: vectors by element type, features by the types they multiply."""

@@ -1,8 +1,9 @@
-"""What the x86 targets share: features that multiply groups of narrow factors.
+"""Shared features of the x86 targets: products of groups of narrow factors.
 
-VNNI sums four products of bytes, or two of s16, in a lane of s32, exactly modulo 2**32; VNNI-INT8
-and -INT16 do so for all signs. BF16 sums two products of bf16 in a lane of f32, denormals flushed,
-with a rounding each; AVX10.2 two of f16, whose denormals count.
+VNNI sums four products of 8-bit integers, or two of s16, in a lane of s32, exactly modulo 2**32.
+VNNI-INT8 and VNNI-INT16 do so for all signs. BF16 sums two products of bf16 in a lane of f32; it
+flushes denormals and rounds after each product. AVX10.2 sums two products of f16, without flushing
+denormals.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from .floats import NAMES, load_bits, looked_up, prefix
 from .integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
 
 HEADER = Emulation(header="emulation/x86.h.j2")
-#: Those of the vectors, and of AMX's tiles.
+#: Header that implements the intrinsics of vectors and of AMX's tiles.
 TILES_HEADER = Emulation(header="emulation/amx.h.j2")
-#: The accumulators' vectors by width.
+#: Names of the vectors of sums, by width in bits; 32 is a C scalar.
 _SUMS = NAMES | {32: "scalar"}
-#: Multiply-adds as a feature has them, by vector and element of the accumulators.
+#: Multiply-adds of a feature, by name and element of the vector of sums.
 _Forms = dict[tuple[str, str], tuple[MulAdd, ...]]
 
 
 def vnni(
     widths: tuple[int, ...], title: str, flag: str, name: str, infix: str = "", wide: bool = False
 ) -> Feature:
-    """``flag`` is the CPU's, ``name`` the compilers'.
+    """Return VNNI, or AVX-VNNI; ``flag`` is the CPU's name of it, ``name`` the compilers'.
 
-    ``wide``: as AVX-512 has it, a factor may be in memory, and loads are masked.
+    With ``wide``, as in AVX-512, a factor may be in memory and loads may be masked.
     """
     return Feature(
         title=title,
@@ -44,7 +45,7 @@ def vnni(
 
 
 def _vnni_forms(bits: int, infix: str, memory: bool) -> tuple[MulAdd, ...]:
-    """The instruction takes bytes without sign first; only its second factor can be in memory."""
+    """Return the multiply-adds: the u8 factor comes first, only the second may be in memory."""
     in_registers = (
         _vnni_form("broadcast", bits, f"dpbusd{infix}", ("u8", "s8")),
         _vnni_form("broadcast", bits, f"dpbusd{infix}", ("s8", "u8")),
@@ -76,27 +77,30 @@ def _vnni_form(form: Form, bits: int, op: str, pair: tuple[str, str]) -> MulAdd:
     )
 
 
-#: How bytes, and words of 16 bits, of both signs are named in intrinsics.
+#: Letters of integer types in intrinsics.
 _SIGNS = {"s8": "s", "u8": "u", "s16": "s", "u16": "u"}
 
 
 def signed(widths: tuple[int, ...], pairs: tuple[str, ...], *, wide: bool = False) -> _Forms:
-    """Products of two types of either sign, those of ``pairs``, by instructions of their own.
+    """Return the products of all pairs of the types ``pairs`` that have their own instruction.
 
-    ``wide``: as AVX-512 has it, a factor may be in memory.
+    With ``wide``, as in AVX-512, a factor may be in memory.
     """
     both = [(x, y) for x in pairs for y in pairs if (x, y) != ("s16", "s16")]
     found: _Forms = {}
     for bits in widths:
         forms = [_signed("broadcast", bits, x, y) for x, y in both]
-        if wide and bits > 32:  # the second factor can be in memory
+        if wide and bits > 32:  # only the second factor can be in memory
             forms += [_signed("memory", bits, x, y) for x, y in both if (x, y) != ("u8", "s8")]
         found[_SUMS[bits], "s32"] = tuple(forms)
     return found
 
 
 def _signed(form: Form, bits: int, x: str, y: str) -> MulAdd:
-    """Mixed signs take the one without sign second, and words also first."""
+    """Return one product. With mixed signs, the unsigned factor comes second.
+
+    Products of 16-bit integers also exist with the unsigned factor first.
+    """
     swapped = x == "u8" and y == "s8"
     first, second = (y, x) if swapped else (x, y)
     unit = "b" if x.endswith("8") else "w"
@@ -117,7 +121,7 @@ def _signed(form: Form, bits: int, x: str, y: str) -> MulAdd:
 
 
 def vnni_int8(widths: tuple[int, ...]) -> Feature:
-    """AVX-VNNI-INT8: bytes of all signs."""
+    """Return AVX-VNNI-INT8: products of 8-bit integers of all signs."""
     return Feature(
         title="AVX-VNNI-INT8",
         cpu_flags=("avx_vnni_int8",),
@@ -131,9 +135,9 @@ def vnni_int8(widths: tuple[int, ...]) -> Feature:
 
 
 def vnni_int16(widths: tuple[int, ...]) -> Feature:
-    """AVX-VNNI-INT16: words of which one has no sign, or both; what two signed ones are, VNNI has.
+    """Return AVX-VNNI-INT16: products of 16-bit integers, of which one or both are unsigned.
 
-    Elements of A and B have 8 bits: they are widened.
+    VNNI itself has the product of two signed ones. Elements of A and B have 8 bits and are widened.
     """
     return Feature(
         title="AVX-VNNI-INT16",
@@ -148,7 +152,7 @@ def vnni_int16(widths: tuple[int, ...]) -> Feature:
 
 
 def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
-    """AVX-512 BF16; ``name`` is the compilers'."""
+    """Return AVX-512 BF16; ``name`` is the compilers' name of it."""
     return Feature(
         title="BF16",
         cpu_flags=(cpu_flag,),
@@ -161,10 +165,10 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
 
 
 def _words(bits: int) -> Vector:
-    """What holds factors of bf16; of 256 bits and more, numbers that fields of bytes look up too.
+    """Return the vector of bf16 factors; of 256 bits and more, it also looks numbers up.
 
-    Words count the numbers of a register full of them by as many of their low bits as it takes: a
-    number stands wherever the others lead.
+    A lookup reads as many low bits of a lane as the register has entries. Numbers are repeated for
+    all values of the other bits.
     """
     plain = factors("bf16", bits, masked=True)
     if bits < 256:
@@ -188,7 +192,7 @@ def _words(bits: int) -> Vector:
 
 
 def _from_bytes(bits: int) -> dict[str, str]:
-    """Loads of bf16 from types of 8 bits, all of whose numbers it has: by way of f32."""
+    """Return loads of bf16 from 8-bit types, through f32; the conversion is exact."""
     mm, lanes = prefix(bits), bits // 32
     halves = load_bits(bits // 4)
     ways = {name: f"{mm}_cvtepi32_ps({mm}_cvt{name}_epi32({halves}))" for name in ("epi8", "epu8")}
@@ -205,7 +209,7 @@ def _from_bytes(bits: int) -> dict[str, str]:
 
 
 def float_pairs(widths: tuple[int, ...], element: str, op: str) -> _Forms:
-    """Pairs of ``element`` into f32."""
+    """Return products of pairs of ``element``, summed in f32."""
     return {(_SUMS[bits], "f32"): _pair_forms(bits, element, op) for bits in widths}
 
 

@@ -1,4 +1,4 @@
-"""What the x86 targets share: the naming scheme of immintrin.h, and vectors of f32 and f64."""
+"""Shared parts of the x86 targets: the names of immintrin.h, and vectors of f32 and f64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CTYPE = {"f32": "", "f64": "d"}
 _BYTES = {"f32": 4, "s32": 4, "f64": 8, "s64": 8}
 NAMES = {512: "zmm", 256: "ymm", 128: "xmm", 32: "dword"}
 Pair = tuple[str, str]
-#: What 256-bit vectors are called in casts, and how their upper half is extracted.
+#: Names of 256-bit vectors in casts, and in the extraction of their upper half.
 _KINDS = {
     "f32": ("ps", "f128_ps"),
     "f64": ("pd", "f128_pd"),
@@ -43,7 +43,7 @@ FLOATS: dict[int, Pair] = {
     ),
 }
 
-#: The sum over the lanes of a 128-bit vector, in pairs.
+#: Sum over the lanes of a 128-bit vector, in pairs.
 _SUM_XMM = {
     "f32": (
         "_mm_cvtss_f32(_mm_add_ss(_mm_add_ps({v}, _mm_movehl_ps({v}, {v})), "
@@ -57,7 +57,7 @@ _SUM_XMM = {
 
 
 def predicate(name: str, bits: int, lanes: int) -> Mask:
-    """Accesses of the first lanes of ``lanes``, by AVX-512; ``name`` is the intrinsics' suffix."""
+    """Return AVX-512's access of the first of ``lanes``; ``name`` is the intrinsics' suffix."""
     mm, ctype = prefix(bits), f"__mmask{max(lanes, 8)}"
     one = "1ull" if lanes >= 32 else "1u"
     return Mask(
@@ -70,10 +70,10 @@ def predicate(name: str, bits: int, lanes: int) -> Mask:
 
 
 def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
-    """``mask``, a ``predicate``, that loads few lanes into the first part of a register.
+    """Return ``mask`` with loads of few lanes into the first part of a register.
 
-    Masked stores touch the whole one: gcc makes a masked store of its first 128 bits one
-    ``vextractf32x4``, which faults behind the page where masked moves do not.
+    Masked stores write the whole register. gcc turns a masked store of its first 128 bits into one
+    ``vextractf32x4``, which faults after the page's end, where masked moves do not.
     """
     zeros, anything = [], []
     for part in (size for size in (128, 256) if size < bits):
@@ -88,22 +88,22 @@ def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
 
 
 def _in_casts(name: str, bits: int) -> str:
-    """What casts call a register of so many bits."""
+    """Return the name of a register of ``bits`` bits in casts."""
     return f"{name}{bits}" if name in ("ps", "pd") else f"si{bits}"
 
 
 def prefix(bits: int) -> str:
-    """What the intrinsics on vectors of so many bits begin with."""
+    """Return the beginning of the names of intrinsics on vectors of ``bits`` bits."""
     return f"_mm{bits}" if bits > 128 else "_mm"
 
 
 def cast(kind: str, to: str, bits: int, x: str) -> str:
-    """``x`` with its bits seen as another kind: "ps", "pd" or "si"."""
+    """Return ``x`` with its bits seen as another kind: "ps", "pd" or "si"."""
     names = {"ps": "ps", "pd": "pd", "si": f"si{bits}"}
     return f"{prefix(bits)}_cast{names[kind]}_{names[to]}({x})"
 
 
-#: A few bits in memory as an integer, whatever is there and at any address; and written there.
+#: C that reads or writes 16 or 32 bits as an integer, at any address.
 _READ_BITS = "({{{{ int{bits}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
 _WRITE_BITS = (
     "({{{{ const int{bits}_t bits_ = (int{bits}_t){value}; "
@@ -112,7 +112,7 @@ _WRITE_BITS = (
 
 
 def load_bits(bits: int) -> str:
-    """Reads so many bits of any type; of a short vector the rest is zero."""
+    """Return C that reads ``bits`` bits of any type; the rest of a short vector is zero."""
     if bits == 512:
         return "_mm512_loadu_si512({p})"
     if bits == 64:
@@ -123,7 +123,7 @@ def load_bits(bits: int) -> str:
 
 
 def store_bits(bits: int, v: str) -> str:
-    """Writes the low bits of ``v``."""
+    """Return C that writes the low ``bits`` bits of ``v``."""
     if bits == 512:
         return f"_mm512_storeu_si512({{p}}, {v})"
     if bits == 64:
@@ -151,7 +151,7 @@ _PART_STORES = {
 
 
 def short_stores(element: str, bits: int) -> dict[int, str]:
-    """Stores of the first lanes, where they fill a shorter register: without a mask."""
+    """Return stores of the first lanes without a mask, if they fill a shorter register."""
     size = 8 * _BYTES[element]
     return {
         part // size: store.replace("{v}", _lowest(element, bits, max(part, 128)))
@@ -161,15 +161,15 @@ def short_stores(element: str, bits: int) -> dict[int, str]:
 
 
 def _lowest(element: str, bits: int, held: int) -> str:
-    """The lowest bits of a vector, so many as ``held``, as a vector of their own."""
+    """Return the lowest ``held`` bits of a vector, as a vector of their own."""
     kind, _ = _KINDS[element]
     return "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
 
 
 def partial_stores(element: str, bits: int) -> dict[int, str]:
-    """Stores of the first lanes alone, in parts of 16, 8 and 4 bytes.
+    """Return stores of the first lanes in parts of 16, 8 and 4 bytes.
 
-    AMD's processors take some 20 cycles for a masked one of AVX2.
+    AMD's processors take some 20 cycles for a masked store of AVX2.
     """
     size = 8 * _BYTES[element]
     return {n: ", ".join(_parts(element, bits, n * size)) for n in range(1, bits // size)}
@@ -188,21 +188,21 @@ def _parts(element: str, bits: int, stored: int) -> Iterator[str]:
 
 
 def _upper(element: str, half: str, done: int) -> str:
-    """``half``, or where its first 8 bytes are done, the others in their place."""
+    """Return ``half``, or its second 8 bytes moved to the front if the first are stored."""
     if done % 128 == 0:
         return half
     return f"_mm_movehl_ps({half}, {half})" if element == "f32" else f"_mm_srli_si128({half}, 8)"
 
 
 def reinterpret(spelling: str, kind: str, inner: str, bits: int) -> str:
-    """A spelling on vectors of the kind ``inner``, applied to those of ``kind``."""
+    """Return a spelling on vectors of kind ``inner`` as one on vectors of ``kind``."""
     for name in "xy":
         spelling = spelling.replace(f"{{{name}}}", cast(kind, inner, bits, f"{{{name}}}"))
     return cast(inner, kind, bits, spelling)
 
 
 def register_of_bits(bits: int) -> dict[str, Any]:
-    """The fields of a vector of integers that are alike for elements of every size."""
+    """Return the fields of an integer vector that are the same for all element sizes."""
     return {
         "name": NAMES[bits],
         "ctype": f"__m{bits}i",
@@ -214,7 +214,7 @@ def register_of_bits(bits: int) -> dict[str, Any]:
 
 
 def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[int, Pair]:
-    """Block transpositions of integers from those of floating point, of the kind ``inner``."""
+    """Return block transpositions of integers, made of those of floating-point kind ``inner``."""
     return {
         block: (reinterpret(even, "si", inner, bits), reinterpret(odd, "si", inner, bits))
         for block, (even, odd) in floats.items()
@@ -222,9 +222,9 @@ def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[i
 
 
 def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
-    """What looks numbers up by fields of four and of two bits in the low bytes of lanes.
+    """Return lookups by fields of four and of two bits in the low bytes of lanes.
 
-    ``number`` spells the one that the lowest bits of lanes, of ``lane`` bits each, count.
+    ``number`` spells the number that the lowest bits of lanes select; a lane has ``lane`` bits.
     """
 
     def field(low: int) -> str:
@@ -237,9 +237,9 @@ def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, t
 
 
 def vector(element: str, bits: int, **more: Any) -> Vector:
-    """The ``bits`` wide vector of ``element``; ``more`` are fields of Vector set by the target.
+    """Return the vector of ``element`` with ``bits`` bits; ``more`` are further fields.
 
-    ``ops`` among them are those that differ from AVX2's.
+    ``ops`` among these are the operations that differ from AVX2's.
     """
     mm, ps, lanes = prefix(bits), _SUFFIX[element], bits // (8 * _BYTES[element])
 
@@ -279,7 +279,7 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:
-    """The elementary operations with AVX and FMA; a vector of f64 is its own mask."""
+    """Return the elementary operations of AVX and FMA; a comparison of f64 gives f64 lanes."""
     mm, ps = prefix(bits), _SUFFIX[element]
     sign = f"{mm}_set1_{ps}(-0.0{'f' if element == 'f32' else ''})"
     kind = "si" if element == "f32" else ps
@@ -306,9 +306,9 @@ def _ops(element: str, bits: int) -> dict[str, str]:
 
 
 def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Loads and stores of vectors of f32: f16 by F16C, to the nearest even, bf16 by a shift.
+    """Return loads and stores of f32 as other types: f16 by F16C, bf16 by a shift.
 
-    f8_e5m2 is the upper half of f16.
+    f16 is rounded to nearest even. f8_e5m2 is the upper half of f16.
     """
     mm, words, half = prefix(bits), prefix(max(bits // 2, 128)), load_bits(bits // 2)
     shifted = f"{mm}_slli_epi32({mm}_cvtepu16_epi32({half}), 16)"
@@ -322,7 +322,7 @@ def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _spreads(bits: int) -> dict[str, Spread]:
-    """One element of a type of 16 bits in all lanes of f32."""
+    """Return broadcasts of one element of a 16-bit type to all lanes of f32."""
     mm = prefix(bits)
     half = f"{prefix(max(bits // 2, 128))}_set1_epi16((int16_t)*({{p}}))"
     words = f"{mm}_slli_epi32({mm}_set1_epi16((int16_t)*({{p}})), 16)"
@@ -333,7 +333,7 @@ def _spreads(bits: int) -> dict[str, Spread]:
 
 
 def _repeats(bits: int) -> dict[str, Repeat]:
-    """Four elements of f16 in each 128 bits of f32."""
+    """Return loads that repeat four elements of f16 in each 128 bits of f32."""
     mm, four = prefix(bits), load_bits(64)
     halves = f"{prefix(bits // 2)}_broadcastq_epi64({four})" if bits > 128 else four
     pick = f"{mm}_permute_ps({{v}}, 0x55 * {{lane}})"
@@ -343,7 +343,7 @@ def _repeats(bits: int) -> dict[str, Repeat]:
 def transposes(
     element: str, bits: int, doubles: Mapping[int, Pair], floats: Pair
 ) -> dict[int, Pair]:
-    """Block transpositions from those of doubles, by block size, and that of single floats."""
+    """Return block transpositions: those of doubles by block size, and that of single floats."""
     if element == "f64":
         return dict(doubles)
     wider = {
@@ -368,5 +368,5 @@ def _sum_lanes(element: str, bits: int) -> str:
 
 
 def scalar(element: str) -> Vector:
-    """One element in a C scalar; the multiply-add is the hardware's fused one."""
+    """Return the vector of one element; its multiply-add is fused."""
     return plain(element, f"vfmadd231s{_LETTER[element]}")

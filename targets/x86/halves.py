@@ -1,9 +1,10 @@
 """Vectors of f16, with the multiply-adds of AVX-512-FP16, which sum in f16.
 
-Spellings: Intel Intrinsics Guide. A broadcast of 16 bits takes a shuffle, on the port of the second
-multiply unit, and from memory as well; a factor that the multiply-add spreads itself takes none
-(measured on an Emerald Rapids: tiles of 8x96 reach 73 % of the peak by broadcasts, of 24x32 all of
-it from memory). Compilers do not fold the broadcast, so that form is inline assembly.
+Spellings: Intel Intrinsics Guide. A broadcast of 16 bits takes a shuffle, even from memory, on the
+port of the second multiply unit. A multiply-add that broadcasts its factor from memory itself takes
+none. On an Emerald Rapids, tiles of 8x96 with broadcasts reach 73 % of the peak, tiles of 24x32
+with factors from memory all of it. Compilers do not merge the broadcast into the multiply-add, so
+that form is inline assembly.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 from .features import HEADER
 from .floats import NAMES, predicate, prefix
 
-#: Cycles until a multiply-add has its sum, as measured on an Emerald Rapids.
+#: Latency of a multiply-add in cycles, measured on an Emerald Rapids.
 _LATENCY = 5
 _SUPPORT = "kernel/halves.h.j2"
 
 
 def fp16(words: Mapping[int, Mapping[int, tuple[str, str]]]) -> Feature:
-    """AVX-512-FP16: f16 times f16 into f16, at twice the rate of f32.
+    """Return AVX-512-FP16: products of f16 summed in f16, at twice the rate of f32.
 
     ``words`` are the transpositions of s32 by width.
     """
@@ -39,12 +40,12 @@ def fp16(words: Mapping[int, Mapping[int, tuple[str, str]]]) -> Feature:
 
 
 def _bits(bits: int, v: str = "{v}") -> str:
-    """A vector of f16 as integers."""
+    """Return a vector of f16 as integers."""
     return f"{prefix(bits)}_castph_si{bits}({v})"
 
 
 def _halves(bits: int, v: str) -> str:
-    """Integers as a vector of f16."""
+    """Return integers as a vector of f16."""
     return f"{prefix(bits)}_castsi{bits}_ph({v})"
 
 
@@ -89,7 +90,10 @@ def _mask(bits: int) -> Mask:
 
 
 def _single() -> Vector:
-    """One f16, the lowest of a vector: C's own arithmetic on such would depend on its compiler."""
+    """Return the vector of one f16, the lowest lane of a register.
+
+    It is not a C scalar, because C arithmetic on f16 depends on the compiler.
+    """
     return Vector(
         name="half",
         element="f16",
@@ -115,7 +119,7 @@ def _single() -> Vector:
 
 
 def _transposes(bits: int, words: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
-    """Single elements by shifts within pairs, more of them as ``words``, those of s32, do it."""
+    """Return block transpositions: single elements by shifts within pairs, more as in ``words``."""
     mm, x, y = prefix(bits), _bits(bits, "{x}"), _bits(bits, "{y}")
     kind = predicate("epi16", bits, bits // 16).ctype
     blend = f"{mm}_mask_blend_epi16(({kind})0xaaaaaaaau, "

@@ -1,4 +1,4 @@
-"""What the x86 targets share: vectors of s32, and those that only hold factors of s32 products."""
+"""Shared vectors of the x86 targets: sums of s32, and the factors of their products."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from .floats import (
 from .wide import store_widened
 
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}
-#: Those of floating point as vectors' types have them.
+#: Letters of floating-point types in the names of vector types.
 _LETTERS = {"bf16": "bh", "f16": "h"}
-#: Elements as the names of widening intrinsics have them.
+#: Names of element types in widening intrinsics.
 _WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
-#: What a product costs whose sum is a C scalar: it moves to a vector's register and back.
+#: Cost of a product whose sum is a C scalar: the sum moves to a vector register and back.
 ALONE_INSTRUCTIONS, ALONE_LATENCY = 4, 10
-#: The bytes that a store keeps of each half register: the low ones of its four lanes, repeated.
+#: Bytes of each half register that a store keeps: the low bytes of its four lanes, repeated.
 _LOW_BYTES = {16: "epi64x(0x0d0c090805040100)", 8: "epi32(0x0c080400)"}
 
 
 def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
-    """The vector of s32; ``more`` are fields of Vector, with ``ops`` those that are not AVX2's."""
+    """Return the vector of s32; ``more`` are further fields, ``ops`` those unlike AVX2's."""
     mm, lanes = prefix(bits), bits // 32
     if bits != 512:
         floats = transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
@@ -62,13 +62,13 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
 
 
 def alone() -> Vector:
-    """One s32 in a C scalar, which sums pairs as vectors do."""
+    """Return the vector of one s32, which sums pairs of products as other vectors do."""
     plain = whole("imul")
     return replace(plain, muladd=(multiply_pairs(32), *plain.muladd))
 
 
 def multiply_pairs(bits: int) -> MulAdd:
-    """Pairs of s16 products, summed exactly modulo 2**32."""
+    """Return the multiply-add of pairs of s16, exact modulo 2**32."""
     mm = prefix(bits)
     pairs = f"{mm}_madd_epi16({{x}}, {{y}})"
     return MulAdd(
@@ -86,9 +86,9 @@ def multiply_pairs(bits: int) -> MulAdd:
 
 
 def multiply_bytes(bits: int) -> MulAdd:
-    """Pairs of products of bytes, the first without sign, in lanes of s16: few, else they saturate.
+    """Return the multiply-add of u8 by s8 pairs in lanes of s16, which saturate after few products.
 
-    Those of 32 bits lie in a vector's register, too.
+    The form of 32 bits uses a vector register too.
     """
     mm = prefix(max(bits, 128))
     pairs = f"{mm}_maddubs_epi16({{x}}, {{y}})"
@@ -107,7 +107,7 @@ def multiply_bytes(bits: int) -> MulAdd:
 
 
 def add_lane(sums: str) -> str:
-    """A C scalar and the first lane of a vector, added."""
+    """Return the sum of a C scalar and the first lane of a vector."""
     return f"(int32_t)((uint32_t){{acc}} + (uint32_t)_mm_cvtsi128_si32({sums}))"
 
 
@@ -125,7 +125,7 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 
 
 def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
-    """What holds factors in groups of 32 bits; words are widened from bytes when loaded."""
+    """Return the vector of factors in groups of 32 bits; loads widen 8-bit to 16-bit integers."""
     narrow = {"s16": ("s8", "u8"), "u16": ("u8",)}.get(element, ())
     whole_bits = max(bits, 128)
     ctype = f"__m{whole_bits}{_LETTERS.get(element, 'i')}"
@@ -154,7 +154,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
 
 
 def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
-    """Parts of bytes, or of the low bytes of wider lanes; a shuffle looks up what they mean."""
+    """Return the fields of the low bytes of lanes; a shuffle looks up their numbers."""
     mm = prefix(bits)
     numbers = ", ".join(f"(char){byte}" for byte in table(unsigned=element[0] == "u"))
     repeated = _repeated(numbers, bits)
@@ -169,7 +169,7 @@ def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
 
 
 def _numbers(bits: int) -> Numbers:
-    """What looks bytes up by fields of bytes: a shuffle within each 16 of them."""
+    """Return lookups of bytes by fields of bytes: a shuffle within each 16 bytes."""
 
     def found(low: int, size: int) -> str:
         return f"{prefix(bits)}_shuffle_epi8({{table}}, {_part(bits, low, (1 << size) - 1)})"
@@ -182,7 +182,7 @@ def _numbers(bits: int) -> Numbers:
 
 
 def _part(bits: int, right: int, mask: int) -> str:
-    """The bits of ``{v}`` that ``mask`` keeps after it was moved so many to the right."""
+    """Return the bits of ``{v}`` that ``mask`` keeps after a shift to the right."""
     moved = "{v}"
     if right:
         direction = "srli" if right > 0 else "slli"
@@ -191,7 +191,7 @@ def _part(bits: int, right: int, mask: int) -> str:
 
 
 def _repeated(numbers: str, bits: int) -> str:
-    """16 bytes again and again."""
+    """Return a register with 16 bytes repeated."""
     quad = f"_mm_setr_epi8({numbers})"
     return {
         128: quad,
@@ -201,7 +201,7 @@ def _repeated(numbers: str, bits: int) -> str:
 
 
 def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
-    """Loads and stores of the first elements, by AVX-512 BW."""
+    """Return loads and stores of the first elements, by AVX-512 BW."""
     size = _BITS[element]
     whole_bits = max(bits, 128)
     mask = predicate(f"epi{size}", whole_bits, whole_bits // size)
@@ -209,7 +209,10 @@ def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
 
 
 def _first_elements(element: str, bits: int) -> dict[int, str]:
-    """Loads of a few elements by AVX2: its masks know words, of a last one there are some bytes."""
+    """Return AVX2's loads of a few elements.
+
+    A masked load reads whole groups of 4 bytes. Bytes after the last group are read one by one.
+    """
     size, words, mm = _BITS[element] // 8, max(bits, 128) // 32, prefix(max(bits, 128))
     found = {}
     for count in range(1, bits // _BITS[element]):
@@ -236,13 +239,13 @@ def _byte(place: int, shift: int) -> str:
 
 
 def _widened(name: str, size: int, bits: int) -> str:
-    """Loads a vector of integers of ``size`` bits from narrower ones."""
+    """Return a load of integers of ``size`` bits from narrower ones."""
     read = load_bits(bits * _BITS[name] // size)
     return f"{prefix(bits)}_cvt{_WIDENED[name]}_epi{size}({read})"
 
 
 def _stores(bits: int) -> dict[str, str]:
-    """Stores of the low bits of each lane: AVX2 shuffles them together; and of lanes widened."""
+    """Return stores of the low bits of each lane, gathered by a shuffle, and of widened lanes."""
     found = {name: _narrowed(_BITS[name], bits) for name in ("s16", "u16", "s8", "u8")}
     return found | {"s64": store_widened(bits)}
 
@@ -260,7 +263,7 @@ def _narrowed(size: int, bits: int) -> str:
 
 
 def _ops(bits: int) -> dict[str, str]:
-    """The elementary operations with AVX2; integers wrap."""
+    """Return the elementary operations of AVX2; integers wrap."""
     mm, si = prefix(bits), f"si{bits}"
     pairs = {"add": "add", "sub": "sub", "mul": "mullo", "min": "min", "max": "max"}
     shifts = {"shl": "slli", "shr": "srai", "ushr": "srli"}

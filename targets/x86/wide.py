@@ -1,8 +1,8 @@
-"""What the x86 targets share: vectors of s64, which sum products of elements of 8 and 16 bits.
+"""Shared vectors of the x86 targets: sums of s64, with factors of 8 and 16 bits.
 
-``vpmuldq`` multiplies the lower halves of lanes of 64 bits into all of them, which is all that an
-element fills: elements are widened to such lanes as they are loaded. No pair of products is summed
-in 32 bits first, as ``vpmaddwd`` does, since two squares of -32768 pass their end.
+``vpmuldq`` multiplies the lower halves of 64-bit lanes. Elements are therefore widened to 64-bit
+lanes as they are loaded. Pairs of products are not summed in 32 bits first, as ``vpmaddwd`` does,
+because two squares of -32768 overflow.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 from ..scalar import wide
 from .floats import DOUBLES, integer_transposes, load_bits, prefix, register_of_bits, store_bits
 
-#: Bits of an element, and what widening intrinsics call it.
+#: Bits of an element, and its name in widening intrinsics.
 _WIDENED = {"s8": (8, "epi8"), "u8": (8, "epu8"), "s16": (16, "epi16"), "u16": (16, "epu16")}
 
 
 def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
-    """The vector of s64; ``more`` are fields of Vector, with ``ops`` those that are not AVX2's."""
+    """Return the vector of s64; ``more`` are further fields, ``ops`` those unlike AVX2's."""
     mm, lanes = prefix(bits), bits // 64
     one = "set1_epi64" if bits == 512 else "set1_epi64x"
     if bits != 512:
@@ -44,12 +44,12 @@ def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
 
 
 def alone() -> Vector:
-    """One s64 in a C scalar."""
+    """Return the vector of one s64."""
     return wide("imul, add", ("s64",))
 
 
 def masked_loads(bits: int, mask: Mask) -> dict[str, str]:
-    """By AVX-512: loads of the first elements of other types, widened."""
+    """Return AVX-512's loads of the first elements of narrower types, widened."""
     found = {}
     for name, (size, widened) in _WIDENED.items():
         first = mask.load.replace(f"{prefix(bits)}_maskz_loadu_epi64", f"_mm_maskz_loadu_epi{size}")
@@ -58,7 +58,7 @@ def masked_loads(bits: int, mask: Mask) -> dict[str, str]:
 
 
 def store_widened(bits: int) -> str:
-    """Stores a vector of s32 as s64, in two halves."""
+    """Return the store of a vector of s32 as s64, in two halves."""
     mm = prefix(bits)
     low, high = {
         512: ("_mm512_castsi512_si256({v})", "_mm512_extracti64x4_epi64({v}, 1)"),
@@ -85,7 +85,7 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 
 
 def _multiply_whole(ops: Mapping[str, str], bits: int) -> MulAdd:
-    """Of lanes that fill their 64 bits, as those of C do: the compiler chooses the instructions."""
+    """Return the multiply-add of full 64-bit factors, whose instructions the compiler chooses."""
     spelling = ops["add"].replace("{x}", "{acc}").replace("{y}", ops["mul"])
     return MulAdd(
         form="broadcast",
@@ -102,7 +102,7 @@ def _load(name: str, bits: int) -> str:
 
 
 def _ops(bits: int) -> dict[str, str]:
-    """With AVX2, whose products are of 32 bits: that of the low halves, and those that cross."""
+    """Return AVX2's operations; a 64-bit product is built from 32-bit products."""
     mm = prefix(bits)
     high = {name: f"{mm}_srli_epi64({{{name}}}, 32)" for name in "xy"}
     crossing = (

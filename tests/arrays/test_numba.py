@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,8 +98,10 @@ def test_stacks_and_scratch() -> None:
     (lambda a, b, c: (a[:3], b, c), "wrong shape"),
     (lambda a, b, c: (a.T.copy().T, b, c), "not contiguous"),
     (lambda a, b, c: (floats(8, 5)[::2], b, c), "leading dimension"),
-    (lambda a, b, c: (c.reshape(-1)[:20].reshape(4, 5), b, c), "shares memory"),
-], ids=["shape", "order", "leading", "overlap"])  # fmt: skip
+    (lambda a, b, c: (np.concatenate([a, a], 1)[:, :5], b, c), "leading dimension, expected 5"),
+    (lambda a, b, c: (c.reshape(-1)[:20].reshape(4, 5), b, c), "c is written and shares"),
+    (lambda a, b, c: (a, c.reshape(-1)[-1:].repeat(30).reshape(5, 6)[::-1], c), "leading"),
+], ids=["shape", "order", "leading", "wide", "overlap", "negative"])  # fmt: skip
 def test_arrays_are_checked(fixed: Any, make: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         fixed(*make(floats(4, 5), floats(5, 6), np.zeros((4, 6), np.float32)))
@@ -149,3 +154,99 @@ def test_what_is_no_array_is_refused() -> None:
     kernel = tw.compile(tw.Gemm(4, 6, 5, b=tw.Packed("f32"), batch=tw.Addresses(2)))
     with pytest.raises(SpecError, match=r"a is not one array(?s:.*)kernel\.address"):
         kernel.numba
+
+
+def test_a_stack_of_single_rows_has_the_leading_dimension_of_the_kernel() -> None:
+    """One row has no leading dimension of its own: the next matrix shows it."""
+    tight = compiled(tw.compile(tw.Gemm(1, 6, 5, lda=9, batch=tw.Strided(3, c=None))))
+    loose = compiled(tw.compile(tw.Gemm(1, 6, 5, lda=tw.dim("lda"), batch=tw.Strided(3, c=None))))
+    wide, b, c = floats(3, 1, 9), floats(3, 5, 6), np.zeros((3, 1, 6), np.float32)
+    for call in (tight, loose):
+        c[:] = 0
+        call(wide[:, :, :5], b, c)
+        np.testing.assert_allclose(c, wide[:, :, :5] @ b, atol=1e-5)
+    with pytest.raises(ValueError, match="batch stride"):
+        tight(floats(3, 1, 5), b, c)
+
+
+def test_numbers_are_real(fixed: Any) -> None:
+    call = compiled(tw.compile(tw.Gemm(4, 6, 5, alpha="scalar", beta="scalar")), 2)
+    a, b, c = floats(4, 5), floats(5, 6), np.ones((4, 6), np.float32)
+    call(a, b, c, 2, np.float32(0.5))
+    np.testing.assert_allclose(c, 2 * (a @ b) + 0.5, atol=1e-5)
+    with pytest.raises(numba.TypingError, match="alpha must be a real number, got complex128"):
+        call(a, b, c, 2j, 0.5)
+
+
+def test_a_call_allocates_nothing() -> None:
+    """The checks are compiled into the caller, and need no memory."""
+    product = tw.compile(tw.Gemm(4, 6, tw.dim("k"))).numba
+
+    @numba.njit
+    def calls(a: Any, b: Any, c: Any, count: int) -> None:
+        for _ in range(count):
+            product(a, b, c)
+
+    from numba.core.runtime import _nrt_python, rtsys
+
+    a, b, c = floats(4, 5), floats(5, 6), np.zeros((4, 6), np.float32)
+
+    def allocated(count: int) -> int:
+        before = rtsys.get_allocation_stats().alloc
+        calls(a, b, c, count)
+        return int(rtsys.get_allocation_stats().alloc - before)
+
+    _nrt_python.memsys_enable_stats()
+    try:
+        assert allocated(100) == allocated(1)  # those of numba, for arrays that come from Python
+    finally:
+        _nrt_python.memsys_disable_stats()
+    np.testing.assert_allclose(c, a @ b, atol=1e-5)
+
+
+_CACHED = """
+import sys
+import numba, numpy as np
+import tilewright as tw
+from tilewright.runtime.store import cache
+
+if "update" in sys.argv:
+    cache.sources_digest = lambda: "another tilewright"
+product = None if "late" in sys.argv else tw.compile(tw.Gemm(4, 4, 4)).numba
+rows = int(sys.argv[1])
+
+@numba.njit(cache=True)
+def plain(a, b, c):
+    product(a, b, c)
+
+def around(product):
+    @numba.njit(cache=True)
+    def closed(a, b, c):
+        product(a, b, c)
+    return closed
+
+functions = [plain]
+if "update" not in sys.argv:
+    functions.append(around(tw.compile(tw.Gemm(tw.dim("m"), 4, rows)).numba))
+for function, k in zip(functions, (4, rows)):
+    a, b, c = np.ones((4, k), np.float32), np.ones((k, 4), np.float32), np.zeros((4, 4), np.float32)
+    function(a, b, c)
+    print(c[0, 0], sum(function.stats.cache_hits.values()))
+"""
+
+
+def test_numbas_cache_keeps_callers_across_processes(tmp_path: Path) -> None:
+    script = tmp_path / "cached.py"
+    script.write_text(_CACHED)
+
+    def run(*options: str) -> list[str]:
+        command = [sys.executable, "-W", "error", str(script), *options]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+    assert run("4") == ["4.0", "0", "4.0", "0"]
+    # A kernel that a closure holds is part of numba's key.
+    assert run("3") == ["4.0", "1", "3.0", "0"]
+    # Reading the compiled code makes the kernel that it calls.
+    assert run("4", "late") == ["4.0", "1", "4.0", "1"]
+    # Code that calls a kernel of another version is compiled anew.
+    assert run("4", "update") == ["4.0", "0"]
