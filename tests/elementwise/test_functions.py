@@ -152,8 +152,9 @@ def test_functions_have_no_dead_steps(name: str) -> None:
 
 
 F64_TOO = (
-    "abs", "clip", "eq", "ge", "gt", "hardsigmoid", "hardswish", "le", "linear", "lt", "maximum",
-    "minimum", "ne", "pow", "prelu", "relu", "round", "sqrt", "square", "where",
+    "abs", "clip", "eq", "ge", "gt", "hardsigmoid", "hardswish", "le", "linear", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "ne", "pow", "prelu",
+    "relu", "round", "sqrt", "square", "where",
 )  # fmt: skip
 
 
