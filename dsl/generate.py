@@ -70,8 +70,9 @@ class Request:
 class KernelText:
     """The data of one kernel that the templates read.
 
-    ``converts``: it uses functions on bits; ``wide_groups``: a group of K is a factor of 64 bits.
-    ``unused`` are the parameters, and arrays of offsets, that the function's body does not name.
+    - ``converts``: it uses C functions on bits. ``wide_groups``: some K groups have 64 bits.
+    - ``packing``: the plan of a kernel that has no program, because a template holds its loops.
+    - ``unused``: parameters and arrays of offsets that the function's body does not use.
     """
 
     name: str
@@ -94,12 +95,12 @@ class KernelText:
 
     @property
     def stack(self) -> int:
-        """The most bytes of stack that a call needs."""
+        """Most bytes of stack that a call needs."""
         return stack_bytes(self.program)
 
     @property
     def command(self) -> str:
-        """The command that writes the kernel's file, to be pasted into a shell."""
+        """The command that writes the kernel's file, for pasting into a shell."""
         words = ("tilewright", "emit", "--target", self.target.name, "--name", self.name)
         return pasted(
             (
@@ -331,7 +332,9 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
 def _unused(
     program: Program, parameters: Signature, static: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, ...]:
-    """Return what C must name, lest the compiler warn: sizes fixed by others, empty sums."""
+    """Return the names that C must mention to avoid a warning, such as sizes fixed by other
+    sizes.
+    """
     names = [array.symbol for array in parameters.arrays]
     names += [scalar.name for scalar in parameters.scalars]
     names += [size.slot for size in parameters.sizes]

@@ -56,7 +56,7 @@ class _Lowering:
         self.within_meaning = False  # inside an expression that defines a function
 
     def of(self, expression: Expression) -> Argument | Truth:
-        """The value of an expression."""
+        """Return the value of an expression."""
         for node in walk(expression, self.values):
             self.values[id(node)] = self._node(node)
         return self.values[id(expression)]

@@ -47,15 +47,15 @@ class _ForeignError(Exception):
     """Raised for a sympy term that expressions cannot represent."""
 
 
-#: Functions of an expression, and functions within each other, that sympy is asked about at most.
-#: Its time multiplies with each of them: of 10 within each other it takes 4 s, of 20 many minutes.
+#: Most functions of an expression, and most nested functions, that sympy is given. Its time grows
+#: with each: 10 nested functions take 4 s, 20 take many minutes.
 MOST, DEEPEST = 64, 16
 
 
 def simplify(expression: Expression) -> Expression:
-    """Return what sympy makes of ``expression``, or itself where that is no shorter.
+    """Return sympy's simplification of ``expression``, or ``expression`` if that is not shorter.
 
-    PlanError if it has more functions than sympy is asked about.
+    PlanError if it has too many functions for sympy.
     """
     _check_size(expression)
     known = _Known()

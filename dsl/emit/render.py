@@ -30,10 +30,11 @@ _PER_LINE = 12
 class Defined(NamedTuple):
     """A kernel that C text defines, as its caller must know it.
 
-    ``scratch``: it takes scratch memory. ``configures``: it configures a matrix unit, and has the
-    functions that keep it configured. ``stack`` is the most bytes of stack that a call needs.
-    ``formula`` is for people. ``schedule`` is what its schedule
-    came to: what was asked for where nothing was left to choose.
+    - ``scratch``: it takes scratch memory.
+    - ``configures``: it configures a matrix unit, and has functions that keep it configured.
+    - ``stack``: the most bytes of stack that a call needs.
+    - ``formula``: its computation, for people.
+    - ``schedule``: its resolved schedule, or the requested one if no choice was left.
     """
 
     name: str

@@ -263,7 +263,7 @@ class _View:
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
     def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
-        """The bytes of a matrix, or of several side by side, as what they hold."""
+        """Return the bytes of one packed matrix, or of those of a batch, as their elements."""
         p, size = self.parameter, format_.itemsize
         many = self._value("count", p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:

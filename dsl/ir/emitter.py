@@ -101,7 +101,7 @@ class Emitter:
             self._ops += ops
 
     def splat(self, source: str | Expr, element: str, name: str) -> Value:
-        """A number known only at the call."""
+        """Return a number known only at the call, in all lanes."""
         register = self.fresh(name, element)
         self.add(Splat(register, source))
         return self.take(register)

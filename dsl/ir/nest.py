@@ -102,8 +102,8 @@ class BlockLoop(Node):
 class Selected:
     """An operand and the way to find its batch element: by ``stride``, ``offsets`` or addresses.
 
-    Offsets count ``stride`` elements each: 1 of a flat array, those of a matrix that is packed.
-    ``written``: each product of a stack has one of its own.
+    An offset counts ``stride`` elements: 1 in a flat array, those of a whole matrix if it is
+    packed. ``written`` is true for the output of a stack, which has a matrix for each product.
     """
 
     name: Reads[Name]

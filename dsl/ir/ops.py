@@ -218,8 +218,7 @@ class Pick(Operation):
 class Splat(Operation):
     """Set all lanes to a literal, a run-time parameter, a size, or a scalar register.
 
-    Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
-    readers of the C find a literal under, "" its register's name.
+    A literal for a ``group`` is its bits. ``label`` is its name in C, "" the register's name.
     """
 
     kind: ClassVar[str] = "splat"

@@ -37,9 +37,9 @@ from .nest import (
 )
 from .nodes import inside, walk
 
-#: What all buffers in scratch memory are parts of.
+#: Name of the memory that holds all scratch buffers.
 _SCRATCH = "scratch"
-#: Bytes of an operand, from the first to the one behind the last.
+#: A stretch of bytes of an operand: the first, and the one after the last.
 Stretch: TypeAlias = tuple[int, int]
 
 
@@ -73,9 +73,9 @@ def _verify_places(loop: BlockLoop, program: Program) -> None:
 
 
 def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
-    """What is written outside of buffers on the stack: the operand, and where it begins.
+    """Yield each write outside stack buffers: the operand, and the offset of its beginning.
 
-    A buffer in scratch memory begins where it lies there.
+    The offset of a scratch buffer is its place in scratch memory.
     """
     for node in nodes:
         if isinstance(node, Call):
@@ -94,7 +94,7 @@ def _own(node: NestNode) -> Name | None:
 
 
 def _scratch_at(node: NestNode, name: Name | None) -> Expr:
-    """Where the buffer ``name`` that ``node`` defines lies in scratch memory; else 0."""
+    """Return the place of the buffer ``name`` in scratch memory if ``node`` defines it, else 0."""
     if not isinstance(node, Pack) or node.buffer != name or node.scratch is None:
         return ZERO
     return node.scratch
