@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frameworks import in_torch
-from benchmarks.matmul import few, products, small
+from benchmarks.matmul import few, products, sizes, small
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -46,8 +46,8 @@ from benchmarks.weights import section as quantized
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
-    "calls", "peaks", "startup", "compile", "spills", "threads", "products", "few",
-    "small", "torch", "quantized",
+    "calls", "peaks", "startup", "compile", "spills", "threads", "sizes", "products",
+    "few", "small", "torch", "quantized",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -116,6 +116,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(calls.run(options))
     if "peaks" in wanted:
         sections.append(peaks.run(options))
+    if "sizes" in wanted:
+        sections.append(sizes.run(options, peers))
     if "products" in wanted:
         sections.append(products.run(options))
     if "few" in wanted:

@@ -1,11 +1,15 @@
-"""Draw a plan as one picture: the loops, C with its register tiles, the registers, the roofline."""
+"""A plan as one picture in SVG.
+
+In goes a plan with its program. Out come five parts: C cut into register tiles between strips of
+A and B, the registers of the largest tile, the roofline, and the loops in words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from math import log10
+from math import ceil, log10
 
 from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import NOMINAL, estimate
@@ -20,23 +24,29 @@ from .decisions import formula
 from .svg import FILLS, INK, MONO, PALE, PAPER, SANS, box, document, line, lines, text
 from .text import nest_lines
 
-_WIDTH, _HEIGHT = 960, 620
-#: The map of C, in pixels: the length of its longer side, and its upper left corner.
-_SIDE, _LEFT, _TOP = 330, 48, 70
-#: Limits of the map: grids, above which C is not drawn, and lines between the tiles of a grid.
-_MOST_GRIDS, _MOST_LINES = 4000, 120
+_WIDTH, _HEIGHT = 960, 640
+#: Pixels of the longer side of C's map, and the map's upper left corner.
+_SIDE, _LEFT, _TOP = 264, 92, 128
+#: Pixels of the strips of A and B, and of the gap between them and C.
+_STRIP, _GAP = 30, 26
+#: Most grids of tiles that are drawn. If there are more, a corner of ``_CORNER`` tiles each way is.
+_MOST_GRIDS, _CORNER = 4000, 8
+#: Most lines between the tiles of one grid.
+_MOST_LINES = 120
 _NEST_LINES, _NEST_CHARACTERS = 14, 74
-_RIGHT = 430
+#: Left edges of the registers and of the roofline.
+_MIDDLE, _RIGHT = 440, 706
 _GRAY = f"fill='{PALE}' {SANS}"
 _CENTRE = f"text-anchor='middle' {_GRAY}"
 _END = f"text-anchor='end' {_GRAY}"
 
 
 def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = None) -> str:
-    """Return the plan as SVG. ``of_peak``, a measured share of the peak, is drawn as a point.
+    """Return the plan as SVG.
 
-    The picture of a stack shows one product. If several products share vectors, it shows only the
-    loops.
+    ``of_peak`` is a measured share of the peak, which becomes a point of the roofline. A stack is
+    shown by one of its products. If a stack computes several products side by side, only its loops
+    are shown.
     """
     one = plan.each if isinstance(plan, StackPlan) else plan
     found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
@@ -45,7 +55,7 @@ def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = No
     shown = f"; {', '.join(unknown)} of the call drawn as {NOMINAL}" if unknown else ""
     title = f"{formula(plan)}, {m} x {n} x {k}, on {plan.target.name}{shown}"
     parts = [text(24, 30, title[:118], size=15, more=f"font-weight='bold' {SANS}")]
-    parts += _map(m, n, found)
+    parts += _map(_View.of(m, n, found), k)
     parts += _nest(program)
     if found and one:
         parts += _registers(one, _largest(found))
@@ -56,38 +66,111 @@ def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = No
 # --- C -------------------------------------------------------------------------------------------
 
 
-def _map(m: int, n: int, found: list[Covered]) -> Iterator[str]:
-    yield text(_LEFT, _TOP - 14, f"C, {m} x {n}, in register tiles")
-    if not m or not n or len(found) > _MOST_GRIDS:
-        words = "nothing to draw" if not m or not n else "too many blocks to draw"
-        yield text(_LEFT, _TOP + 20, words, more=_GRAY)
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The part of C that is drawn: ``rows`` x ``columns`` of ``m`` x ``n``."""
+
+    m: int
+    n: int
+    rows: int
+    columns: int
+    found: tuple[Covered, ...]
+
+    @classmethod
+    def of(cls, m: int, n: int, found: list[Covered]) -> _View:
+        """Return the view of a C that these grids cover."""
+        rows, columns = m, n
+        if len(found) > _MOST_GRIDS:
+            largest = max(found, key=lambda one: one.mr * one.nr)
+            rows, columns = min(m, _CORNER * largest.mr), min(n, _CORNER * largest.nr)
+        drawn = (one for one in found if one.mr and one.nr)
+        inside = tuple(one for one in drawn if one.row < rows and one.column < columns)
+        return cls(m, n, rows, columns, inside)
+
+    @property
+    def unit(self) -> float:
+        """Pixels of an element."""
+        return _SIDE / max(self.rows, self.columns)
+
+    def shown(self, one: Covered) -> tuple[int, int]:
+        """Return how many tiles of a grid the view reaches, down and to the right."""
+        down = min(one.down, ceil((self.rows - one.row) / one.mr))
+        return down, min(one.right, ceil((self.columns - one.column) / one.nr))
+
+    @property
+    def title(self) -> str:
+        """C's size, and what of it is drawn."""
+        whole = (self.rows, self.columns) == (self.m, self.n)
+        corner = "" if whole else f": {self.rows} x {self.columns} of it"
+        return f"C, {self.m} x {self.n}, in register tiles{corner}"
+
+
+def _map(view: _View, k: int) -> Iterator[str]:
+    yield text(24, 62, view.title)
+    if not view.m or not view.n:
+        yield text(_LEFT, _TOP + 20, "nothing to draw", more=_GRAY)
         return
-    unit = _SIDE / max(m, n)
-    fills = tile_fills(found)
-    for one in found:
-        x, y = _LEFT + one.column * unit, _TOP + one.row * unit
-        width, height = one.right * one.nr * unit, one.down * one.mr * unit
-        yield box(x, y, width, height, fills[one.mr, one.nr], 0.8)
-        if one.down <= _MOST_LINES and one.right <= _MOST_LINES:
-            across = (y + i * one.mr * unit for i in range(1, one.down))
-            upright = (x + i * one.nr * unit for i in range(1, one.right))
-            strokes = [(x, at, x + width, at) for at in across]
-            yield lines([*strokes, *((at, y, at, y + height) for at in upright)], 0.4)
-    yield text(_LEFT - 8, _TOP + 10, "0", size=11, more=f"text-anchor='end' {_GRAY}")
-    yield text(_LEFT - 8, _TOP + m * unit, str(m), size=11, more=f"text-anchor='end' {_GRAY}")
-    yield text(_LEFT + n * unit, _TOP - 4, str(n), size=11, more=f"text-anchor='end' {_GRAY}")
+    fills = tile_fills(list(view.found))
+    for one in view.found:
+        yield from _grid(view, one, fills[one.mr, one.nr])
+    yield from _strips(view, k)
+    yield from _scales(view)
     counts: dict[tuple[int, int], int] = {}
-    for one in found:
-        counts[one.mr, one.nr] = counts.get((one.mr, one.nr), 0) + one.down * one.right
-    y = _TOP + _SIDE + 22
-    for i, ((rows, columns), fill) in enumerate(islice(fills.items(), 6)):
-        x, below = _LEFT + 118 * (i % 3), y + 20 * (i // 3)
+    for one in view.found:
+        down, right = view.shown(one)
+        counts[one.mr, one.nr] = counts.get((one.mr, one.nr), 0) + down * right
+    y = _TOP + _SIDE + 34
+    drawn = [(size, fill) for size, fill in fills.items() if counts[size]]
+    for i, ((rows, columns), fill) in enumerate(drawn[:6]):
+        x, below = 24 + 118 * (i % 3), y + 20 * (i // 3)
         yield box(x, below - 10, 11, 11, fill)
         yield text(x + 16, below, f"{counts[rows, columns]} of {rows}x{columns}", size=12)
 
 
+def _grid(view: _View, one: Covered, fill: str) -> Iterator[str]:
+    """The tiles of a grid, as far as the view reaches."""
+    unit = view.unit
+    down, right = view.shown(one)
+    bottom = min(view.rows, one.row + down * one.mr)
+    edge = min(view.columns, one.column + right * one.nr)
+    x, y = _LEFT + one.column * unit, _TOP + one.row * unit
+    width, height = (edge - one.column) * unit, (bottom - one.row) * unit
+    yield box(x, y, width, height, fill, 0.8)
+    if down <= _MOST_LINES and right <= _MOST_LINES:
+        across = (y + i * one.mr * unit for i in range(1, down))
+        upright = (x + i * one.nr * unit for i in range(1, right))
+        strokes = [(x, at, x + width, at) for at in across]
+        yield lines([*strokes, *((at, y, at, y + height) for at in upright)], 0.4)
+
+
+def _strips(view: _View, k: int) -> Iterator[str]:
+    """B above C and A to its left; the rows and columns that the first tile reads are filled."""
+    unit, first = view.unit, min(view.found, key=lambda one: (one.row, one.column))
+    top, left = _TOP - _GAP // 2 - _STRIP, _LEFT - _GAP - _STRIP
+    yield box(_LEFT, top, view.columns * unit, _STRIP, PAPER, 0.8)
+    yield box(_LEFT, top, min(first.nr, view.columns) * unit, _STRIP, FILLS[1], 0.8)
+    yield box(left, _TOP, _STRIP, view.rows * unit, PAPER, 0.8)
+    yield box(left, _TOP, _STRIP, min(first.mr, view.rows) * unit, FILLS[2], 0.8)
+    yield text(_LEFT + view.columns * unit + 6, top + 21, f"B, {k} rows", size=11, more=_GRAY)
+    below = _TOP + view.rows * unit + 13
+    yield text(left, below, f"A, {k} columns", size=11, more=_GRAY)
+
+
+def _scales(view: _View) -> Iterator[str]:
+    """Numbers of rows and columns at C's edges and at the first tile's."""
+    unit, first = view.unit, min(view.found, key=lambda one: (one.row, one.column))
+    for column in sorted({0, min(first.nr, view.columns), view.columns}):
+        more = _END if column == view.columns and column else _CENTRE
+        if column in (0, view.columns) or (view.columns - column) * unit > 40:
+            yield text(_LEFT + column * unit, _TOP - 2, str(column), size=10, more=more)
+    for row in sorted({0, view.rows}):
+        yield text(
+            _LEFT - 3, _TOP + row * unit + (9 if not row else 0), str(row), size=10, more=_END
+        )
+
+
 def tile_fills(found: list[Covered]) -> Mapping[tuple[int, int], str]:
-    """Return a colour for each size of tiles, the largest first."""
+    """Return a colour for each size of tiles: the largest size first, then the tails."""
     sizes = sorted({(one.mr, one.nr) for one in found}, key=lambda s: (-s[0] * s[1], s))
     return {size: FILLS[min(i, len(FILLS) - 1)] for i, size in enumerate(sizes)}
 
@@ -96,16 +179,16 @@ def tile_fills(found: list[Covered]) -> Mapping[tuple[int, int], str]:
 
 
 def _nest(program: Program) -> Iterator[str]:
-    top = _TOP + _SIDE + 82
-    yield text(_LEFT, top - 10, "Loops")
+    top = _TOP + _SIDE + 88
+    yield text(24, top - 10, "Loops")
     told = list(nest_lines(program.nest))
     shown = told[: _NEST_LINES - 1] if len(told) > _NEST_LINES else told
     if shown != told:
         shown.append(f"... and {len(told) - len(shown)} lines more")
     for i, words in enumerate(shown[:7]):
-        yield _code(_LEFT, top + 8 + 15 * i, words)
+        yield _code(24, top + 8 + 15 * i, words)
     for i, words in enumerate(shown[7:]):
-        yield _code(_LEFT + 470, top + 8 + 15 * i, words)
+        yield _code(24 + 466, top + 8 + 15 * i, words)
 
 
 def _code(x: float, y: float, words: str) -> str:
@@ -117,18 +200,18 @@ def _code(x: float, y: float, words: str) -> str:
 
 
 def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
-    """Draw the accumulators as they are arranged in C, set by set, then the other registers."""
+    """Accumulators in the order of C, a block for each set, then the other registers."""
     shape, budget, size = tile.shape, tile.shape.budget, 17
     unit = shape.unit or shape.sums
     held = unit.registers[plan.element] if unit else plan.target.registers
-    yield text(_RIGHT, _TOP - 14, f"Registers: {budget.total} of {held}")
+    yield text(_MIDDLE, 62, f"Registers: {budget.total} of {held}")
+    top, x = 84.0, float(_MIDDLE)
     side = min(size, 150 / max(1, shape.bands), 210 / max(1, shape.vectors * shape.k_split))
-    x = float(_RIGHT)
     per_set = shape.bands * shape.vectors
     for _ in range(shape.k_split):
         for place in range(per_set):
             row, column = divmod(place, shape.vectors)
-            yield box(x + column * side, _TOP + row * side, side, side, FILLS[0])
+            yield box(x + column * side, top + row * side, side, side, FILLS[0])
         x += shape.vectors * side + 8
     names = {
         plan.input_of(plan.along).name.upper(): budget.along,
@@ -136,8 +219,8 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
         "mask": budget.masks,
         "free": max(0, held - budget.total) // budget.registers,
     }
-    x = _RIGHT
-    y = _TOP + shape.bands * side + 14
+    x = _MIDDLE
+    y = top + shape.bands * side + 14
     fills = (FILLS[1], FILLS[2], FILLS[5], PAPER)
     rows = [("accumulators", budget.accumulators, FILLS[0])]
     rows += [(name, count, fill) for (name, count), fill in zip(names.items(), fills, strict=True)]
@@ -156,12 +239,11 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The limits of a core, and the expected speed of a kernel.
+    """What a core can do at most, and what a kernel is expected to do, per cycle.
 
-    - ``peak``, ``expected``: flops per cycle.
-    - ``intensity``: flops per byte of A, B and C that must be moved at least once.
-    - ``bytes``: number of these bytes.
-    - ``slopes``: bytes per cycle of each cache that holds the operands, and of memory.
+    ``peak`` and ``expected`` are flops a cycle; ``intensity`` is flops for each byte of A, B and C
+    that must be moved at least once, ``bytes`` how many these are; ``slopes`` are bytes a cycle of
+    each cache, and of memory, by name.
     """
 
     peak: float
@@ -172,12 +254,12 @@ class Roof:
 
     @property
     def level(self) -> str:
-        """The name of the nearest cache that holds all operands, or memory."""
+        """The nearest cache that holds all operands, by the name of its slope."""
         return next(iter(self.slopes))
 
 
 def roof(plan: Plan) -> Roof:
-    """Return the roofline of a plan that has tiles, from its target and the estimate of a call."""
+    """The roofline of a plan, which has tiles, by its target's data and the estimate of a call."""
     core, spec = plan.target.core, plan.spec
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
@@ -206,40 +288,75 @@ def _largest(found: list[Covered]) -> RegisterTile:
 
 
 def _roofline(drawn: Roof, of_peak: float | None) -> Iterator[str]:
-    """Draw flops per cycle over flops per byte, both logarithmic."""
-    left, top, width, height = 700, _TOP, 230, _SIDE - 30
-    low, high = -1.0, 3.0
-    floor = log10(drawn.peak) - 2.5
-
-    def at(intensity: float, flops: float) -> tuple[float, float]:
-        x = (min(max(log10(intensity), low), high) - low) / (high - low)
-        y = (min(max(log10(flops), floor), floor + 3) - floor) / 3
-        return left + x * width, top + height - y * height
-
-    yield text(left, top - 14, "Roofline")
-    yield box(left, top, width, height, PAPER, 0.6)
-    for decade in range(int(low), int(high) + 1):
-        x, _ = at(10.0**decade, 1)
-        yield text(x, top + height + 13, f"{10.0**decade:g}", size=10, more=_CENTRE)
-    yield text(
-        left + width / 2, top + height + 27, "flops a byte moved once", size=11, more=_CENTRE
-    )
-    yield text(left, top + height + 42, "up: flops a cycle", size=11, more=_GRAY)
-    for i, (name, rate) in enumerate(drawn.slopes.items()):
-        knee = drawn.peak / rate
-        points = [at(10.0**low, rate * 10.0**low), at(min(knee, 10.0**high), drawn.peak)]
-        yield line(points, INK if not i else PALE, "" if not i else "stroke-dasharray='4 3'")
-        x, y = at(10 ** (low + 0.1), rate * 10 ** (low + 0.1))
-        yield text(x + 3, y - 4, f"{name} {rate:g} B", size=10, more=_GRAY)
-    first = next(iter(drawn.slopes.values()))
-    yield line([at(drawn.peak / first, drawn.peak), at(10.0**high, drawn.peak)])
-    x, y = at(10.0**high, drawn.peak)
-    yield text(x - 4, y - 5, f"{drawn.peak:g} flops a cycle", size=10, more=_END)
+    """GFLOPS over flops a byte, both logarithmic."""
+    frame = _Frame(drawn.peak)
+    yield text(_RIGHT, 62, "Roofline: GFLOPS of a core at 1 GHz")
+    yield box(frame.left, frame.top, frame.width, frame.height, PAPER, 0.6)
+    yield from frame.scales()
+    for i, (name, rate) in enumerate(reversed(list(drawn.slopes.items()))):
+        low, knee = 10.0**frame.low, min(drawn.peak / rate, 10.0**frame.high)
+        start = max(low, 10**frame.floor / rate)
+        ends = [frame.at(start, rate * start), frame.at(knee, rate * knee)]
+        nearest = name == drawn.level
+        yield line(ends, INK if nearest else PALE, "" if nearest else "stroke-dasharray='4 3'")
+        yield from frame.key(i, f"{name}: {rate:g} bytes a cycle", nearest)
+    first = drawn.slopes[drawn.level]
+    yield line([frame.at(drawn.peak / first, drawn.peak), frame.at(10.0**frame.high, drawn.peak)])
+    x, y = frame.at(10.0**frame.high, drawn.peak)
+    yield text(x - 4, y - 5, f"peak {drawn.peak:g}", size=10, more=_END)
     marks = [("estimate", drawn.expected, FILLS[2])]
     marks += [] if of_peak is None else [("measured", of_peak * drawn.peak, FILLS[3])]
-    for name, flops, fill in marks:
-        x, y = at(drawn.intensity, flops)
-        yield f"<circle cx='{x:.5g}' cy='{y:.5g}' r='5' fill='{fill}' stroke='{INK}'/>"
-        yield text(x + 9, y + 14, f"{name} {flops:.3g}", size=10, more=SANS)
-    kept = f"{drawn.bytes / 1024:.4g} KiB of operands, in {drawn.level}"
-    yield text(left, top + height + 58, kept, size=11, more=_GRAY)
+    below = frame.top + frame.height + 48
+    for i, (name, flops, fill) in enumerate(marks):
+        x, y = frame.at(drawn.intensity, flops)
+        yield _dot(x, y, fill)
+        yield _dot(frame.left + 5 + 122 * i, below - 4, fill)
+        yield text(frame.left + 14 + 122 * i, below, f"{name} {flops:.3g}", size=11, more=SANS)
+    kept = f"{drawn.bytes / 1024:.4g} KiB of A, B and C: {drawn.level} holds them"
+    yield text(frame.left, below + 18, kept, size=11, more=_GRAY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The roofline's axes: decades of flops a byte, and three decades of GFLOPS below the peak."""
+
+    peak: float
+    left: int = _RIGHT + 22
+    top: int = 84
+    width: int = 208
+    height: int = 286
+    low: float = -1.0
+    high: float = 3.0
+
+    @property
+    def floor(self) -> float:
+        """The power of ten at the lower edge."""
+        return log10(self.peak) - 2.5
+
+    def at(self, intensity: float, flops: float) -> tuple[float, float]:
+        """Return the pixels of a point."""
+        x = (min(max(log10(intensity), self.low), self.high) - self.low) / (self.high - self.low)
+        y = (min(max(log10(flops), self.floor), self.floor + 3) - self.floor) / 3
+        return self.left + x * self.width, self.top + self.height - y * self.height
+
+    def scales(self) -> Iterator[str]:
+        """The numbers of both axes."""
+        bottom = self.top + self.height
+        for decade in range(int(self.low), int(self.high) + 1):
+            x, _ = self.at(10.0**decade, 1)
+            yield text(x, bottom + 13, f"{10.0**decade:g}", size=10, more=_CENTRE)
+        for decade in range(ceil(self.floor), int(self.floor + 3) + 1):
+            _, y = self.at(1, 10.0**decade)
+            yield text(self.left - 4, y + 3, f"{10.0**decade:g}", size=10, more=_END)
+        words = "flops for each byte of A, B and C"
+        yield text(self.left + self.width / 2, bottom + 27, words, size=11, more=_CENTRE)
+
+    def key(self, place: int, words: str, nearest: bool) -> Iterator[str]:
+        """A line of the legend, from the lower right corner upwards."""
+        x, y = self.left + self.width - 6, self.top + self.height - 10 - 14 * place
+        weight = f"font-weight='bold' {_END}" if nearest else _END
+        yield text(x, y, words, size=10, more=weight)
+
+
+def _dot(x: float, y: float, fill: str) -> str:
+    return f"<circle cx='{x:.5g}' cy='{y:.5g}' r='5' fill='{fill}' stroke='{INK}'/>"

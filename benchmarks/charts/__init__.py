@@ -1,0 +1,1 @@
+"""Charts of the pages: each is drawn from records of the benchmarks, never by hand."""
