@@ -21,7 +21,8 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-SPEC, TARGET = Gemm(m=2048, n=2048, k=2048), "avx512"
+SIZE, TARGET = 2048, "avx512"
+SPEC = Gemm(m=SIZE, n=SIZE, k=SIZE)
 #: The kernel of the other picture.
 SMALL, TILED = Gemm(m=64, n=50, k=64), Schedule(tile=(8, 48))
 
@@ -101,8 +102,8 @@ def five_loops() -> str:
     """The loops around the micro-kernel, as SVG."""
     plan = plan_for(SPEC, Schedule(), targets.load(TARGET))
     assert isinstance(plan, Plan)
-    sizes = {"m": int(SPEC.m), "n": int(SPEC.n), "k": int(SPEC.k)}
-    title = f"f32, {SPEC.m} x {SPEC.n} x {SPEC.k} on {TARGET}: the loops around the micro-kernel"
+    sizes = dict.fromkeys("mnk", SIZE)
+    title = f"f32, {SIZE} x {SIZE} x {SIZE} on {TARGET}: the loops around the micro-kernel"
     parts = [text(28, 34, title, size=16, more=f"font-weight='bold' {SANS}")]
     parts += [text(left, TOP - 8, name.upper(), size=13) for name, left in LEFTS.items()]
     found = list(loops(plan))
