@@ -19,6 +19,7 @@ meson           libraries built by meson                meson
 ninja-build     libraries built by meson                ninja
 pkg-config      libraries found by pkg-config           pkg-config
 libsimde-dev    AVX-512 on CPUs without it              /usr/include/simde/x86/avx512.h
+chromium        the site as a browser shows it          chromium
 TABLE
     [ "$(uname -m)" = aarch64 ] || cat <<'TABLE'
 gcc-aarch64-linux-gnu       neon, sve                   aarch64-linux-gnu-gcc

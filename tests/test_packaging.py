@@ -108,24 +108,52 @@ def test_what_pypi_is_told(about: Message) -> None:
     assert about["License-File"] == "LICENSE"
     assert about["Author"] == "The tilewright developers"
     assert about["Description-Content-Type"] == "text/markdown"
-    assert {line.partition(",")[0] for line in about.get_all("Project-URL", [])} == {
-        "Changelog", "Documentation", "Issues", "Repository",
-    }  # fmt: skip
+    assert about.get_all("Project-URL", []) == [], "no repository is named in pyproject.toml"
 
 
-def test_links_and_pictures_of_the_page_hold_outside_the_repository(about: Message) -> None:
+def test_the_page_has_no_links_without_a_repository(about: Message) -> None:
     page = about.get_payload()
-    assert isinstance(page, str)
-    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", page)
+    assert isinstance(page, str) and "tw.matmul" in page
+    assert not re.findall(r"\]\((?!https?:|#)", page) and "<picture>" not in page
+
+
+def test_links_and_pictures_of_the_page_lead_to_the_repository_that_is_named() -> None:
+    command = "import setup; print(setup.long_description()); print(sorted(setup.addresses()))"
+    page = _told(command, "https://github.com/somebody/tilewright")
+    assert page.endswith("['Changelog', 'Documentation', 'Issues', 'Repository']\n")
     tag = f"v{tw.__version__}"
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)#]+)", page)
+    links += [("!", link) for link in re.findall(r"(?:srcset|src)=\"([^\"]+)", page)]
     paths = set()
     for picture, link in links:
         base = "raw.githubusercontent.com" if picture else "github.com"
-        assert link.startswith(f"https://{base}/tilewright/tilewright/"), link
-        *_, path = re.split(rf"/(?:blob/)?{re.escape(tag)}/", link)
-        paths.add(path.partition("#")[0])
-    assert "docs/picture.svg" in paths and len(paths) > 8
-    assert all((ROOT / path).exists() for path in paths), paths
+        assert link.startswith(f"https://{base}/somebody/tilewright/"), link
+        paths.add(re.split(rf"/(?:blob/)?{re.escape(tag)}/", link)[-1])
+    assert len(paths) > 8 and all((ROOT / path).exists() for path in paths), paths
+
+
+def _told(command: str, repository: str) -> str:
+    """What setup.py says where pyproject.toml names a repository."""
+    script = f"""
+import setuptools, tomllib
+setuptools.setup = lambda **_: None
+read = tomllib.loads
+def named(text):
+    found = read(text)
+    found["tool"]["tilewright"]["repository"] = {repository!r}
+    return found
+tomllib.loads = named
+{command}
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_an_sdist_holds_the_repository(tmp_path: Path) -> None:
