@@ -1,1 +1,1 @@
-"""Families of variants, and which is best."""
+"""Tuning: generate families of variants, measure them, and remember the best."""

@@ -1,4 +1,6 @@
-"""The other side of ``worker.py``: a process that may crash or hang, and is then started again."""
+"""Drive a worker process that compiles and times variants; it is restarted if it crashes or
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ class Failure(NamedTuple):
 class Limits(NamedTuple):
     """Seconds that a task may take: to start, to compile, to check, to time.
 
-    The first of a kind, which is the default's, may take ``FIRST`` times as long, each further one
-    ``LATER`` times as long as that took, should this be more.
+    The first task of a kind is the default's and may take ``FIRST`` times as long. Later tasks may
+    take ``LATER`` times as long as the first one took, if that is more than the limit.
     """
 
     start: float = 60.0
@@ -43,9 +45,10 @@ class Limits(NamedTuple):
 
 
 class Child:
-    """A process for variants of ``spec``; use it in a ``with`` block, at whose end it is gone.
+    """A process for variants of ``spec``, for use in a ``with`` block, at whose end it is stopped.
 
-    ``flops`` are the floating-point operations of a call, once a variant was checked.
+    ``flops`` are the floating-point operations of a call. They are known once a variant was
+    checked.
     """
 
     def __init__(
@@ -68,17 +71,17 @@ class Child:
         self._end()
 
     def build(self, schedules: Iterable[Schedule]) -> dict[Schedule, Failure | None]:
-        """Compile variants into one library; what went wrong with each, None if nothing did."""
+        """Compile variants into one library; return the failure of each, None if it compiled."""
         wanted = list(schedules)
         answer = self._ask("build", wanted, self.limits.build)
-        if isinstance(answer, Failure):  # none of them is known to be at fault
+        if isinstance(answer, Failure):  # the faulty variant is not known
             if len(wanted) == 1:
                 return {wanted[0]: answer}
             return {one: self.build([one])[one] for one in wanted}
         return {s: None if said is None else Failure(REFUSED, said) for s, said in answer.items()}
 
     def check(self, schedule: Schedule) -> Failure | None:
-        """Compare a variant with what is right."""
+        """Compare a variant with the right results."""
         answer = self._ask("check", schedule, self.limits.check)
         if isinstance(answer, Failure):
             return answer
@@ -86,19 +89,21 @@ class Child:
         return None
 
     def hot(self, schedule: Schedule) -> tuple[float, float] | Failure:
-        """Seconds of a call on data in cache, and those that it would take at the peak."""
+        """Return seconds of a call on data in cache, and the seconds that it would take at the
+        peak.
+        """
         answer: tuple[float, float] | Failure = self._ask("hot", schedule, self.limits.time)
         return answer
 
     def cold(self, schedule: Schedule) -> float | Failure:
-        """Seconds of a call on data in memory."""
+        """Return seconds of a call on data in memory."""
         answer: float | Failure = self._ask("cold", schedule, self.limits.time)
         return answer
 
     # --- the process ---------------------------------------------------------------------------
 
     def _ask(self, what: str, argument: Any, limit: float) -> Any:
-        """The answer to one task; a Failure where there is none."""
+        """Return the answer to a task, or a Failure."""
         if self._process is None:
             self._start()
         first = what not in self._took
@@ -142,7 +147,7 @@ class Child:
             )
 
     def _end(self) -> str:
-        """End the process; by what it had ended before, in words."""
+        """Stop the process; return in words how it had ended before."""
         if self._process is None:
             return "nothing"
         status = self._process.poll()

@@ -1,7 +1,7 @@
-"""The loops around register tiles worth trying: orders, cache blocks, packing, prefetch, threads.
+"""Candidate loops around register tiles: orders, cache blocks, packing, prefetch, threads.
 
-What a nest costs beside its tiles is the traffic between caches: for each cache the innermost
-loops whose operands fit into it, and how often each operand passes into it from beyond.
+A nest costs, beyond its tiles, the traffic between caches. For each cache that is: the innermost
+loops whose operands fit into it, and how often each operand is read into it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 
-#: Steps of K in a block; those that leave at least half a block more.
+#: Steps of K in a block, if at least half a block remains.
 _KC = (256, 512)
-#: The share of a cache that a packed block may take, beside what streams past it.
+#: Share of a cache that a packed block may take, so that other operands can stream past it.
 _SHARE = 0.5
-#: A block along the vectors holds a multiple of so many.
+#: A block along the vectors holds a multiple of this many vectors.
 _VECTORS = 12
 _AHEAD = (4, 8)
-#: What tiles take, as a share, that ask for operands ahead. What that gains is measured alone.
+#: Factor on the cycles of tiles that prefetch operands. The gain of prefetching is only measured.
 _ASKING = 1.01
-#: Flops of a call from which on threads are tried, and the cycles that starting them costs.
+#: Flops of a call from which threads are tried, and the cycles that starting them costs.
 _THREADED, _REGION = 1e8, 2e4
-#: Pages that a core finds without a walk, their bytes, and the cycles of a walk.
+#: Pages that the TLB covers, bytes of a page, and cycles of a page walk.
 _PAGES, _PAGE, _WALK = 64, 4096, 7
-#: What an operand extends along.
+#: Dimensions of each operand.
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The parts of a schedule that stand around register tiles."""
+    """The part of a schedule around register tiles."""
 
     loops: str
     block: tuple[tuple[str, int], ...] = ()
@@ -46,11 +46,11 @@ class Nest:
 
     @property
     def plain(self) -> bool:
-        """Whether it is an order of loops and nothing else."""
+        """True if it is an order of loops and nothing else."""
         return self == Nest(self.loops)
 
     def on(self, schedule: Schedule) -> Schedule:
-        """The schedule with this nest."""
+        """Return the schedule with this nest."""
         return replace(
             schedule, loops=self.loops, block=self.block, pack=self.pack,
             prefetch=self.prefetch, threads=self.threads,
@@ -58,15 +58,15 @@ class Nest:
 
 
 def orders(spec: Gemm) -> tuple[Nest, ...]:
-    """Each order of the loops, without blocks."""
+    """Return each order of the loops, without blocks."""
     letters = ("nmk", "mnk") if spec.batch is None else ("nmbk", "mnbk", "bnmk", "bmnk")
     return tuple(map(Nest, letters))
 
 
 def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
-    """Nests for operands beyond the first cache: blocks, packing, prefetch, threads.
+    """Yield nests for operands larger than L1: blocks, packing, prefetch, threads.
 
-    Those that the spec does not allow are among them.
+    Some of them may not be legal for the spec.
     """
     core, spec = plan.target.core, plan.spec
     if plan.batch is not None or footprint(plan, sizes) <= core.caches[0].size:
@@ -91,7 +91,9 @@ def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
 
 
 def _length(plan: Plan, line: int) -> int:
-    """How long a block along the vectors may be, each of its elements ``line`` bytes deep."""
+    """Return the largest block along the vectors, if each of its elements is ``line`` bytes
+    deep.
+    """
     caches = plan.target.core.caches
     size = caches[min(1, len(caches) - 1)].size
     whole = _VECTORS * plan.lanes
@@ -99,7 +101,7 @@ def _length(plan: Plan, line: int) -> int:
 
 
 def footprint(plan: Plan, sizes: Mapping[str, int]) -> int:
-    """Bytes of A, B and C."""
+    """Return the bytes of A, B and C."""
     return sum(_bytes(plan, name, sizes) for name in "abc")
 
 
@@ -114,7 +116,7 @@ def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
 def cycles(
     plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], tiles: float
 ) -> float:
-    """Cycles of the whole: ``tiles`` are those of the register tiles alone."""
+    """Return the cycles of the whole call; ``tiles`` are those of the register tiles alone."""
     core = plan.target.core
     moved = [*_traffic(plan, nest, sizes, tile, core), _walks(plan, nest, sizes, tile)]
     bounds = [tiles * (1 if nest.prefetch is None else _ASKING), *moved]
@@ -123,14 +125,16 @@ def cycles(
 
 
 def threads_cycles(total: float, threads: int | None) -> float:
-    """Cycles of so many threads that share work of ``total``, with the cost of waking them."""
+    """Return the cycles of threads that share ``total`` cycles of work, with the cost of waking
+    them.
+    """
     return total if threads is None else total / threads + _REGION
 
 
 def _traffic(
     plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], core: Core
 ) -> Iterator[float]:
-    """Cycles in which what each cache lacks comes from beyond it."""
+    """Yield for each cache the cycles in which missing data comes from the next level."""
     loops = list(_loops(nest, sizes, tile))
     beyond = [*(cache.rate for cache in core.caches[1:]), core.memory]
     for cache, rate in zip(core.caches, beyond, strict=True):
@@ -152,10 +156,10 @@ def _passes(
     around: list[tuple[str, int, int]],
     stays: bool,
 ) -> float:
-    """Bytes of an operand that pass into a cache from inside of the loops ``around``.
+    """Return the bytes of an operand that are read into a cache inside the loops ``around``.
 
-    Where the cache holds what is inside of them (``stays``), the innermost of those loops do not
-    change the operand as long as they run along another dimension.
+    If the cache holds everything inside (``stays``), the innermost loops that do not run along the
+    operand's dimensions add no traffic.
     """
     while stays and around and around[-1][0] not in _DIMENSIONS[name]:
         around = around[:-1]
@@ -166,7 +170,7 @@ def _passes(
 def _loops(
     nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]
 ) -> Iterator[tuple[str, int, int]]:
-    """(dimension, step, trips) of each loop around register tiles, outermost first."""
+    """Yield (dimension, step, trips) of each loop around register tiles, outermost first."""
     left, blocks = dict(sizes), dict(nest.block)
     letters = nest.loops.lower()
     for i, letter in enumerate(letters):
@@ -179,7 +183,7 @@ def _loops(
 
 
 def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
-    """Cycles in which operands are copied; each is once."""
+    """Return the cycles in which operands are copied, each once."""
     core = plan.target.core
     each = max(1 / core.loads, 1 / core.stores) / plan.lanes
     names = nest.pack or ""
@@ -189,7 +193,7 @@ def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
 
 
 def _walks(plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]) -> float:
-    """Cycles of page walks where each step of K lies in another page than the one before."""
+    """Return the cycles of page walks if each step of K is in another page than the step before."""
     line = plan.input_of("m" if plan.dot else plan.along)
     if plan.dot or (nest.pack and line.name in nest.pack) or line.packed:
         return 0.0

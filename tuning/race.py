@@ -1,4 +1,4 @@
-"""Variants measured in turns, the hopeless ones dropped early, and what that says of each."""
+"""Measure variants in turns, drop slow ones early, and rank the rest."""
 
 from __future__ import annotations
 
@@ -15,34 +15,48 @@ from tilewright.spec.schedule import Schedule
 
 from .child import Child, Failure
 
-#: After the first round a variant that takes so many times as long as the best is dropped.
+#: A variant that takes this many times as long as the best is dropped after the first round.
 HOPELESS = 1.5
-#: Rounds of each further step, after which the better half goes on.
+#: Rounds of each further step; after it the faster half continues.
 STEPS = (2, 4)
-#: Of a normal distribution: the interquartile range, and the standard error of a median.
+#: For a normal distribution: interquartile range, and standard error of a median, in standard
+#: deviations.
 _QUARTILES, _OF_MEDIAN = 1.349, 1.2533
 
 
 @dataclass(slots=True)
 class Samples:
-    """What was measured of one variant, the latest last: see ``Result`` in ``runtime/tuned.py``."""
+    """Measurements of one variant, the latest last: see ``Result`` in ``runtime/tuned.py``."""
 
     hot: list[tuple[float, float]] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)
 
     def last(self, count: int) -> Samples:
-        """The latest ``count`` of each."""
+        """Return the latest ``count`` measurements of each kind."""
         return Samples(self.hot[-count:], self.cold[-count:])
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """One variant's figures: ``ratio`` times as fast as the default, give or take ``uncertainty``.
+    """The figures of one variant.
 
-    The ratio is the geometric mean of that on data in cache and that on data in memory
-    (``in_cache``, ``in_memory``), where both were measured; ``hot`` and ``cold`` are the times.
-    ``rounds`` is how often it was measured; ``cycles`` is the cost model's estimate, None for
-    schedules that it did not rank.
+    Attributes
+    ----------
+    schedule : Schedule
+        The variant.
+    ratio : float
+        How many times as fast as the default it is: the geometric mean of ``in_cache`` and
+        ``in_memory`` if both were measured.
+    uncertainty : float
+        Standard error of ``ratio``.
+    in_cache, in_memory : float or None
+        The ratio on data in cache, and on data in memory.
+    hot, cold : Timing or None
+        Times on data in cache, and on data in memory.
+    rounds : int
+        How often it was measured.
+    cycles : float or None
+        The cost model's estimate, None if it did not rank the schedule.
     """
 
     schedule: Schedule
@@ -57,7 +71,9 @@ class Ranking:
 
     @property
     def gains(self) -> bool:
-        """Whether it is faster than the default beyond the uncertainty, and nowhere slower."""
+        """True if it is faster than the default beyond the uncertainty, and not slower in cache or
+        memory.
+        """
         parts = [self.in_cache] if self.in_memory is None else [self.in_cache, self.in_memory]
         return self.ratio - self.uncertainty > 1 and min(parts) + self.uncertainty > 1
 
@@ -65,7 +81,7 @@ class Ranking:
 def ranking(
     schedule: Schedule, samples: Samples, default: Samples, flops: int, cycles: float | None
 ) -> Ranking:
-    """The figures of a variant beside those of the default."""
+    """Return the figures of a variant, relative to those of the default."""
     factors = [(_relative(default.hot), _relative(samples.hot))]
     if samples.cold and default.cold:
         factors.append((np.array(default.cold), np.array(samples.cold)))
@@ -86,7 +102,9 @@ def ranking(
 
 
 def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
-    """The figures of stored results of one subject, the fastest first; none without the default."""
+    """Return the figures of one subject's stored results, the fastest first; none without the
+    default.
+    """
     measured = [one for one in results if one.status == MEASURED and one.hot]
     held = {one.schedule: Samples([*one.hot], [*one.cold]) for one in measured}
     if default not in held:
@@ -99,12 +117,12 @@ def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
 
 
 def _relative(hot: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Times beside those at the peak: a clock that moves changes both."""
+    """Return times relative to those at the peak, which a changing clock affects equally."""
     return np.array([taken / at_peak for taken, at_peak in hot])
 
 
 def _error(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """The relative standard error of a median."""
+    """Return the relative standard error of a median."""
     low, middle, high = np.percentile(values, (25, 50, 75))
     return float(_OF_MEDIAN * (high - low) / _QUARTILES / sqrt(len(values)) / middle)
 
@@ -125,7 +143,7 @@ def _timing(
 
 
 def not_measured(failure: Failure) -> TuningError:
-    """The error where there is nothing to compare with."""
+    """Return the error for a default schedule that cannot be measured."""
     return TuningError(
         "the default schedule, with which all are compared, cannot be measured",
         got=f"{failure.status}: {failure.said}",
@@ -133,7 +151,7 @@ def not_measured(failure: Failure) -> TuningError:
 
 
 class Race:
-    """All variants of one tuning, and what became of each."""
+    """All variants of one tuning, with their measurements or failures."""
 
     def __init__(self, child: Child, default: Schedule, rng: np.random.Generator) -> None:
         self.default, self._child, self._rng = default, child, rng
@@ -146,7 +164,7 @@ class Race:
         return self._child.flops
 
     def admit(self, schedules: Iterable[Schedule]) -> list[Schedule]:
-        """Those that can be compiled and compute what is right; the others are failures."""
+        """Return the variants that compile and compute right results; the others are failures."""
         wanted = [s for s in schedules if s not in self.failures]
         for schedule, failure in self._child.build(wanted).items():
             failure = failure or self._child.check(schedule)
@@ -155,7 +173,9 @@ class Race:
         return [s for s in wanted if s not in self.failures]
 
     def measure(self, schedules: Iterable[Schedule], *, cold: bool) -> list[Schedule]:
-        """One round over the variants and the default in random order; those that came through."""
+        """Measure the variants and the default once, in random order; return those that
+        succeeded.
+        """
         order = list(dict.fromkeys((self.default, *schedules)))
         for place in self._rng.permutation(len(order)):
             self._measure(order[place], cold)
@@ -179,7 +199,9 @@ class Race:
         del held.hot[:-KEPT], held.cold[:-KEPT]
 
     def halving(self, schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
-        """Successive halving: after each round, the variants that were measured in it."""
+        """Halve the variants round by round; yield after each round the variants that it
+        measured.
+        """
         yield (left := self.measure(schedules, cold=False))
         best = min((self.pace(s, hot=True) for s in left), default=0.0)
         left = [s for s in left if self.pace(s, hot=True) <= HOPELESS * best]
@@ -190,7 +212,7 @@ class Race:
             left = sorted(left, key=self.pace)[: max(2, len(left) // 2)]
 
     def pace(self, schedule: Schedule, hot: bool = False) -> float:
-        """Time beside the default's: less is faster; of calls on data in cache alone if ``hot``."""
+        """Return the time relative to the default's; ``hot`` counts only calls on data in cache."""
         mine, default = self.samples[schedule], self.samples[self.default]
         taken = np.median(_relative(mine.hot)) / np.median(_relative(default.hot))
         if hot or not (mine.cold and default.cold):

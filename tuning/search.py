@@ -1,7 +1,8 @@
-"""Which schedule to try next: the variants in the model's order, or what Optuna makes of results.
+"""Choose the next schedules to try: in the model's order, or by Optuna from the results so far.
 
 Optuna's sampler (a tree-structured Parzen estimator) begins with the variants that the model ranks
-first, learns from what was measured, and may combine tiles, loops and unrolling as no variant does.
+first. It learns from the measurements, and can combine tiles, loops and unrolling as no variant
+does.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ if TYPE_CHECKING:
     import optuna
 
 Method = Literal["optuna", "ranked"]
-#: Variants of the model's order that Optuna is given to begin with.
+#: Variants of the model's order that Optuna begins with.
 BEGIN = 32
-#: Suggestions that are refused or known before a search counts as exhausted.
+#: Refused or known suggestions after which a search counts as exhausted.
 _TRIES = 400
-#: K steps a trip, in sets of accumulators.
+#: K steps of a trip, as multiples of the accumulator sets.
 _UNROLLS = (1, 2, 4, 8)
 _PREFETCHES = (None, 2, 4, 8, 16)
 
 
 class Search(Protocol):
-    """A source of schedules that learns."""
+    """A source of schedules that learns from results."""
 
     def ask(self, count: int) -> list[Schedule]:
-        """At most ``count`` schedules that were not asked for before; none where there are none."""
+        """Return at most ``count`` new schedules; none if the search is exhausted."""
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """How fast a schedule was found, as a ratio to the default; None where it failed."""
+        """Report a schedule's speed relative to the default, None if it failed."""
 
 
 class Ranked:
@@ -45,7 +46,7 @@ class Ranked:
         self._left, self._known = iter(variants), set[Schedule]()
 
     def ask(self, count: int) -> list[Schedule]:
-        """The next ones."""
+        """Return the next variants."""
         found = []
         for schedule in self._left:
             if schedule in self._known:
@@ -57,12 +58,13 @@ class Ranked:
         return found
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """Nothing is learned, but that a schedule is known."""
+        """Mark a schedule as known; nothing else is learned."""
         self._known.add(schedule)
 
 
 class Explorer:
-    """Optuna over the parts of schedules: the tile, the nest around it, sets, unroll, prefetch.
+    """Optuna over the parts of a schedule: tile, nest around it, accumulator sets, unroll,
+    prefetch.
 
     ``legal`` raises a TilewrightError for a schedule that cannot be planned.
     """
@@ -78,7 +80,7 @@ class Explorer:
             self._study.enqueue_trial(dict(self._space.parts(schedule)), skip_if_exists=True)
 
     def ask(self, count: int) -> list[Schedule]:
-        """What is worth trying beside what is being tried."""
+        """Return schedules to try in addition to those that are being tried."""
         found: list[Schedule] = []
         for schedule, trial in self._suggested():
             self._pending[schedule] = trial
@@ -104,7 +106,7 @@ class Explorer:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """Learn from a schedule that was asked for, or was measured by an earlier tuning."""
+        """Learn from a schedule that was asked for, or that an earlier tuning measured."""
         import optuna
 
         self._known.add(schedule)
@@ -120,7 +122,7 @@ class Explorer:
 
 
 def check_method(method: str) -> Method:
-    """The name of a search that is there; TuningError if it is unknown or not installed."""
+    """Return the name of an available search; TuningError if it is unknown or not installed."""
     if method == "ranked":
         return "ranked"
     if method != "optuna":
@@ -151,7 +153,7 @@ def _study(seed: int) -> optuna.Study:
 class _Space:
     """Schedules as parts that Optuna can vary.
 
-    Extents of tiles that variants have are numbered in order, so that neighbours are alike; nests
+    The extents of the variants' tiles are numbered in order, so that neighbours are similar. Nests
     (loops, blocks, packing, threads) are those of the variants.
     """
 
@@ -179,7 +181,7 @@ class _Space:
         }
 
     def schedule(self, parts: Mapping[str, int]) -> Schedule:
-        """The schedule of some parts; ScheduleError if there can be none."""
+        """Return the schedule of these parts; ScheduleError if it is not legal."""
         split = self._splits[parts["split"]]
         loops, block, pack, threads = self._nests[parts["nest"]]
         return Schedule(
@@ -195,7 +197,7 @@ class _Space:
         )
 
     def parts(self, schedule: Schedule) -> Mapping[str, int]:
-        """The parts that make ``schedule``; none where it lies outside of the space."""
+        """Return the parts that make ``schedule``, none if it is outside of the space."""
         try:
             rows, columns = schedule.tile or (0, 0)
             split = schedule.k_split or 0
@@ -217,5 +219,5 @@ def _nest(schedule: Schedule) -> tuple[Any, ...]:
 
 
 def _distinct(found: Iterable[Any]) -> list[Any]:
-    """Each once, in the order in which they come: the model's."""
+    """Return each element once, in the model's order."""
     return list(dict.fromkeys(found))

@@ -1,7 +1,7 @@
-"""The best schedule of a spec for this CPU, by measuring: searched, raced, stored.
+"""Find the best schedule of a spec for this CPU by measuring: search, race, store.
 
-``tune`` draws schedules, has a child process build, check and time them in turns, and keeps what
-it found in the database of ``runtime/tuned.py``; ``compile`` takes the winner from there.
+``tune`` draws schedules. A child process compiles, checks and times them in turns. The results are
+stored in the database of ``runtime/tuned.py``, from which ``compile`` takes the winner.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from .race import Race, Ranking, Samples, not_measured, ranking
 from .search import Explorer, Ranked, Search, check_method
 from .variants import candidates
 
-#: The share of the time that is kept for the last comparison, and its finalists.
+#: Share of the time that is kept for the last comparison, and the number of its finalists.
 FINAL, FINALISTS = 0.25, 6
-#: Rounds of the last comparison.
+#: Least and most rounds of the last comparison.
 _ROUNDS = (5, 48)
-#: Rounds after which a variant is shown as the best so far.
+#: Rounds after which a variant may be shown as the best so far.
 _TRUSTED = 3
-#: Variants that are compiled and raced together, at most and at least.
+#: Most and least variants that are compiled and raced together.
 _TOGETHER, _LEAST = 24, 4
 
 
 class Tuned(NamedTuple):
-    """What ``tune`` returns: the winner's kernel, and every measured variant, the winner first."""
+    """The result of ``tune``: the winner's kernel, and all measured variants, the winner first."""
 
     kernel: Kernel
     ranking: tuple[Ranking, ...]
@@ -58,10 +58,9 @@ class Tuned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a tuning is: ``spent`` of its ``seconds``, variants ``measured`` and ``failed``.
+    """The state of a tuning: ``spent`` of its ``seconds``, variants ``measured`` and ``failed``.
 
-    ``best`` is how many times as fast as the default the best one seems, ``expected`` how many
-    variants will have been measured at this rate.
+    ``best`` is how many times as fast as the default the best variant seems.
     """
 
     phase: str
@@ -73,7 +72,7 @@ class Progress:
 
     @property
     def expected(self) -> int:
-        """Variants at the end, at the rate so far."""
+        """The number of variants at the end, at the rate so far."""
         return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
 
 

@@ -28,17 +28,17 @@ from tilewright.symbolic import ONE, value
 
 from .nests import Nest, blocked, cycles, orders, threads_cycles
 
-#: A size known only at the call is ranked as if it were this.
+#: Value that stands for a size of the call in the ranking.
 TYPICAL = 256
-#: The variants whose whole kernels are estimated: half a second's worth.
+#: Variants whose whole kernels are estimated, which takes half a second.
 LOOKED_AT = 200
-#: Tiles that are tried in each nest with blocks, the cheapest in themselves.
+#: Tiles that are tried in each nest with blocks: those that are cheapest by themselves.
 _BEST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schedule worth trying, and the cycles that the cost model expects of it."""
+    """A schedule worth trying, and the cycles that the cost model estimates for it."""
 
     cycles: float
     schedule: Schedule
@@ -46,13 +46,33 @@ class Candidate:
 
 @spelled(ArgumentTypeError)
 def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) -> Iterator[Schedule]:
-    """Legal schedules for ``spec``: tiles that fit the registers, K over 1, 2 or 4 accumulator
-    sets, two K unrolls, each order of the loops, each dimension the vectors may lie along.
+    """Yield legal schedules for a spec, in the order of the cost model's estimate, cheapest first.
 
-    Where the operands are larger than the first cache: cache blocks, packing and prefetching too,
-    and where the work is large enough at most ``threads``, by default one for each CPU that the
-    process may use. They come in the order of the cost model's estimate, cheapest first.
+    They combine tiles that fit the registers, 1, 2 or 4 accumulator sets, two K unrolls, each order
+    of the loops, and each dimension that vectors may run along. If the operands are larger than L1,
+    cache blocks, packing and prefetching are tried too. If the call is long enough, threads are.
 
+    Parameters
+    ----------
+    spec : Gemm
+        The product.
+    target : str
+        The target's name.
+    threads : int, optional
+        Most threads; by default one for each CPU that the process may use.
+
+    Yields
+    ------
+    Schedule
+        The next schedule.
+
+    Raises
+    ------
+    SpecError
+        ``spec`` is no Gemm.
+
+    Examples
+    --------
     >>> first, *others = tw.variants(tw.Gemm(64, 48, 64), target="avx2")
     >>> first.tile is not None and len(others) > 30
     True
@@ -61,7 +81,7 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
 
 
 def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) -> list[Candidate]:
-    """What ``variants`` yields, with the estimates."""
+    """Return what ``variants`` yields, with the estimates."""
     if not isinstance(spec, Gemm):
         raise SpecError("variants are of a Gemm", got=spec)
     if spec.stacked:
@@ -85,9 +105,9 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
 
 
 def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candidate]:
-    """The most promising ones in the order of the whole kernels' estimates, which take longer.
+    """Return the most promising candidates, ordered by estimates of the whole kernels.
 
-    Threads divide what their nest takes, as in the others' order.
+    Threads divide the cycles of their nest, as in the order of the others.
     """
     sizes = {d: TYPICAL for d, _ in spec.runtime_sizes() if d in "mnk"}
     found = []
@@ -103,7 +123,9 @@ def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candi
 
 
 def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
-    """Those of one product, within the loop over all of them, and products side by side."""
+    """Return candidates for a stack: one product inside a loop, and several products side by
+    side.
+    """
     single = candidates(spec.alone(), target, threads=1)
     found = [
         Candidate(one.cycles, replace(one.schedule, loops=f"b{one.schedule.loops or 'nmk'}"))
@@ -116,20 +138,20 @@ def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
 
 
 def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
-    """One plan for each dimension the vectors may lie along."""
+    """Yield one plan for each dimension that the vectors may run along."""
     for dimension in legal_dimensions(spec, target):
         yield make_plan(spec, Schedule(vectorize=dimension), target)
 
 
 def _plain(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
-    """Every tile in each order of the loops."""
+    """Yield each tile in each order of the loops."""
     found = list(_sized(plan, target))
     for nest in orders(spec):
         yield from _in(plan, nest, found)
 
 
 def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Candidate]:
-    """The tiles that are best in themselves in each nest with blocks that the spec allows."""
+    """Yield the best tiles in each nest with blocks that the spec allows."""
     for nest in blocked(plan, _sizes(plan), cpus):
         axis: Any = plan.vectorize
         try:
@@ -140,7 +162,7 @@ def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Cand
 
 
 def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
-    """Each tile, and the cycles of as many as cover C and all blocks of K."""
+    """Yield each tile, with the cycles of all tiles that cover C and all blocks of K."""
     request, blocks = _request(plan), 1
     if "k" in plan.blocks:
         blocks = -(-_sizes(plan)["k"] // plan.blocks["k"])
@@ -152,7 +174,7 @@ def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
 
 
 def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Iterator[Candidate]:
-    """The schedules of tiles in a nest."""
+    """Yield the schedules of tiles in a nest."""
     sizes, depth, axis = _sizes(plan), _request(plan).depth, cast("Any", plan.vectorize)
     for shape, tiles in sized:
         tile = _tile(plan, shape)
@@ -170,7 +192,7 @@ def _sizes(plan: Plan) -> dict[str, int]:
 
 
 def _request(plan: Plan) -> TileRequest:
-    """What a tile does, with one block of K where it is cut."""
+    """Return the tile's request, for one block of K if K is cut."""
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
     return tile_request(plan, plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
@@ -178,7 +200,7 @@ def _request(plan: Plan) -> TileRequest:
 
 @lru_cache(maxsize=32)
 def _shapes(target: Target, request: TileRequest, across: int, along: int) -> tuple[TileShape, ...]:
-    """Every register tile that fits and is no larger than a C of so many elements needs."""
+    """Return each register tile that fits the registers and is not larger than C."""
     found: list[TileShape] = []
     for vector in request.vectors:
         lanes = 1 if request.dot else vector.lanes
@@ -194,7 +216,7 @@ def _shapes(target: Target, request: TileRequest, across: int, along: int) -> tu
 def _split(
     target: Target, request: TileRequest, size: tuple[Vector, int, int, bool]
 ) -> Iterator[TileShape]:
-    """The accumulator sets that fit, as long as more of them can hide more latency."""
+    """Yield the tile with more accumulator sets while they fit and can hide more latency."""
     for split in request.splits:
         shape = shape_of(target, *size, request.with_split(split))
         if shape is None:
@@ -205,7 +227,7 @@ def _split(
 
 
 def _extents(plan: Plan) -> tuple[int, int]:
-    """The sizes of C across the vectors and along them."""
+    """Return the sizes of C across the vectors and along them."""
     return _sizes(plan)[plan.across], _sizes(plan)[plan.along]
 
 

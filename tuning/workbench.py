@@ -1,4 +1,4 @@
-"""The workbench of a tuning: kernels of one spec and target, built, checked and timed."""
+"""The worker's side of tuning: compile, check and time kernels of one spec and target."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tilewright.runtime.reference.verify import Case, cases_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 
-#: Random cases that each variant must compute right.
+#: Random cases in which each variant must be right.
 CASES = 2
-#: Copies of the arrays that a cold call takes in turn, and the bytes of all.
+#: Most copies of the arrays for cold calls, and most bytes of all copies.
 _COPIES, _COPIED = 16, 128 << 20
 
 
 class Bench:
-    """The workbench: kernels of one spec and target, on arrays that they share."""
+    """Kernels of one spec and target, on arrays that they share."""
 
     def __init__(self, spec: Gemm, target: str) -> None:
         self._spec, self._target = spec, target
@@ -31,7 +31,7 @@ class Bench:
         self._meter: Meter | None = None
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
-        """Compile all into one library; where that fails, one by one to find which it is."""
+        """Compile all into one library; if that fails, one by one to find the faulty one."""
         try:
             made = compile_many([(self._spec, schedule, self._target) for schedule in schedules])
             self._kernels.update(zip(schedules, made, strict=True))
@@ -52,7 +52,7 @@ class Bench:
         return self._kernels[schedule]
 
     def check(self, schedule: Schedule) -> int:
-        """Compare with what is right, which is computed once for all variants."""
+        """Compare with the right results, which are computed once for all variants."""
         kernel = self._kernel(schedule)
         if not self._cases:
             self._cases = list(cases_of(kernel, CASES, seed=0))
@@ -74,7 +74,9 @@ class Bench:
         ) / self._meter.loop.flops
 
     def cold(self, schedule: Schedule) -> float:
-        """Time one call on each copy of the arrays, after the caches were filled."""
+        """Time one call on each copy of the arrays, after the caches were filled with other
+        data.
+        """
         timed = self._ready(schedule)
         if self._filler is None:
             self._filler = Filler()
@@ -88,7 +90,7 @@ class Bench:
         return self._timed[schedule]
 
     def _arguments(self, kernel: Kernel) -> list[Sample]:
-        """Arrays for all variants, in several copies."""
+        """Return arrays for all variants, in several copies."""
         if not self._samples:
             self._samples = copies(kernel, _COPIED, _COPIES)
         return self._samples

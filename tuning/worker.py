@@ -1,7 +1,7 @@
-"""The process in which variants are built, checked and timed.
+"""The process in which variants are compiled, checked and timed.
 
-It is started as ``python -m tilewright.tuning.worker``. A variant may crash it or never return:
-``child.py`` sees that, and starts another one.
+It is started as ``python -m tilewright.tuning.worker``. If a variant crashes it or never returns,
+``child.py`` starts a new one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tilewright.spec.schedule import Schedule
 
 
 class Workbench(Protocol):
-    """What the process does with variants, each known by its schedule."""
+    """The tasks of the process; each variant is identified by its schedule."""
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
-        """What is wrong with each after all were compiled together; None if nothing is."""
+        """Compile all together; return the fault of each, None if there is none."""
 
     def check(self, schedule: Schedule) -> int:
-        """The operations of a call; VerificationError if a variant computes something wrong."""
+        """Return the operations of a call; VerificationError if a variant is wrong."""
 
     def hot(self, schedule: Schedule) -> tuple[float, float]:
-        """Seconds of a call on data in cache, and those it would take at the peak measured next."""
+        """Return seconds of a call on data in cache, and the seconds it would take at the peak."""
 
     def cold(self, schedule: Schedule) -> float:
-        """Seconds of a call on data in memory."""
+        """Return seconds of a call on data in memory."""
 
 
 def serve(connection: Connection, made: Callable[[Any, str], Workbench]) -> None:
-    """Answer each ``(what, argument, limit)`` with ``(ok, value)`` until the other side is gone.
+    """Answer each ``(what, argument, limit)`` with ``(ok, value)`` until the connection is closed.
 
-    A task that takes longer than ``limit`` seconds ends the process, should nobody else do so.
+    A task that takes longer than ``limit`` seconds ends the process.
     """
     bench: Workbench | None = None
     while True:

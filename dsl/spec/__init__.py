@@ -1,1 +1,1 @@
-"""What is asked: element types, sizes, operands, post-ops, schedule, and the C signature."""
+"""Specs and schedules: element types, sizes, operands, post-ops, schedules, and C signatures."""

@@ -1,4 +1,4 @@
-"""What the expressions of a spec may be made of, given what else the spec says."""
+"""Checks on the expressions of a spec that depend on the rest of the spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.errors import SpecError
 from .expression import Call, Expression, Number, acc2, dst, operands_of, uses, walk, walk_meanings
 from .scalars import QUANTITIES, check_finite
 
-#: What arguments of a call are called.
+#: Names of the arguments of a call.
 _TAKEN = (
     "self", "a", "b", "b2", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets",
     *QUANTITIES,
@@ -18,7 +18,7 @@ _TAKEN = (
 
 
 def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> None:
-    """SpecError unless acc2 and dst stand for something, and b2 is used."""
+    """Raise SpecError unless acc2 and dst exist where they are used, and b2 is used."""
     given = tuple(expressions)
     gated = any(uses(expression, acc2) for expression in given)
     if gated and not b2:
@@ -54,7 +54,7 @@ def check_size(expression: Expression) -> None:
 
 
 def check_types(expression: Expression, type_: str) -> None:
-    """SpecError unless an expression of sums of ``type_`` can be computed."""
+    """Raise SpecError unless an expression of sums of ``type_`` can be computed."""
     check_numbers(expression, type_)
     for operand in operands_of(expression):
         if (operand.type == "f64") != (type_ == "f64"):
@@ -74,7 +74,9 @@ def check_numbers(expression: Expression, type_: str) -> None:
 
 
 def check_functions(expression: Expression, element: str) -> None:
-    """SpecError if ``expression`` has a function that is not computed in lanes of ``element``."""
+    """Raise SpecError if a function of ``expression`` cannot be computed in lanes of
+    ``element``.
+    """
     for node in walk_meanings(expression) if element == "f64" else walk(expression):
         if not isinstance(node, Call):
             continue
@@ -90,7 +92,7 @@ def check_functions(expression: Expression, element: str) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """SpecError if one of the operands' and outputs' names has another meaning, or comes twice."""
+    """Raise SpecError if a name of an operand or output is reserved, or is used twice."""
     taken = set(_TAKEN)
     for name in names:
         if name in taken:

@@ -1,4 +1,4 @@
-"""numpy's dtypes of the element types: what memory holds, as bits where numpy lacks the type."""
+"""numpy's dtypes of the element types; unsigned integers of the bits if numpy lacks the type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def held(numbers: Sequence[float], element: str) -> np.ndarray[Any, Any]:
-    """Numbers that f32, f16 or bf16 hold exactly, as ``DTYPES`` has elements of that type."""
+    """Return numbers that f32, f16 or bf16 hold exactly, as an array of that type's dtype."""
     wide = np.array(numbers, np.float32)
     made: np.ndarray[Any, Any] = wide
     if element == "bf16":

@@ -1,4 +1,6 @@
-"""What is computed: sizes, types, layouts, scales and the batch. Says nothing of how or where."""
+"""``Gemm``: the sizes, types, layouts, scales and batch of a product, independent of schedule and
+target.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from .transpose import Transpose
 
 __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
 
-#: The shape of each operand in terms of the sizes.
+#: Shape of each operand in terms of the sizes.
 SHAPES = {
     "a": ("m", "k"),
     "b": ("k", "n"),
@@ -36,46 +38,83 @@ SHAPES = {
 
 
 def stride_slot(name: str) -> str:
-    """What the batch's stride of an operand is called: B2 has that of B, and D that of C."""
+    """Return the name of the batch's stride of an operand: B2 shares that of B, and D that of C."""
     return f"stride_{'c' if name == 'd' else name[0]}"
 
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Gemm:
-    """``acc = sum_i (A_i - a_zero)(B_i - b_zero)``: A is m x k, B k x n, C and D m x n.
+    """A product, batch-reduce product or stack of products: its sizes, types, layouts and epilogue.
 
-    ``D = convert(epilogue(a_scale * b_scale * (alpha * acc + beta * C)) / d_scale + d_zero)``;
-    without ``d``, scales, ``d_zero`` and epilogue, ``C = alpha * acc + beta * C``.
+    ::
 
-    Sizes and leading dimensions are ints or ``tw.dim``; leading dimensions count elements and
-    default to tight. ``order`` is numpy's and the default of every operand; ``tw.Matrix`` and
-    ``tw.Packed`` set one operand's own. ``alpha`` and ``beta`` are numbers, or ``"scalar"`` to
-    pass them at the call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices;
-    with ``tw.Strided(count, c=None)``, or a stride of C, there is one C for each pair.
+        acc = sum_i (A_i - a_zero)(B_i - b_zero)
+        D   = convert(epilogue(a_scale * b_scale * (alpha * acc + beta * C)) / d_scale + d_zero)
 
-    Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; with
-    ``c="s64"`` they are exact in s64, and C is those sums with alpha and beta, no more. All else is
-    done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
-    ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
-    rounds half to even and saturates; NaN becomes 0. ``a_scale=("row", 32)`` is one for each block
-    of a row: an A of s8 that meets a B quantized alike.
+    A is m x k, B is k x n, C and D are m x n. Without ``d``, scales, ``d_zero`` and ``epilogue``,
+    the result is ``C = alpha * acc + beta * C``.
 
-    Sums in f16 are held only where a spec asks for them: by A, B and C of f16, or ``sums="f16"``,
-    over all of K; by ``sums=("f16", 64)`` over up to 64 elements of it, and these sums are added in
-    f32; ``sums="f32"`` stands against them beside a C of f16. Each product is rounded once, with
-    its sum, to the 11 bits of f16: ``|error| <= (k * count + 4) * 2**-10 * (|A| |B|)``, or with 64
-    in place of ``k * count``, and what f32 adds. A sum that passes 65504 is infinite. A target that
-    does not multiply faster so sums in f32, which is within these limits.
+    Parameters
+    ----------
+    m, n, k : int or Dim
+        Sizes. A ``tw.dim`` is read from the arrays at the call.
+    a, b : type, Matrix, Packed, Quantize or Quantized
+        Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
+        ``tw.Packed`` is a B that ``pack_b`` packed. ``tw.Quantize`` is an A that the kernel
+        quantizes.
+    c, d : type or Matrix
+        Types of C and D. C is by default the type of the sums: f32, s32 for integers, or f64.
+    order : {"C", "F"}
+        Default order of all operands: rows or columns contiguous.
+    alpha, beta : float or "scalar"
+        Factors. "scalar" passes them at the call. If beta is 0, C is not read.
+    batch : Strided, Offsets or Addresses, optional
+        Pairs of matrices whose products are summed; or a stack of products, with
+        ``tw.Strided(count, c=None)`` or another stride of C.
+    lda, ldb, ldc, ldd : int or Dim, optional
+        Leading dimensions in elements; by default tight.
+    a_scale, b_scale, d_scale : float, "scalar", "row" or "column", optional
+        Scales: a literal, or passed by name at the call. "row" is for A, "column" for B and D.
+        ``a_scale=("row", 32)`` has one scale for each block of a row, for an s8 A that meets a
+        block-quantized B.
+    a_zero, b_zero, d_zero : int, "scalar", "row" or "column", optional
+        Zero points, given as scales are.
+    epilogue : Expression, optional
+        An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
+    b2 : type, Matrix or Packed, optional
+        A second B of B's type and layout; ``tw.acc2`` is its product with A, scaled as ``tw.acc``
+        is.
+    outputs : mapping, optional
+        Further results of shape (m,) in f32: ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
+        expression, by name.
+    algebra : bool
+        True to let sympy rewrite the epilogue, which may change floating-point results.
+    sums : {"f16", "f32"} or ("f16", int), optional
+        Type that holds the sums of an f16 product. ``("f16", 64)`` sums up to 64 elements of K in
+        f16 and adds these sums in f32.
 
-    The epilogue is an expression of ``tw.acc``, the value before it, ``tw.dst``, D's old value,
-    and operands; ``algebra=True`` lets sympy rewrite it, else floating-point results are kept.
-    ``b2`` is a second B, alike in type and layout (``ldb``, the batch's strides and offsets of B),
-    and ``tw.acc2`` is ``a_scale * b_scale * alpha * sum_i (A_i - a_zero)(B2_i - b_zero)``.
-    ``outputs`` are arrays of m f32, each a ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
-    expression of the same values.
+    Raises
+    ------
+    SpecError
+        Types, layouts or sizes do not fit each other.
 
-    A quantised layer: u8 times s8, a scale for each column, a bias, relu, and u8 again.
+    Notes
+    -----
+    Products of integers are exact in s32 modulo 2**32, and so are integer alpha and beta. With
+    ``c="s64"`` they are exact in s64; the result is then C alone. All other arithmetic is done in
+    f32 after conversion, or in f64. Conversion to integers rounds half to even and saturates; NaN
+    becomes 0.
+
+    Sums are held in f16 only on request: by A, B and C of f16, or by ``sums``. Each product is
+    rounded once, with its sum, to the 11 bits of f16: ``|error| <= (k * count + 4) * 2**-10 * (|A|
+    |B|)``. With ``("f16", 64)``, 64 replaces ``k * count``, and the rounding of f32 is added. A sum
+    beyond 65504 is infinite. A target that is not faster in f16 sums in f32, which is within these
+    bounds.
+
+    Examples
+    --------
+    A quantized layer: u8 times s8, a scale for each column, a bias, relu, and u8 again.
 
     >>> bias = tw.Operand("bias", "f32", per="column")
     >>> spec = tw.Gemm(2, 3, 4, a="u8", b="s8", d="u8", b_scale="column", d_scale=0.5,
@@ -85,7 +124,7 @@ class Gemm:
     >>> layer(a, b, b_scale=np.float32([0.1, 0.2, 0.3]), bias=np.float32([1, 0, -100]))
     array([[18, 32,  0], [18, 32,  0]], dtype=uint8)
 
-    Sums in f16, twice as fast as in f32 on a CPU with AVX-512-FP16 (target ``avx512+fp16``).
+    Sums in f16 are twice as fast as in f32 on a CPU with AVX-512-FP16 (target ``avx512+fp16``).
 
     >>> half = tw.Gemm(2, 3, 4, a="f16", c="f16")
     >>> half.sums, tw.Gemm(2, 3, 4, a="f16", d="f16").sums
@@ -190,32 +229,34 @@ class Gemm:
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
     def contiguous_size(self, name: str) -> Size:
-        """The length of a contiguous line of operand ``name``: its tight leading dimension."""
+        """Return the length of a contiguous line of operand ``name``: its tight leading
+        dimension.
+        """
         rows, cols = SHAPES[name]
         size: Size = getattr(self, cols if getattr(self, name).order == "C" else rows)
         return size
 
     @property
     def packs_stack(self) -> bool:
-        """Whether a packed B is a stack: one matrix for each of the batch, in one array."""
+        """True if a packed B is a stack: one array with a matrix for each of the batch."""
         shared = isinstance(self.batch, Strided) and self.batch.b == 0
         return isinstance(self.batch, Strided | Offsets) and not shared
 
     @property
     def stacked(self) -> bool:
-        """Whether each pair of matrices of the batch has an output of its own."""
+        """True if each pair of matrices of the batch has its own output."""
         return isinstance(self.batch, Strided) and self.batch.c != 0
 
     def batched(self, name: str) -> bool:
-        """Whether there may be several of matrix ``name``: one for each element of the batch."""
+        """True if there may be several matrices ``name``, one for each of the batch."""
         return self.batch is not None and (name in ("a", "b", "b2") or self.stacked)
 
     def alone(self) -> Gemm:
-        """The product of one element of the batch."""
+        """Return the product of one element of the batch."""
         return self._with(batch=None)
 
     def with_sizes(self, m: Size, n: Size, k: Size) -> Gemm:
-        """The same product of other sizes."""
+        """Return the same product with other sizes."""
         return self._with(m=m, n=n, k=k)
 
     def _with(self, **changes: Any) -> Gemm:
@@ -223,19 +264,21 @@ class Gemm:
         return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
 
     def stride(self, name: str) -> Size | None:
-        """The batch's stride of matrix ``name``; None for tight ones, or where there is none."""
+        """Return the batch's stride of matrix ``name``, None if it is tight or there is none."""
         stride: Size | None = None
         if isinstance(self.batch, Strided) and self.batched(name):
             stride = getattr(self.batch, stride_slot(name).removeprefix("stride_"))
         return stride
 
     def leading(self, name: str) -> Size:
-        """The leading dimension of operand ``name``, tight ones resolved."""
+        """Return the leading dimension of operand ``name``; for a tight operand, its line's
+        length.
+        """
         ld: Size | None = getattr(self, f"ld{name[0]}")
         return self.contiguous_size(name) if ld is None else ld
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Every size known only at the call, by its C parameter's name, in C order."""
+        """Return each size known only at the call, by its C parameter's name, in C's order."""
         named: list[tuple[str, Any]] = [
             (slot, getattr(self, slot)) for slot in ("m", "n", "k", *_LEADING)
         ]
@@ -260,50 +303,56 @@ class Gemm:
 
     @property
     def quantized(self) -> Quantized | None:
-        """How B is quantized, block by block of K; None where it is not."""
+        """The block-quantized format of B, None if it has none."""
         return self.b.quantized if isinstance(self.b, Packed) else None
 
     @property
     def sums_blocks(self) -> bool:
-        """Whether blocks of K are summed in integers: B is quantized, and A is integers too."""
+        """True if blocks of K are summed in integers: B is quantized, and A is or becomes
+        integers.
+        """
         return self.quantized is not None and (
             isinstance(self.a, Quantize) or is_integer(self.a.type)
         )
 
     @property
     def scales_of_blocks(self) -> int | None:
-        """The length of the blocks of A's rows that have a scale each at the call; None: none."""
+        """Length of the blocks of A's rows that have a scale each at the call, None if there are
+        none.
+        """
         return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
 
     @property
     def factors(self) -> tuple[TypeName, TypeName]:
-        """The types of A and B as far as that of sums follows from them."""
+        """The types of A and B that determine the type of the sums."""
         return _factors(self.a, self.b)
 
     @property
     def multiplied(self) -> tuple[TypeName, ...]:
-        """The types of A and B in the multiply-adds, and of sums of 64 bits: those of its peak."""
+        """The types of A and B in the multiply-adds, then s64 for 64-bit sums: the types of the
+        peak.
+        """
         both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.factors
         return (*both, "s64") if self.type == "s64" else both
 
     @property
     def type(self) -> TypeName:
-        """The type of sums, and of what is done with them; in f16 they are held only if asked."""
+        """The type of the sums and of the arithmetic on them; f16 only if a spec asks for it."""
         return computed_in(*self.factors, self.c.type)
 
     @property
     def sum_type(self) -> TypeName:
-        """The type that sums may be held in."""
+        """The type that may hold the sums."""
         return "f16" if isinstance(self.sums, tuple) or self.sums is None else self.sums
 
     @property
     def sum_steps(self) -> int | None:
-        """The elements of K after which sums in f16 are added in f32; None: all."""
+        """Elements of K after which f16 sums are added in f32, None for all of K."""
         return self.sums[1] if isinstance(self.sums, tuple) else None
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The epilogue and what the outputs reduce."""
+        """The epilogue, and the expressions that the outputs reduce."""
         first = () if self.epilogue is None else (self.epilogue,)
         return (*first, *(reduction.expression for _, reduction in self.outputs))
 
@@ -318,7 +367,7 @@ class Gemm:
 
     @property
     def reads_output(self) -> bool:
-        """Whether an expression uses D's old value."""
+        """True if an expression reads D's old value."""
         if not self.expressions:
             return False
         from .expression import dst, uses
@@ -327,7 +376,7 @@ class Gemm:
 
     @property
     def reads_sums(self) -> bool:
-        """Whether an expression uses a product; without an epilogue D is one."""
+        """True if an expression reads a product; without an epilogue, D is one."""
         if self.epilogue is None:
             return True
         from .expression import acc, acc2, uses
@@ -348,12 +397,12 @@ class Gemm:
 
     @property
     def output(self) -> str:
-        """The operand that is written: "c" or "d"."""
+        """Name of the operand that is written: "c" or "d"."""
         return "c" if self.d is None else "d"
 
     @property
     def stays_integer(self) -> bool:
-        """Whether everything up to D is done in the integers of the sums."""
+        """True if all arithmetic up to D is done in the integers of the sums."""
         scales = (self.a_scale, self.b_scale, self.d_scale)
         output = self.c if self.d is None else self.d
         adds = self.epilogue is None
@@ -365,7 +414,7 @@ class Gemm:
         return is_integer(self.factor_type) and unscaled and adds and is_integer(output.type)
 
 
-#: What makes C's values something else than sums: there is a D then, of C's type if not given.
+#: Arguments that require a D, which has C's type by default.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _ZEROS = ("a_zero", "b_zero")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
@@ -375,7 +424,7 @@ _OF_C = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, object]:
-    """The fields that the arguments ``given`` stand for, each checked by itself."""
+    """Return the fields for the arguments ``given``, each checked by itself."""
     operands = _operands(given)
     factors = _factors(operands["a"], operands["b"])
     sums = computed_in(*factors, operands["c"].type)
@@ -402,7 +451,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A, B, C, D and B2: what is not given follows from what is."""
+    """Return A, B, C, D and B2; missing ones follow from the others."""
     order = given["order"]
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
@@ -418,7 +467,9 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _factors(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
-    """Integers with scales count as floating point: sums of blocks are added in f32."""
+    """Return the types of A and B; integers with scales count as f32, since block sums are added in
+    f32.
+    """
     scaled = isinstance(b, Packed) and b.quantized is not None
     return ("f32", "f32") if scaled else (a.type, b.type)
 
@@ -441,7 +492,7 @@ def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Output
 
 
 def check_gemm(spec: Gemm) -> None:
-    """SpecError if types, layouts and sizes do not fit each other."""
+    """Raise SpecError if types, layouts and sizes do not fit each other."""
     _check_types(spec)
     if spec.expressions or spec.b2 is not None:
         _check_expressions(spec)
@@ -475,7 +526,7 @@ def check_gemm(spec: Gemm) -> None:
 
 
 def _check_extents(spec: Gemm) -> None:
-    """SpecError if an operand is larger than memory can be, with all of its batch."""
+    """Raise SpecError if an operand with all of its batch is larger than memory can be."""
     for name, (rows, cols) in SHAPES.items():
         operand = getattr(spec, name)
         if operand is None:
@@ -500,7 +551,7 @@ def _check_extents(spec: Gemm) -> None:
 
 
 def _check_packed(spec: Gemm) -> None:
-    """What a B that was packed before cannot be: it has one size, and matrices side by side."""
+    """Refuse open sizes and scattered matrices of a packed B."""
     if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
         raise SpecError(
             "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
@@ -514,7 +565,7 @@ def _check_packed(spec: Gemm) -> None:
 
 
 def _check_stack(spec: Gemm) -> None:
-    """What a stack of products cannot have: arrays of which there is one for all of them."""
+    """Refuse arrays of a stack of products that exist only once for all of them."""
     whole = [operand.name for operand in spec.named if operand.per == "full"]
     if whole or spec.outputs:
         name = whole[0] if whole else dict(spec.outputs).popitem()[0]

@@ -1,8 +1,8 @@
-"""What users may name: dims, operands, outputs and kernels.
+"""Names that users choose: of dims, operands, outputs and kernels.
 
-A dim's name stands in messages. An operand's or output's is a keyword of the call in Python; in C,
-in the kernel's text and in its declaration alike, its parameter is called by it with "_" behind,
-as nothing else is called. A kernel's is its C function's, as it is.
+A dim's name occurs in messages. The name of an operand or output is a keyword of the call in
+Python. In C the parameter has that name with "_" appended, as no other identifier has. The name of
+a kernel is the name of its C function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _listed(words: str) -> frozenset[str]:
 
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-#: Words of C11, then those of C++20 that C lacks.
+#: Keywords of C11, then those of C++20 that C lacks.
 _WORDS = _listed(
     """
     auto break case char const continue default do double else enum float extern for goto if int
@@ -32,10 +32,10 @@ _WORDS = _listed(
     wchar_t xor xor_eq
     """
 )
-#: What C reserves everywhere.
+#: Identifiers that C reserves everywhere.
 _RESERVED = re.compile(r"_[A-Z_]")
-#: What C's library and POSIX declare or reserve (C11 7.1.3 and 7.31): types, macros and functions.
-#: It is compiled at its first use: a start with cached kernels has none.
+#: Types, macros and functions that C's library and POSIX declare or reserve (C11 7.1.3 and 7.31).
+#: The pattern is compiled at its first use: a start with cached kernels does not need it.
 _LIBRARY = r"""_.* | \w+_t | E[0-9A-Z]\w*
     | (SIG|LC_|FE_|PRI|SCN|ATOMIC_|PTHREAD_|SCHED_|CLOCK_|SA_)\w*
     | U?INT\w*_(MAX|MIN|WIDTH|C) | [A-Z]+_(MAX|MIN|WIDTH|BIT|DIG|EPSILON)
@@ -45,7 +45,7 @@ _LIBRARY = r"""_.* | \w+_t | E[0-9A-Z]\w*
     | (tilewright|tw|tiles|tile)_\w* | v[a-z0-9]+_(lane_|n_)?[bfsup]\d+\w*
     | tiles | linux | unix | main | environ | errno
     """
-#: Functions of C and POSIX that compilers know, in their headers' order; those of mathematics
+#: Functions of C and POSIX that compilers know, in the order of their headers. Those of mathematics
 #: exist for three types.
 _FUNCTIONS = _listed(
     """
@@ -78,7 +78,7 @@ _MATHEMATICS = _listed(
 
 
 def check_identifier(name: object, what: str) -> str:
-    """``name`` if it is an identifier of C and of Python."""
+    """Return ``name`` if it is an identifier of C and Python, else raise SpecError."""
     if not isinstance(name, str) or not _IDENTIFIER.match(name) or keyword.iskeyword(name):
         raise SpecError(
             f"the name of {what} must be a C identifier",
@@ -89,10 +89,9 @@ def check_identifier(name: object, what: str) -> str:
 
 
 def check_name(name: object, what: str) -> str:
-    """``name`` if it can be that of an operand, an output or a kernel.
+    """Return ``name`` if an operand, an output or a kernel can have it, else raise SpecError.
 
-    That is an identifier that neither C nor C++ nor Python has as a word, and that C does not
-    reserve for compilers.
+    It must be an identifier, no keyword of C, C++ or Python, and not reserved for C compilers.
     """
     found = check_identifier(name, what)
     if found in _WORDS:
@@ -109,7 +108,9 @@ def check_name(name: object, what: str) -> str:
 
 
 def check_function_name(name: object, what: str = "a kernel") -> str:
-    """``name`` if C functions can be called so, or begin so: nothing that their file uses is."""
+    """Return ``name`` if C functions can have it, or begin with it; their file must not use it
+    already.
+    """
     found = check_name(name, what)
     base = found[:-1] if found[-1:] in ("f", "l") else found
     known = found in _FUNCTIONS or not _MATHEMATICS.isdisjoint((found, base))

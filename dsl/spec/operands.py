@@ -1,4 +1,4 @@
-"""How operands lie in memory: orders, packed formats, and the batch."""
+"""The layout of operands in memory: orders, packed formats, and the batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,22 @@ Order = Literal["C", "F"]
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand whose order differs from the spec's.
+    """An operand with its own order.
 
+    Parameters
+    ----------
+    type : str or numpy type
+        Element type.
+    order : {"C", "F"}
+        Rows or columns contiguous.
+
+    Raises
+    ------
+    SpecError
+        The type or order is unknown.
+
+    Examples
+    --------
     >>> spec = tw.Gemm(2, 2, 3, b=tw.Matrix("f32", order="F"))
     >>> b = np.asfortranarray(np.ones((3, 2), np.float32))
     >>> tw.compile(spec)(np.ones((2, 3), np.float32), b)
@@ -41,7 +55,7 @@ class Matrix:
 
 
 def check_order(order: object) -> None:
-    """SpecError unless ``order`` is one of numpy's two."""
+    """Raise SpecError unless ``order`` is "C" or "F"."""
     if not isinstance(order, str) or order not in ("C", "F"):
         raise SpecError("order must be 'C' (rows contiguous) or 'F' (columns)", got=order)
 
@@ -49,15 +63,26 @@ def check_order(order: object) -> None:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
-    """B as ``pack_b`` wrote it: in groups along K, in blocks of ``nb`` columns, zero-padded.
+    """A B that ``pack_b`` has packed: in groups along K, in blocks of columns, padded with zeros.
 
-    The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block where a cache
-    holds it, else blocks of a few tiles' columns, as ``PackedMatrix.format`` says; a column alone
-    then has no padding beside it, and its elements follow each other.
+    The format depends only on target, types, k, n and ``nb``. So one packed matrix serves kernels
+    with any m, batch, epilogue or tile.
 
-    Of a ``tw.Quantized`` the elements of few bits are packed, and their scales; ``type`` then is
-    what holds one of them alone.
+    Parameters
+    ----------
+    type : str, numpy type or Quantized
+        Element type; or the format of a low-bit B, whose elements and scales are packed.
+    nb : int, optional
+        Columns of a block. By default one block if a cache holds B, else blocks of a few tiles'
+        columns. ``PackedMatrix.format`` tells the choice.
 
+    Raises
+    ------
+    SpecError
+        The type or ``nb`` is not possible.
+
+    Examples
+    --------
     >>> layer = tw.compile(tw.Gemm(tw.dim("m"), 4, 4, b=tw.Packed("f32")))
     >>> weights = layer.pack_b(2 * np.eye(4, dtype=np.float32))
     >>> layer(np.ones((1, 4), np.float32), weights)
@@ -78,7 +103,7 @@ class Packed:
 
     @property
     def order(self) -> Order:
-        """The order of what is packed is that of ``pack_b``'s argument; here it is nominal."""
+        """Always "C", without a meaning: ``pack_b`` takes any order."""
         return "C"
 
     def __repr__(self) -> str:
@@ -88,12 +113,27 @@ class Packed:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Strided:
-    """Batch element i lies i strides (in elements) behind the first; 0: one matrix for all.
+    """A batch of matrices at equal distances.
 
-    ``None`` is one tight matrix. In numpy the batch is the first axis. ``c`` is the stride of what
-    is written, and of C where D is made of it: with 0, its default, there is one C, the sum of all
-    products; with another one, or None, a stack of products, each with a C of its own.
+    In numpy the batch is the first axis of an array.
 
+    Parameters
+    ----------
+    count : int or Dim
+        Number of matrices.
+    a, b : int or Dim, optional
+        Elements from one matrix to the next. 0 is one matrix for all; None is one tight matrix.
+    c : int or Dim, optional
+        The same for C and D. With 0, the default, all products are summed into one C. With None or
+        another stride there is a stack of products, each with its own C.
+
+    Raises
+    ------
+    SpecError
+        A count or stride is no size.
+
+    Examples
+    --------
     >>> a, b = np.ones((5, 2, 3), np.float32), np.ones((5, 3, 2), np.float32)
     >>> tw.compile(tw.Gemm(2, 2, 3, batch=tw.Strided(5)))(a, b)
     array([[15., 15.], [15., 15.]], dtype=float32)
@@ -165,7 +205,7 @@ class Offsets:
 
 
 def _integers(given: object, what: str) -> tuple[int, ...]:
-    """A sequence of integers, Python's or numpy's; SpecError if it is something else."""
+    """Return a sequence of Python's or numpy's integers as a tuple, else raise SpecError."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise SpecError(
             f"{what} must be a sequence of ints",
@@ -187,8 +227,22 @@ def _integers(given: object, what: str) -> tuple[int, ...]:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Two sequences of arrays stand in place of a and b; in C ``const A *const *a``.
+    """A batch of matrices at any addresses: sequences of arrays replace a and b.
 
+    In C they are ``const A *const *a``.
+
+    Parameters
+    ----------
+    count : int or Dim
+        Number of matrices.
+
+    Raises
+    ------
+    SpecError
+        ``count`` is no size.
+
+    Examples
+    --------
     >>> kernel = tw.compile(tw.Gemm(2, 2, 2, batch=tw.Addresses(tw.dim("count"))))
     >>> one = np.eye(2, dtype=np.float32)
     >>> kernel([one, 2 * one, 3 * one], [one, one, one])

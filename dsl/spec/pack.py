@@ -1,4 +1,6 @@
-"""What is packed: a B of fixed size, its type and that of the A it will meet."""
+"""Specs of packing kernels: a B of fixed size, its type, and the type of the A that it will
+meet.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,38 @@ from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Pack:
-    """B, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.
+    """A kernel that packs B (k x n) into the format of ``tw.Packed(type, nb)``.
 
-    ``a`` is the type of the A that it will be multiplied with, by default B's own: it decides the
-    instruction, and so the format; and so does ``sums="f16"``, for kernels that sum in f16.
-    ``source`` is the type of what is given, B's or f32; f32 is
-    rounded half to even, and saturates where B's type holds integers. ``ldb`` counts elements and
-    defaults to tight. With ``batch`` there are several B, and as many packed ones, side by side.
+    Parameters
+    ----------
+    k, n : int
+        Sizes of B.
+    type : str or numpy type
+        Element type of the packed B.
+    a : str or numpy type, optional
+        Type of the A that will be multiplied, by default B's. It decides the instruction, and so
+        the format.
+    nb : int, optional
+        Columns of a block, as in ``tw.Packed``.
+    source : str or numpy type, optional
+        Type of the given B: B's own, or f32. f32 is rounded half to even, and saturates if B's type
+        holds integers.
+    order : {"C", "F"}
+        Order of the given B.
+    ldb : int or Dim, optional
+        Leading dimension of the given B in elements; by default tight.
+    batch : Strided, optional
+        Several B, which are packed side by side.
+    sums : {"f16"}, optional
+        For kernels that sum in f16, which changes the format.
 
+    Raises
+    ------
+    SpecError
+        Types or sizes do not fit each other.
+
+    Examples
+    --------
     >>> layer = tw.Gemm(8, 4, 4, b=tw.Packed("bf16"), a="bf16")
     >>> pack = tw.compile(tw.Pack(4, 4, "bf16", source="f32"))
     >>> packed = pack(np.eye(4, dtype=np.float32))
@@ -84,7 +110,7 @@ class Pack:
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Every size known only at the call, by its C parameter's name, in C order."""
+        """Return each size known only at the call, by its C parameter's name, in C's order."""
         slots: list[tuple[str, Size | None]] = [("ldb", self.ldb)]
         if self.batch is not None:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
@@ -94,14 +120,33 @@ class Pack:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class PackQuantized:
-    """B of few bits, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.
+    """A kernel that packs a low-bit B (k x n) into the format of ``tw.Packed(type, nb)``.
 
-    What is given are the elements, each alone in a byte, the scales, and zero points or minima
-    where ``type`` has such for each block: the arrays of a ``tw.QuantizedMatrix``, all of ``order``
-    and tight. ``a`` is what the kernels have as A: it decides the instruction, and so the format.
-    ``kernel.pack_b`` does the same; this is for C: ``tw.library`` has one for each kernel with such
-    a B, and ``tilewright emit`` writes it.
+    Its arguments are the arrays of a ``tw.QuantizedMatrix``: elements in a byte each, scales, and
+    zero points or minima if ``type`` has them for each block. ``kernel.pack_b`` does the same from
+    Python. This spec is for C: ``tw.library`` adds such a kernel for each kernel with a low-bit B,
+    and ``tilewright emit`` writes it.
 
+    Parameters
+    ----------
+    k, n : int
+        Sizes of B.
+    type : Quantized
+        The format of B.
+    a : str, numpy type or Quantize
+        A of the kernels. It decides the instruction, and so the packed format.
+    nb : int, optional
+        Columns of a block, as in ``tw.Packed``.
+    order : {"C", "F"}
+        Order of the given arrays, which are tight.
+
+    Raises
+    ------
+    SpecError
+        Types or sizes do not fit each other.
+
+    Examples
+    --------
     >>> q8 = tw.Quantized("s8", scale="f32", block=8)
     >>> pack = tw.compile(tw.PackQuantized(8, 4, q8, a="f32"))
     >>> packed = pack(tw.quantize(np.eye(8, 4, dtype=np.float32), q8))
@@ -150,7 +195,7 @@ class PackQuantized:
         check_extent((self.k, self.n), 8, "B")
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """None: all sizes are fixed."""
+        """Return (): all sizes are fixed."""
         return ()
 
 
@@ -162,7 +207,7 @@ def _fixed(size: Size, name: str) -> int:
 
 
 def _sums(given: DTypeLike | None, a: str, b: str) -> str:
-    """The type of sums of A and B; what cannot be multiplied is refused by ``_check``."""
+    """Return the type of sums of A and B; ``_check`` refuses types that cannot be multiplied."""
     if not {a, b} <= set(INPUTS):
         return ""
     held = accumulator(a, b)

@@ -1,7 +1,4 @@
-"""The functions that epilogues are written with, beside Python's operators.
-
-Each is one entry in ``expression/``; here they stand under their names.
-"""
+"""The functions of epilogues, by name. Each is defined by an entry in ``expression/``."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +10,7 @@ from .expression.exponential import *  # noqa: F403
 from .expression.gaussian import *  # noqa: F403
 from .expression.logarithm import *  # noqa: F403
 
-#: What all of them are called.
+#: Names of all functions.
 NAMES: list[str] = sorted(name for family in FAMILIES for name in family.__all__)
 if not TYPE_CHECKING:
     __all__ = NAMES  # noqa: PLE0605

@@ -1,7 +1,7 @@
-"""Matrices of few bits: numbers with a scale for each block of K, and operands made so on the way.
+"""Formats of low-bit matrices, and operands that a kernel quantizes.
 
-An element of a quantized matrix stands for ``scale * (q - zero)``. ``q`` is a number of few bits,
-the scale belongs to a block of elements along K of one column of B, or of one row of A.
+An element of a quantized matrix represents ``scale * (q - zero)``. ``q`` is a low-bit number. The
+scale belongs to a block of elements along K, in a column of B or in a row of A.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from tilewright.keywords import spelled
 from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, is_integer, type_name
 
-#: The types in which elements are stored.
+#: Types of stored elements.
 StoredName = Literal[
     "s2", "u2", "s3", "u3", "s4", "u4", "s5", "u5", "s6", "u6", "s8", "u8", "f4_e2m1", "f8_e4m3",
     "f8_e5m2",
 ]  # fmt: skip
-#: The types of scales.
+#: Types of scales.
 ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
 
 
 class Plane(NamedTuple):
-    """Some bits of every number, from bit ``up`` on."""
+    """Some bits of each number: ``bits`` of them, from bit ``up`` on."""
 
     bits: int
     up: int
 
 
 class StoredType(NamedTuple):
-    """Numbers of ``bits`` bits: integers from ``low`` to ``high``, or one for each of their codes.
+    """A type of low-bit numbers: integers from ``low`` to ``high``, or a table of ``values``.
 
-    ``unpacked`` holds one alone: the number, or the code of one of ``values``. Those are in units
-    of ``unit``, so that they are integers too.
+    ``unpacked`` is the type that holds one number alone, or its code if there is a table. The
+    values are in units of ``unit``, so that they are integers too.
     """
 
     bits: int
@@ -48,7 +48,9 @@ class StoredType(NamedTuple):
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """What numbers are taken apart into, so that bytes have whole parts; the low bits first."""
+        """The planes that numbers are split into, so that bytes hold whole parts; low bits
+        first.
+        """
         left, found, up = self.bits, [], 0
         for bits in (8, 4, 2, 1):
             if left & bits:
@@ -58,12 +60,12 @@ class StoredType(NamedTuple):
 
     @property
     def fields(self) -> int:
-        """The elements of which a byte of some plane has parts."""
+        """Elements that share a byte of the plane with the fewest bits."""
         return 8 // self.planes[-1].bits
 
     @property
     def floating(self) -> bool:
-        """Whether numbers are ones of floating point."""
+        """True if the numbers are floating point."""
         return bool(self.values) or not is_integer(self.unpacked)
 
 
@@ -71,12 +73,12 @@ _F4 = (0, 1, 2, 3, 4, 6, 8, 12)
 
 
 def integers(bits: int, *, signed: bool) -> StoredType:
-    """All integers of so many bits."""
+    """Return the type of all integers with this number of bits."""
     below = 1 << (bits - 1) if signed else 0
     return StoredType(bits, -below, (1 << bits) - 1 - below, "s8" if signed else "u8")
 
 
-#: The stored types by name. An entry is all that integers of other bits take.
+#: Stored types by name. A new width of integers needs only an entry.
 STORED: dict[str, StoredType] = {
     **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
     **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
@@ -87,13 +89,13 @@ STORED: dict[str, StoredType] = {
 
 
 class ScaleType(NamedTuple):
-    """How scales of a type are given, and as which type they are packed: exactly."""
+    """The type in which scales are given, and the type in which they are packed without loss."""
 
     given: str
     packed: TypeName
 
 
-#: The types that scales may have. Bytes of e8m0 are exponents: 2**(byte - 127), 255 is NaN.
+#: Types of scales. A byte of e8m0 is an exponent: 2**(byte - 127), and 255 is NaN.
 SCALES: dict[str, ScaleType] = {
     "f32": ScaleType("f32", "f32"),
     "f16": ScaleType("f16", "f16"),
@@ -101,16 +103,17 @@ SCALES: dict[str, ScaleType] = {
     "e8m0": ScaleType("u8", "bf16"),
     "f8_e4m3": ScaleType("f8_e4m3", "f16"),
 }
-#: Elements of K in a block: a multiple of this many, for each element that shares a byte.
+#: Unit of a block's length along K: elements of a block are a multiple of it, for each element that
+#: shares a byte.
 BLOCK_UNIT = 8
-#: A block that is all of K is filled up to a multiple of this many, of four for each field.
+#: Unit to which a block of all of K is padded, and four times the fields if that is more.
 WHOLE_UNIT = 16
-#: The longest block, and that with zero points of its own.
+#: Longest block, and longest block with zero points of its own.
 LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
-#: The longest block that may end within the bytes that its elements share.
+#: Longest block that may end inside the bytes that its elements share.
 LONGEST_UNEVEN = 64
 
-#: What of A has a scale of its own: a row, or a block of one.
+#: Part of A with its own scale: a row, or a block of a row.
 PerRow = Literal["row"] | tuple[Literal["row"], int]
 
 
@@ -156,43 +159,49 @@ class Quantized:
 
     @property
     def stored(self) -> StoredType:
-        """What is known of the type of its elements."""
+        """Facts about the type of its elements."""
         return STORED[self.type]
 
     @property
     def zeros(self) -> Literal["", "zeros", "minima"]:
-        """What each block and column has beside a scale."""
+        """The kind of numbers that each block and column has besides a scale: zeros, minima, or
+        none.
+        """
         if not isinstance(self.zero, str):
             return ""
         return "zeros" if self.zero == self.type else "minima"
 
     @property
     def offset(self) -> int:
-        """The zero point of all elements; 0 where each block has its own."""
+        """The zero point of all elements; 0 if each block has its own."""
         return 0 if isinstance(self.zero, str) else self.zero or 0
 
     @property
     def columns(self) -> int:
-        """The columns of a block."""
+        """Columns of a block."""
         return self.block[1] if isinstance(self.block, tuple) else 1
 
     @property
     def along(self) -> int | None:
-        """The elements of K in a block; None where all of K is one."""
+        """Elements of K in a block, None if all of K is one block."""
         return self.block[0] if isinstance(self.block, tuple) else self.block
 
     @property
     def per(self) -> PerRow:
-        """What of an A that is quantized alike has a scale: ``tw.Quantize(per=...)``."""
+        """The argument ``per`` of a ``tw.Quantize`` for an A that is quantized in the same
+        blocks.
+        """
         return "row" if self.along is None else ("row", self.along)
 
     def block_of(self, k: int) -> int:
-        """The elements in a block of K where there are ``k``: all of them, filled up, or fewer."""
+        """Return the elements of a block along K, padded if all of the ``k`` elements are one
+        block.
+        """
         unit = max(WHOLE_UNIT, 4 * self.stored.fields)
         return self.along or max(1, -(-k // unit)) * unit
 
     def blocks(self, k: int, n: int) -> tuple[int, int]:
-        """How many blocks k x n elements have, along K and across; the last may be smaller."""
+        """Return the number of blocks along K and along n; the last ones may be smaller."""
         return -(-k // self.block_of(k)), -(-n // self.columns)
 
 
@@ -223,7 +232,7 @@ def _check_zeros(form: Quantized) -> None:
 
 
 def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
-    """SpecError where what is computed of a block would not be exact; ``a`` is what it meets."""
+    """Raise SpecError if sums over a block would not be exact; ``a`` is the A that meets it."""
     own, wide = form.zeros == "zeros", a is not None and a.zero is not None
     most = longest_block(form.stored.bits, own=own, wide=wide)
     if length > most:
@@ -238,10 +247,10 @@ def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> No
 
 
 def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
-    """The longest block of numbers of so many bits for which all that is computed is exact.
+    """Return the longest block of numbers with ``bits`` bits whose sums are exact.
 
-    ``own``: with zero points of its own, which f32 holds the sums for; else s32 does. ``wide``:
-    the numbers of A less their zero point have 9 bits.
+    With ``own`` zero points f32 must hold the sums, else s32. With ``wide``, numbers of A less
+    their zero point have 9 bits.
     """
     most = ((1 << bits) - 1) * (255 if wide else 128)
     exact = (1 << (24 if own else 31)) // most
@@ -251,19 +260,37 @@ def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Quantize:
-    """An A of floating point that the kernel makes integers of: one scale for a block of a row.
+    """An A of floating point that the kernel quantizes to integers, row by row or block by block.
 
-    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. ``per`` says what has a scale:
-    a "row", whatever blocks B has, or blocks of a row as long as B's, ("row", 32). With the
-    greatest magnitude ``top`` of each, ``q = round(x * (127 / top))``, half to even, and the scale
-    is ``top / 127``, operations rounded in f32. A block of zeros has the scale 0; one with Inf or
-    NaN makes its sums NaN.
+    Parameters
+    ----------
+    type : str or numpy type
+        Type of the given A: f32, f16, bf16 or f8, with contiguous rows.
+    to : {"s8"}
+        Type of the integers.
+    per : "row" or ("row", int)
+        Part of A with its own scale: a row, or blocks of a row as long as B's, such as ("row", 32).
+    zero : {"s8"}, optional
+        With "s8" each part has its own zero point too, and uses all 256 numbers.
 
-    With ``zero="s8"`` each has a zero point too, and uses all of its 256 numbers. With ``low`` and
-    ``high``, the least and the greatest element, 0 among them, and ``half = high / 2 - low / 2``,
-    the scale is ``half / 127.5``, ``unit = 127.5 / half``, ``z = round(-128 - low * unit)``, and
-    ``q = round(x * unit) + z``, at most 127, stands for ``scale * (q - z)``.
+    Raises
+    ------
+    SpecError
+        The type or ``per`` is not possible.
 
+    Notes
+    -----
+    Without ``zero``, let ``top`` be the greatest magnitude. Then ``q = round(x * (127 / top))``,
+    half to even, and the scale is ``top / 127``; each operation is rounded in f32. A part of zeros
+    has scale 0. A part with Inf or NaN makes its sums NaN.
+
+    With ``zero="s8"``, let ``low`` and ``high`` be the least and the greatest element, or 0 if that
+    is beyond them, and ``half = high / 2 - low / 2``. The scale is ``half / 127.5``, ``unit = 127.5
+    / half`` and ``z = round(-128 - low * unit)``. Then ``q = round(x * unit) + z``, at most 127,
+    represents ``scale * (q - z)``.
+
+    Examples
+    --------
     >>> a = tw.Quantize("bf16", per=("row", 32))
     >>> a.type, a.block
     ('bf16', 32)
@@ -304,12 +331,12 @@ class Quantize:
 
     @property
     def block(self) -> int | None:
-        """The elements of a row that share a scale; None where all do."""
+        """Elements of a row that share a scale, None for all of them."""
         return None if self.per == "row" else self.per[1]
 
     @property
     def order(self) -> Literal["C"]:
-        """Rows are contiguous."""
+        """Always "C": rows are contiguous."""
         return "C"
 
 
@@ -327,7 +354,7 @@ def _per(per: Any) -> PerRow:
 
 
 def _block(form: Quantized) -> int | tuple[int, int] | None:
-    """A format's block, once it is one."""
+    """Return the block of a format after its checks."""
     block: object = form.block
     if block is None:
         return None
@@ -344,7 +371,7 @@ def _block(form: Quantized) -> int | tuple[int, int] | None:
 
 
 def _check_even(along: int, form: Quantized) -> int:
-    """A block's length; SpecError if it is long and ends within bytes that elements share."""
+    """Return the length of a block; SpecError if a long block ends inside shared bytes."""
     unit = 4 * form.stored.fields
     if along > LONGEST_UNEVEN and along % unit:
         raise SpecError(
@@ -356,9 +383,9 @@ def _check_even(along: int, form: Quantized) -> int:
 
 
 def check_block(block: object, together: int = 1) -> int:
-    """The length of a block; SpecError unless it is a multiple of 8 up to the longest one.
+    """Return the length of a block, whose elements share bytes by ``together``.
 
-    ``together`` elements share a byte.
+    SpecError unless it is a multiple of 8, and at most the longest block.
     """
     count = check_count(block, "the elements of a block")
     unit = max(BLOCK_UNIT, 4 * together)
@@ -372,7 +399,7 @@ def check_block(block: object, together: int = 1) -> int:
 
 
 def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
-    """SpecError where scales of blocks are given for an A that has no such blocks."""
+    """Raise SpecError if block scales are given for an A without blocks."""
     if not isinstance(a_scale, tuple):
         return
     if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
@@ -396,9 +423,9 @@ def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: o
 
 
 def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
-    """SpecError unless A and B are quantized alike, all ``k`` elements of each.
+    """Raise SpecError unless A and B are quantized alike along all ``k`` elements.
 
-    ``zeros`` are the zero points beside them.
+    ``zeros`` are the zero points given with them.
     """
     if not isinstance(a, Quantize) and b is None:
         return

@@ -1,4 +1,4 @@
-"""Outputs beside the matrix: what a row of an expression's values is reduced to."""
+"""Outputs besides the matrix: reductions of an expression's values along each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outputs = tuple[tuple[str, "RowReduction"], ...]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowReduction:
-    """One number for each row of C, from the expression's values along it; it has type f32."""
+    """One f32 number for each row of C, made from an expression's values along the row."""
 
     fn: Literal["row_max", "row_sum", "row_absmax"]
     expression: Expression
@@ -30,8 +30,20 @@ class RowReduction:
 
 @spelled(SpecTypeError)
 def row_max(expression: Term) -> RowReduction:
-    """The largest value of each row, -Inf where there is none; NaN if one is.
+    """The largest value of each row, for ``Gemm(outputs=...)``.
 
+    Parameters
+    ----------
+    expression : Expression or float
+        The values.
+
+    Returns
+    -------
+    RowReduction
+        -Inf for a row without elements; NaN if a value is NaN.
+
+    Examples
+    --------
     >>> spec = tw.Gemm(2, 3, 1, outputs={"top": tw.row_max(tw.acc)})
     >>> top = np.empty(2, np.float32)
     >>> product = tw.compile(spec)(np.float32([[1], [-1]]), np.float32([[1, 2, 3]]), top=top)
@@ -43,8 +55,20 @@ def row_max(expression: Term) -> RowReduction:
 
 @spelled(SpecTypeError)
 def row_sum(expression: Term) -> RowReduction:
-    """The sum of each row in f32, in any order; 0 where there is nothing.
+    """The sum of each row in f32, in any order, for ``Gemm(outputs=...)``.
 
+    Parameters
+    ----------
+    expression : Expression or float
+        The values.
+
+    Returns
+    -------
+    RowReduction
+        0 for a row without elements.
+
+    Examples
+    --------
     >>> spec = tw.Gemm(2, 3, 1, outputs={"total": tw.row_sum(tw.acc)})
     >>> total = np.empty(2, np.float32)
     >>> product = tw.compile(spec)(np.float32([[1], [-1]]), np.float32([[1, 2, 3]]), total=total)
@@ -56,8 +80,20 @@ def row_sum(expression: Term) -> RowReduction:
 
 @spelled(SpecTypeError)
 def row_absmax(expression: Term) -> RowReduction:
-    """The largest magnitude of each row, 0 where there is none; NaN if one is.
+    """The largest magnitude of each row, for ``Gemm(outputs=...)``.
 
+    Parameters
+    ----------
+    expression : Expression or float
+        The values.
+
+    Returns
+    -------
+    RowReduction
+        0 for a row without elements; NaN if a value is NaN.
+
+    Examples
+    --------
     >>> spec = tw.Gemm(2, 3, 1, outputs={"amax": tw.row_absmax(tw.acc)})
     >>> amax = np.empty(2, np.float32)
     >>> product = tw.compile(spec)(np.float32([[1], [-1]]), np.float32([[1, 2, 3]]), amax=amax)
@@ -68,7 +104,7 @@ def row_absmax(expression: Term) -> RowReduction:
 
 
 def as_outputs(given: Any) -> Outputs:
-    """``given``, a mapping of names to reductions, in alphabetical order; () for None."""
+    """Return a mapping of names to reductions as pairs in alphabetical order; () for None."""
     if given is None:
         return ()
     if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""Factors, scales and zero points: literals, or what a call passes."""
+"""Factors, scales and zero points: literals, or arguments of a call."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .sizes import real_number
 from .types import is_integer
 
 Factor = float | Literal["scalar"]
-#: A scale or zero point: absent, a literal, one value at the call, one for each row or column, or
-#: for each block of a row.
+#: A scale or zero point: absent, a literal, one value at the call, or one for each row, column, or
+#: block of a row.
 Quantity = float | int | Literal["scalar", "row", "column"] | tuple[Literal["row"], int] | None
-#: Scales and zero points in the order of C's parameters, and what each may vary along.
+#: Scales and zero points in the order of C's parameters, and the dimension that each may vary
+#: along.
 QUANTITIES: dict[str, Literal["row", "column"]] = {
     "a_scale": "row",
     "b_scale": "column",
@@ -28,32 +29,32 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 
 
 def of_sums(given: object) -> bool:
-    """Whether a scale is there, and belongs to whole sums: those of blocks are part of them."""
+    """True if a scale exists and multiplies whole sums. Scales of blocks are part of the sums."""
     return not isinstance(given, tuple | None)
 
 
 def quantity_type(name: str, sums: str) -> str:
-    """The type of a scale or zero point that a call passes, where sums are of type ``sums``."""
+    """Return the type of a scale or zero point that a call passes, given the type of the sums."""
     if name.endswith("_scale"):
         return "f64" if sums == "f64" else "f32"
     return "f64" if sums == "f64" and name == "d_zero" else "s32"
 
 
 def short(factor: Factor) -> Factor:
-    """2 rather than 2.0."""
+    """Return 2 for 2.0."""
     return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
 
 
 #: The least magnitude of what a kernel divides by: the reciprocal of 2**-128 is no number of f32.
 LEAST_DIVISOR = {"f32": 2.0**-127, "f64": 2.0**-1023}
-#: The largest finite numbers of the types that factors and scales act in.
+#: Largest finite numbers of the types in which factors and scales act.
 _LARGEST = {"f32": 2.0**128 - 2.0**104, "f64": sys.float_info.max}
 
 
 def check_factor(value: Any, name: str, sums: str) -> Factor:
-    """Alpha or beta of sums of type ``sums``; SpecError if it is none.
+    """Return alpha or beta after its checks, given the type of the sums; else raise SpecError.
 
-    One that is no whole number acts in f32 where sums are s32.
+    A fraction acts in f32 if the sums are s32.
     """
     if isinstance(value, str) and value == "scalar":
         return "scalar"
@@ -67,7 +68,9 @@ def check_factor(value: Any, name: str, sums: str) -> Factor:
 
 
 def check_quantity(value: Any, name: str, sums: str) -> Quantity:
-    """A scale or zero point of sums of type ``sums``; SpecError if it is none."""
+    """Return a scale or zero point after its checks, given the type of the sums; else raise
+    SpecError.
+    """
     per = QUANTITIES[name]
     if value is None or (isinstance(value, str) and value in ("scalar", per)):
         return value  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""How it is computed: register tile, loops, blocking, unrolling, tails, packing."""
+"""``Schedule``: how a product is computed. Also the limits by which the planner chooses a nest."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
 STORES = (None, "stream", "cached")
 LETTERS = "bmnkBMN"
-#: What m, n and k are at least where packing blocks that the caches hold pays.
+#: Least m, n and k for which packing blocks that fit the caches pays.
 LARGE = (32, 32, 64)
-#: Rows of C from which on a packed B is read often.
+#: Rows of C from which a packed B is read often enough.
 MANY_ROWS = 128
-#: The length of lines of a large C up to which one operand is packed as a whole and the other read
-#: where it lies: what is packed of that would be read too seldom. On Granite Rapids 3136x64x576 in
-#: f32 takes 1.2 ms so, and 1.8 ms in blocks.
+#: Longest contiguous line of a large C, in elements, for which one operand is packed as a whole and
+#: the other is read in place, since a packed block of the other would be read too rarely. For
+#: example, 3136x64x576 in f32 takes 1.2 ms this way on Granite Rapids, and 1.8 ms in blocks.
 THIN = 128
-#: Steps of K in a block of that operand: the second cache holds it, and a row of tiles of the other
-#: one's is read once for all of C's columns.
+#: Steps of K in a block of the packed operand, which L2 holds. A row of tiles of the other operand
+#: is then read once for all columns of C.
 _THIN_STEPS = 1024
-#: Elements of a part of C's lines that is written before the next lines where K is less than
-#: ``LARGE`` says: C passes to memory then, and the operand along it stays in the nearest caches.
+#: Elements of C's contiguous line that are written before the next line, if K is below ``LARGE``. C
+#: then streams to memory, and the operand along the line stays in L1 or L2.
 _LINE = 2048
-#: Lines of an operand, rows of A or columns of B, all of which a near cache holds beside blocks of
-#: the other one, whatever K is.
+#: Rows of A, or columns of B, that L2 holds beside blocks of the other operand for any K.
 NEAR_LINES = 256
-#: Lines of a matrix that few rows read side by side, each from end to end: as many as a core asks
-#: for ahead by itself. 4x4096x4096 in f32 takes 2.5 ms on Zen 4 with K in blocks of 8, and 6.4 in
-#: blocks of 64, which read a piece of each line. A row by 2048x2048 whose K is contiguous takes
-#: 0.25 ms in tiles of 8 lines, 0.41 of 12 and 0.54 of 16.
+#: Contiguous lines of a matrix that few rows read side by side, each from end to end: as many as a
+#: core prefetches by itself. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4 with K in blocks
+#: of 8, and 6.4 ms in blocks of 64. A row by 2048x2048 with contiguous K takes 0.25 ms in tiles of
+#: 8 lines, 0.41 of 12 and 0.54 of 16.
 LINES = 8
-#: Rows of C, and what m n k is at least where up to so many stream a matrix of 4 bytes an element:
-#: sums in C pass twice for each block, which memory hides, and of more rows caches do not. On
-#: Emerald Rapids 8x8192x8192 takes 28 ms so, and 62 with K in blocks of 64; 16x2048x2048, which
-#: lies in a cache, 1.5 and 1.2.
+#: Rows of C, and the least m n k from which up to this many rows stream a matrix with 4-byte
+#: elements. Sums in C are read and written once for each block. Memory hides that, caches do not.
+#: For example, on Emerald Rapids 8x8192x8192 takes 28 ms this way, and 62 ms with K in blocks of
+#: 64; 16x2048x2048, which a cache holds, takes 1.5 and 1.2 ms.
 _STREAMS = ((1, 1 << 16), (4, 1 << 19), (8, 1 << 25), (16, 5 << 25))
 FEW_ROWS = _STREAMS[-1][0]
-#: Steps of K ahead of which lines are asked for: as many cycles as the second cache takes, or more.
-#: Lines a power of two apart share places in the first cache, which eight steps fill: 120x1024x2048
+#: Steps of K by which lines are prefetched: at least as many cycles as L2 takes. Lines at a
+#: distance of a power of two share sets of L1, which eight steps fill. For example, 120x1024x2048
 #: in f64 takes 1.13 times as long with 8 as with 4 on Emerald Rapids.
 STEPS_AHEAD = 4
-#: Rows of C up to which longer lines of B are read where they lie, rather than packed.
+#: Rows of C up to which longer lines of B are read in place, not packed.
 HALF_ROWS = MANY_ROWS // 2
 
 
 def large_work(rows: int) -> int:
-    """What m n k is at least, besides: with few rows B must be more than a near cache holds."""
+    """Return the least m n k of a large product. With few rows, B must also exceed L2."""
     return 1 << 26 if rows < MANY_ROWS else 1 << 25
 
 
 def line_in_place(rows: int, near: int) -> int:
-    """Bytes of a line of B up to which few ``rows`` of C read it where it lies, however large B is.
+    """Return the longest line of B, in bytes, that few ``rows`` of C read in place for any size of
+    B.
 
-    Packing takes as long as 14 rows do: 49x512x4608 in f32 takes 2.0 ms so on Emerald Rapids, 1.8
-    in place. Between the rows of a tile and the next one's a block of K and C stay in the second
-    cache, of ``near`` bytes; of longer lines they do not.
+    Packing takes as long as 14 rows of the product. For example, 49x512x4608 in f32 takes 2.0 ms
+    with packing on Emerald Rapids, and 1.8 ms in place. A block of K and C must stay in L2, of
+    ``near`` bytes, from one row of tiles to the next; longer lines do not allow that.
     """
     if rows >= MANY_ROWS:
         return 0
@@ -69,41 +69,42 @@ def line_in_place(rows: int, near: int) -> int:
 
 
 def large_converted(*, unit: bool) -> tuple[int, int, int]:
-    """What m, n and k are at least where elements are converted as blocks are packed.
+    """Return the least m, n and k for which elements are converted while blocks are packed.
 
-    Few columns do not repay that, but few rows do where B is large. What is converted as a whole
-    goes to memory and back, by pages that are new in each call: 4x4096x4096 in bf16 takes 21 ms so
-    on Zen 4, and 2.8 in blocks. Lines of ``THIN`` elements do not repay it to vectors either, which
-    then read rows that were converted once: 784x128x1152 in f16 has 149 GFLOPS so on Emerald
-    Rapids, 131 in blocks.
+    Few columns do not repay it, but few rows do if B is large. An operand that is converted as a
+    whole goes to memory and back, through pages that are new in each call. For example, 4x4096x4096
+    in bf16 takes 21 ms as a whole on Zen 4, and 2.8 ms in blocks. Lines of ``THIN`` elements do not
+    repay it for vectors either: 784x128x1152 in f16 has 149 GFLOPS as a whole on Emerald Rapids,
+    and 131 in blocks.
     """
     return 2, THIN if unit else THIN + 1, 64
 
 
-#: What m n k is at least, besides, where operands are converted: that is done once in either case,
-#: as a whole or in blocks. 196x256x2304 in f16 was 2.8 times as fast in blocks.
+#: Least m n k if operands are converted, as a whole or in blocks. For example, 196x256x2304 in f16
+#: was 2.8 times as fast in blocks.
 CONVERTED_WORK = 1 << 26
-#: Bytes of a converted matrix, or elements of one that is transposed on the way, from which on
-#: blocks pay for few rows too, since pages of the whole would be new in each call.
+#: Bytes of a converted matrix, and elements of one that is also transposed, from which blocks pay
+#: for few rows too: pages of the whole would be new in each call.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
-#: Rows up to which vectors of halves and of bytes along K are ahead of blocks: 31x2048x2048 by
-#: ``w.T`` takes 1.7 ms in bf16 on Zen 4, in blocks 1.8, and 40 rows 2.3 and 2.1; in s8 0.71 and
-#: 0.94. A target has no more of them than registers: with 16 fewer lines share a load, and 24 rows
-#: by 300x300 in s8 take 52 us on AVX2, in blocks 36.
+#: Rows up to which vectors along K beat blocks for 16-bit and 8-bit types. For example,
+#: 31x2048x2048 by ``w.T`` takes 1.7 ms in bf16 on Zen 4 and 1.8 ms in blocks, 40 rows 2.3 and 2.1
+#: ms; in s8 0.71 and 0.94 ms. The limit is also the number of vector registers: with 16, fewer
+#: lines share a load.
 FEW_ALONG_K = 32
-#: And where a matrix unit takes the blocks: on Emerald Rapids 2048x2048 by 4, 6 and 8 columns in
-#: bf16 takes 0.46, 0.84 and 1.1 ms along K, and 0.54 in matrices.
+#: The same limit if a matrix unit computes the blocks. For example, on Emerald Rapids 2048x2048 by
+#: 4, 6 and 8 columns in bf16 takes 0.46, 0.84 and 1.1 ms along K, and 0.54 ms in the matrix unit.
 FEW_BESIDE_UNIT = 4
-#: Lines of which matrices are made on the way where both operands lie along K, so that those of the
-#: other one are read where they lie: 16 rows by 2048x2048 take 0.52 ms so, 0.75 where B is turned,
-#: and 31 rows 0.6 and 0.9.
+#: Lines up to which matrices are built on the way if both operands are contiguous along K, so that
+#: the other operand is read in place. For example, 16 rows by 2048x2048 take 0.52 ms this way, and
+#: 0.75 ms if B is transposed first.
 FEW_IN_MATRICES = 31
 
 
 def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[int, int, int]:
-    """Numbers of rows, the first and the last, of which m n k is to be at least the third.
+    """Return a range of rows, first and last, and the least m n k for that range.
 
-    ``itemsize`` is that of what the matrix is converted to; it is ``turned`` if it lies along K.
+    ``itemsize`` is the size of the converted elements. ``turned`` is True if the matrix is
+    transposed too.
     """
     first, each = 1, _FEW_TURNED if turned else _FEW_CONVERTED // itemsize
     while first * each < CONVERTED_WORK:
@@ -114,8 +115,10 @@ def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[i
 
 
 def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
-    """Of how many rows, from the first to the last number, a matrix is streamed as of ``rows``, and
-    from what m n k on; None of too many. ``itemsize`` is that of the matrix.
+    """Return the range of rows that stream a matrix as ``rows`` do, and the least m n k; None for
+    too many.
+
+    ``itemsize`` is the size of the matrix's elements.
     """
     first = 1
     for most, work in _STREAMS:
@@ -128,36 +131,52 @@ def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
 @spelled(ScheduleTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
-    """How a spec is computed; ``None`` leaves the choice to the cost model.
+    """How a product is computed. ``None`` leaves a choice to the cost model.
 
-    ``tile`` is (mr, nr), rows by columns of C held in registers. ``loops`` names the loops,
-    outermost first: ``b`` batch, ``m``, ``n``, ``k``; letters left of the last ``m`` or ``n``
-    are loops over blocks, right of it the accumulators stay in registers. ``block`` gives the
-    step of an earlier one of two loops of the same letter, as a mapping or as pairs: a Schedule
-    equals the one that is made from its ``dataclasses.asdict``, by way of JSON too. What it leaves
-    out is as large as the target's caches hold.
+    Parameters
+    ----------
+    tile : (int, int), optional
+        Register tile (mr, nr): rows by columns of C whose sums stay in registers.
+    loops : str, optional
+        The loops, outermost first: ``b`` (batch), ``m``, ``n``, ``k``. Letters before the last
+        ``m`` or ``n`` are loops over blocks. After it, the sums stay in registers. ``M`` and ``N``
+        run in parallel: "NMk" distributes all tiles of C and gives the same bits as "nmk".
+    block : mapping, optional
+        Step of the earlier of two loops with one letter, for example ``{"n": 64, "k": 128}``. By
+        default as large as the target's caches hold. Pairs are accepted too, so a Schedule survives
+        ``dataclasses.asdict`` and JSON.
+    k_unroll : int, optional
+        Steps of K in one trip of the innermost loop.
+    k_split : int, optional
+        Sets of accumulators that share the steps of K.
+    vectorize : {"m", "n", "k", "b"}, optional
+        Dimension along which vectors run; "b" is for stacks.
+    pack : {"a", "b", "ab"}, optional
+        Operands that are copied into the order in which tiles read them.
+    tails : {"auto", "mask", "narrow", "overlap", "bounce"}
+        Handling of elements that whole tiles leave over: masks, partial loads and stores,
+        overlapping tiles, or a copy on the stack.
+    prefetch : int, optional
+        Steps of K by which the vectors' operand is prefetched; blocks of K for a quantized B. An
+        operand that was packed just before is in the cache and is not prefetched.
+    threads : int, optional
+        Most threads; by default one for each CPU that the process may use. With ``threads`` and
+        without ``loops``, m and n run in parallel. A call that is too short to gain, or that finds
+        the threads busy, runs on one.
+    stores : {"stream", "cached"}, optional
+        "stream" writes C past the caches, in whole aligned vectors.
+    unpack_rows : int, optional
+        Rows of C from which a quantized B is unpacked before tiles read it, if A is floating point.
+        Fewer rows unpack it while they load it. If A is integers: rows from which a matrix unit
+        multiplies.
 
-    ``M`` and ``N`` are loops that run in parallel: ``"NMk"`` spreads all tiles of C, bit for bit
-    as ``"nmk"`` computes them. ``threads`` is how many threads there are at most; without it, as
-    many as the process may use CPUs. With ``threads`` and without ``loops``, m and n are parallel.
-    What is too short to pay, or finds the threads taken by another call, runs on one.
+    Raises
+    ------
+    ScheduleError
+        A value is not possible.
 
-    ``prefetch`` is how many K steps ahead the vectors' operand is asked for, of a quantized B how
-    many blocks of K; what was packed just before is in the cache already, and is not.
-
-    ``k_unroll`` is how many steps of K stand in one trip of the innermost loop, ``k_split`` how
-    many sets of accumulators share them. ``vectorize`` is the dimension along which vectors lie,
-    ``"m"``, ``"n"``, ``"k"`` or, for a stack, ``"b"``. ``pack`` names the operands that are copied
-    into the order in which tiles read them: ``"a"``, ``"b"`` or ``"ab"``. ``tails`` is what is done
-    with what tiles leave over: ``"mask"``, ``"narrow"`` (partial loads and stores), ``"overlap"``,
-    ``"bounce"`` (by way of the stack), or ``"auto"``.
-
-    ``stores``: ``"stream"`` writes C past the caches, in whole vectors where its lines are aligned,
-    ``"cached"`` does not. ``unpack_rows`` is from how many rows of C on a quantized B is unpacked
-    before tiles read it, where A is floating point: fewer rows unpack it as they load it. Where
-    ``loops`` are asked for without it, all do. Where A is integers it is from how many rows on a
-    matrix unit multiplies them by parts of B that are unpacked for it. Raises ScheduleError.
-
+    Examples
+    --------
     >>> schedule = tw.Schedule(tile=(4, 16), loops="nmknk", block={"n": 64, "k": 128}, pack="b")
     >>> kernel = tw.compile(tw.Gemm(256, 256, 256), schedule)
     >>> kernel.verify().cases
@@ -226,7 +245,9 @@ class Schedule:
 
 
 class _Block(tuple[tuple[str, int], ...]):
-    """Prints as the mapping it is, without braces: the text stands in comments of C."""
+    """Blocks as pairs; prints like a mapping without braces, since the text is used in comments of
+    C.
+    """
 
     __slots__ = ()
 
@@ -234,13 +255,13 @@ class _Block(tuple[tuple[str, int], ...]):
         return f"dict({', '.join(f'{letter}={size}' for letter, size in self)})"
 
 
-#: The most that each of them may be; what fewer registers or sizes allow is said by the plan.
+#: Largest value of each field; the plan reports tighter limits of registers and sizes.
 _MOST = {"tile": 2**16, "block": MAX_FIXED, "k_unroll": 2**10, "k_split": 2**10,
          "prefetch": 2**20, "threads": 2**12, "unpack_rows": 2**31}  # fmt: skip
 
 
 def _whole(value: Any, name: str) -> int | None:
-    """``value`` as an int from 1 to what ``name`` may be; None if it is none."""
+    """Return ``value`` as an int from 1 to the limit of ``name``, else None."""
     number = whole_number(value)
     return number if number is not None and 1 <= number <= _MOST[name] else None
 
@@ -291,7 +312,7 @@ def _threads(threads: Any, loops: str | None) -> int | None:
 
 
 def _block(block: Any) -> tuple[tuple[str, int], ...]:
-    """The blocks in alphabetical order, from a mapping or from pairs as JSON has them."""
+    """Return the blocks in alphabetical order, given a mapping or pairs as JSON has them."""
     if block is None:
         return ()
     pairs: Any = [None]
@@ -338,10 +359,10 @@ def _one_of(value: Any, legal: tuple[Any, ...], name: str) -> Any:
 
 
 def of_thin(along: Literal["m", "n"]) -> Schedule:
-    """For lines of C of at most ``THIN`` elements: the operand along them is packed.
+    """Return the schedule for lines of C of at most ``THIN`` elements: one operand is packed.
 
-    On Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS so, 138 with columns of tiles outside of
-    rows, and 784x128x1152 in f64 77 and 70.
+    For example, on Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS this way, and 138 with columns
+    of tiles outside of rows.
     """
     block = {"k": _THIN_STEPS}
     if along == "n":
@@ -350,9 +371,10 @@ def of_thin(along: Literal["m", "n"]) -> Schedule:
 
 
 def of_short_sums(along: Literal["m", "n"]) -> Schedule:
-    """For a K of less than ``LARGE``: C's lines are written from end to end, the operand is packed.
+    """Return the schedule for a K below ``LARGE``: C's lines are written from end to end.
 
-    On Emerald Rapids 12544x96x16 in f32 has 128 GFLOPS so, and 102 where B is read in place.
+    For example, on Emerald Rapids 12544x96x16 in f32 has 128 GFLOPS this way, and 102 if B is read
+    in place.
     """
     if along == "n":
         return Schedule(loops="nmnk", pack="b", block={"n": _LINE}, vectorize="n")

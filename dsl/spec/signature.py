@@ -1,6 +1,6 @@
-"""A kernel's parameters: what the caller passes, in what order C takes it, what is checked.
+"""The parameters of a kernel: the caller's arguments, C's order, and the facts that are checked.
 
-Light on purpose: the warm path builds it from the spec, without sympy and without a plan.
+The warm path builds it from the spec, without sympy and without a plan, so it is kept light.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Stored(Protocol):
-    """What a signature says of an operand that is packed ahead: its format."""
+    """The facts about a packed operand's format that a signature needs."""
 
     @property
     def text(self) -> str:
-        """All of the format in one line, equal exactly when formats are."""
+        """The whole format in one line; equal exactly if the formats are."""
 
     @property
     def stored(self) -> str:
@@ -47,15 +47,20 @@ Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "ve
 class ArrayParameter:
     """One pointer parameter.
 
-    ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
-    batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
-    index, or a PackedMatrix whose matrices they count; ``sequence`` a sequence of matrices;
-    ``offsets`` a 1-d int64 array of ``count``; ``packed`` a PackedMatrix, which may hold a batch;
-    ``vector`` a 1-d array passed by name, or a number where its ``shape`` is (1,). ``packed`` as a
-    flag: the operand, or each item of a sequence, is a PackedMatrix of ``format``; ``quantized``:
-    what its elements are, or those that it is a part of. ``chosen``: the name is the user's.
-    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
-    memory holds where that is not ``type``.
+    ``shape`` is the shape of one matrix. ``kind`` is one of:
+
+    - ``matrix``: a 2-d array;
+    - ``strided``: a 3-d array whose first axis is the batch, 2-d if ``batch_stride`` is 0;
+    - ``flat``: a 1-d array that offsets index, or a PackedMatrix whose matrices they count;
+    - ``sequence``: a sequence of matrices;
+    - ``offsets``: a 1-d int64 array with ``count`` elements;
+    - ``packed``: a PackedMatrix, which may hold a batch;
+    - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,).
+
+    The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
+    ``format``. ``quantized`` is the format of its elements. ``chosen`` means that the user chose
+    the name. ``leading`` is None if the operand is tight, ``batch_stride`` None for tight matrices.
+    ``stored`` is the type in memory if it is not ``type``.
     """
 
     name: str
@@ -78,12 +83,12 @@ class ArrayParameter:
 
     @property
     def element(self) -> str:
-        """The type that memory holds."""
+        """The type in memory."""
         return self.stored or self.type
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes of an element."""
         return ITEMSIZE[self.type]
 
     @property
@@ -93,29 +98,29 @@ class ArrayParameter:
 
     @property
     def symbol(self) -> str:
-        """What the generated C calls it: what users name ends in "_", as nothing else does."""
+        """The name in generated C. Names that users chose end in "_", as no other name does."""
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
     def stride_slot(self) -> str:
-        """What the batch's stride is called."""
+        """The name of the batch's stride."""
         return stride_slot(self.name)
 
     @property
     def offsets(self) -> str:
-        """What the offsets are called, or would be: B2 has those of B."""
+        """The name of the offsets; B2 shares those of B."""
         return f"{self.name[0]}_offsets"
 
 
 class SizeParameter(NamedTuple):
-    """A run-time size: the C parameter's name and the dim it is an instance of."""
+    """A run-time size: the C parameter's name, and its dim."""
 
     slot: str
     dim: Dim
 
 
 class ScalarParameter(NamedTuple):
-    """A number passed at the call."""
+    """A number that is passed at the call."""
 
     name: str
     type: str
@@ -123,7 +128,9 @@ class ScalarParameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The C function's parameters in order: arrays, sizes, scalars, then scratch if any."""
+    """The C function's parameters in order: arrays, sizes, scalars, then scratch if it is
+    needed.
+    """
 
     arrays: tuple[ArrayParameter, ...]
     sizes: tuple[SizeParameter, ...]
@@ -131,19 +138,19 @@ class Signature:
     allocates: bool
 
     def array(self, name: str) -> ArrayParameter:
-        """The array parameter called ``name``."""
+        """Return the array parameter called ``name``."""
         return next(a for a in self.arrays if a.name == name)
 
     @property
     def output(self) -> ArrayParameter:
-        """C or D, or a transposition's result: what a call returns."""
+        """The array that a call returns: C, D, or the result of a transposition."""
         return next(a for a in self.arrays if a.role != "in")
 
     @property
     def alias(self) -> int:
-        """The index of the input that may be the output itself, if it lies alike; -1 for none.
+        """Index of the input that may be the output itself if both have the same layout, else -1.
 
-        It is C where there is a D of its type and order, and the X of a square transposition.
+        It is C if there is a D of C's type and order, or the X of a square transposition.
         """
         output = self.output
         for index, parameter in enumerate(self.arrays):
@@ -162,7 +169,7 @@ class Signature:
 
 
 def parts_of(form: Quantized) -> dict[str, str]:
-    """What a matrix of few bits is made of before it is packed, and the types of these arrays."""
+    """Return the arrays of a low-bit matrix before it is packed, with their types."""
     found: dict[str, str] = {"q": form.stored.unpacked, "scales": SCALES[form.scale].given}
     if form.zeros:
         found["zeros"] = form.stored.unpacked if form.zeros == "zeros" else str(form.zero)
@@ -170,14 +177,14 @@ def parts_of(form: Quantized) -> dict[str, str]:
 
 
 def symbol_of(name: str) -> str:
-    """What the generated C calls an operand or output that the user named."""
+    """Return the name in generated C of an operand or output that the user named."""
     return f"{name}_"
 
 
 def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signature:
-    """The signature of the kernel that computes ``spec``.
+    """Return the signature of the kernel that computes ``spec``.
 
-    ``formats`` are those of the packed operands by name, once a target is chosen.
+    ``formats`` are those of the packed operands by name, which are known once a target is chosen.
     """
     formats = formats or {}
     arrays, allocates = _arrays(spec, formats)
@@ -193,7 +200,7 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
 
 
 def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParameter, ...], bool]:
-    """All arrays, and whether a call may leave the output to be made."""
+    """Return all arrays, and True if a call may leave out the output."""
     match spec:
         case Transpose():
             return _transpose_arrays(spec), True
@@ -268,7 +275,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
-    """A scale (f32, or f64 with f64) or zero point (s32, or f64 with f64) passed at the call."""
+    """Return a scale (f32, or f64) or zero point (s32, or f64) that is passed at the call."""
     per = getattr(spec, name)
     slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
@@ -277,14 +284,14 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
 
 
 def _block_scales(spec: Gemm, block: int) -> ArrayParameter:
-    """A's scales, one for each block of a row."""
+    """Return A's scales: one for each block of a row."""
     assert isinstance(spec.k, int), "a packed B is of fixed size"
     shape = (spec.m, -(-spec.k // block))
     return ArrayParameter("a_scale", "f32", "matrix", "in", shape, "C", None, ("m", "blocks"), "")
 
 
 def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
-    """An operand of an expression; a full one has the spec's order."""
+    """Return the parameter of an expression's operand; a full operand has the spec's order."""
     slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     kind: Kind = "matrix" if operand.per == "full" else "vector"
@@ -295,7 +302,7 @@ def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
 
 
 def _reduced(spec: Gemm, name: str) -> ArrayParameter:
-    """An output of one number for each row."""
+    """Return an output with one number for each row."""
     return ArrayParameter(
         name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
     )
@@ -325,7 +332,7 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
 
 
 def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
-    """B, and the bytes of the packed matrices, one to a line."""
+    """Return B, and the bytes of the packed matrices, one row for each."""
     batch = spec.batch
     b = ArrayParameter(
         "b", spec.source, "matrix" if batch is None else "strided", "in", (spec.k, spec.n),
@@ -337,7 +344,7 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
 
 
 def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
-    """The bytes of ``count`` packed matrices, one to a line."""
+    """Return the bytes of ``count`` packed matrices, one row for each."""
     shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
     return ArrayParameter(
         "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
@@ -346,7 +353,7 @@ def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
 
 
 def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]:
-    """Elements, scales, and zero points or minima where blocks have such; the packed bytes."""
+    """Yield elements, scales, zero points or minima of blocks, and the packed bytes."""
     for name, type_ in parts_of(spec.type).items():
         shape = (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n)
         yield ArrayParameter(

@@ -1,4 +1,4 @@
-"""Sizes: ints and dims, and the small words that specs are written with."""
+"""Sizes, which are ints or dims, and small helpers that all specs use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tilewright.keywords import spelled
 
 from .names import check_identifier
 
-#: What a size known only at the call is compared with where its dim has no ``max``.
+#: Largest value of a dim without ``max``.
 MAX_SIZE = 2**62
-#: The largest size of a spec, and the bytes of its largest operand: what 48 bits can address.
-#: Products of two sizes, rounded up to whole vectors and groups, then fit into 64 bits.
+#: Largest size of a spec, and most bytes of an operand: what 48 bits can address. The product of
+#: two sizes, rounded up to whole vectors and groups, then fits into 64 bits.
 MAX_FIXED = 2**48
 
 
 def whole_number(value: object) -> int | None:
-    """An int, or numpy's, as an int; None for all else, truth values among it."""
+    """Return a Python or numpy int as an int, None for anything else, booleans included."""
     if isinstance(value, bool) or getattr(value, "ndim", 0) != 0:
         return None
     try:
@@ -31,9 +31,9 @@ def whole_number(value: object) -> int | None:
 
 
 def real_number(value: object) -> float | None:
-    """A number as a float, infinite if it is too large for one; None for all else.
+    """Return a number as a float, infinite if it is too large for one, None for anything else.
 
-    Truth values, texts and arrays are no numbers; numpy's and ml_dtypes' scalars are.
+    Booleans, texts and arrays are no numbers. Scalars of numpy and ml_dtypes are.
     """
     truth = isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
     if truth or isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
@@ -49,7 +49,7 @@ def real_number(value: object) -> float | None:
 
 
 def check_count(value: object, what: str) -> int:
-    """``value`` as an int; SpecError unless it is one from 1 to 2**48."""
+    """Return ``value`` as an int from 1 to 2**48, else raise SpecError."""
     count = whole_number(value)
     if count is None or not 1 <= count <= MAX_FIXED:
         raise SpecError(f"{what} must be a positive int", got=value, expected="1 to 2**48")
@@ -59,7 +59,7 @@ def check_count(value: object, what: str) -> int:
 def call_text(
     name: str, given: Sequence[object], options: Mapping[str, tuple[object, object]]
 ) -> str:
-    """The Python call that makes a value; ``options`` maps keywords to (value, default)."""
+    """Return the Python call that makes a value; ``options`` maps keywords to (value, default)."""
     said = [repr(value) for value in given]
     said += [f"{key}={value!r}" for key, (value, default) in options.items() if value != default]
     return f"{name}({', '.join(said)})"
@@ -100,8 +100,31 @@ class Dim:
 
 @spelled(SpecTypeError)
 def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
-    """A size known only when the kernel is called; ``max`` is inclusive.
+    """Make a size that is known only when the kernel is called.
 
+    Its value is read from the arrays' shapes and strides. One dim used twice must have one value.
+
+    Parameters
+    ----------
+    name : str
+        An identifier, used in messages and as the C parameter's name.
+    multiple_of : int
+        The value is a multiple of this number, which allows faster kernels.
+    max : int, optional
+        Largest value.
+
+    Returns
+    -------
+    Dim
+        The size.
+
+    Raises
+    ------
+    SpecError
+        The name is no identifier, or a limit is not possible.
+
+    Examples
+    --------
     >>> rows = tw.dim("m", multiple_of=2, max=1024)
     >>> kernel = tw.compile(tw.Gemm(rows, 3, 4))
     >>> b = np.ones((4, 3), np.float32)
@@ -115,7 +138,7 @@ Size = int | Dim
 
 
 def check_size(value: object, what: str, *, least: int = 0) -> Size:
-    """``value`` if it is a dim or an int of at least ``least``; numpy integers become ints."""
+    """Return ``value`` if it is a dim, or an int of at least ``least``; else raise SpecError."""
     if isinstance(value, Dim):
         return value
     size = whole_number(value)
@@ -127,9 +150,9 @@ def check_size(value: object, what: str, *, least: int = 0) -> Size:
 
 
 def check_extent(sizes: Sequence[Size | None], itemsize: int, what: str) -> None:
-    """SpecError if a product of those of ``sizes`` that are known is more than can be addressed.
+    """Raise SpecError if the known ``sizes`` multiply to more bytes than can be addressed.
 
-    It counts elements of ``itemsize`` bytes.
+    ``itemsize`` is the size of an element.
     """
     elements = math.prod(size for size in sizes if isinstance(size, int))
     if elements * itemsize > MAX_FIXED:
@@ -142,7 +165,7 @@ def check_extent(sizes: Sequence[Size | None], itemsize: int, what: str) -> None
 
 
 def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
-    """SpecError if two dims have one name and differ."""
+    """Raise SpecError if two different dims have one name."""
     known: dict[str, Dim] = {}
     for _, size in sizes:
         if known.setdefault(size.name, size) != size:
@@ -154,16 +177,16 @@ def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
 
 
 def most_of(size: int | Dim) -> float:
-    """How many elements a size has at most; infinite where nothing bounds it."""
+    """Return the largest value of a size, infinity if nothing limits it."""
     if isinstance(size, int):
         return size
     return math.inf if size.max is None else size.max
 
 
 def canonical(value: Any) -> str:
-    """A text that is equal exactly when specs, schedules or their parts are equal.
+    """Return a text that is equal exactly if specs, schedules or their parts are equal.
 
-    A part that is equal to itself alone, as a user's post-op, stands in it by its name.
+    A part that equals only itself, such as a user's post-op, is represented by its name.
     """
     own = getattr(value, "canonical", None)  # an expression, which is a graph
     if own is not None:

@@ -1,4 +1,4 @@
-"""What sums of products are held in, where a spec may choose: f32 or f16, s32 or s64."""
+"""The type that holds sums of products, if a spec may choose it: f32 or f16, s32 or s64."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from tilewright.errors import SpecError
 
 from .types import TypeName, accumulator, is_integer
 
-#: A type; f16 with a number of elements of K, after which sums are added in f32; None: the default.
+#: A type; or f16 with the elements of K after which sums are added in f32; or None for the default.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
 
 
 def computed_in(a: str, b: str, c: str) -> TypeName:
-    """The type of what is done with sums of A and B: that of exact sums, s64, where C is."""
+    """Return the type of the arithmetic on sums of A and B; s64 if C is."""
     held = accumulator(a, b)
     return "s64" if held == "s32" and c == "s64" else held
 
 
 def default_sums(a: str, b: str, c: str) -> TypeName:
-    """What sums of A and B are held in with a C of type ``c``: f16 where all three are f16."""
+    """Return the type that holds sums of A and B, given C's type: f16 if all three are f16."""
     return "f16" if (a, b, c) == ("f16", "f16", "f16") else computed_in(a, b, c)
 
 
 def default_c(sums: object, a: str, b: str) -> TypeName:
-    """The type of C where only that of its sums may be said: the same."""
+    """Return the default type of C, given the type of its sums."""
     if isinstance(sums, str) and sums in ("f16", "s64"):
         return "f16" if sums == "f16" else computed_in(a, b, "s64")
     return accumulator(a, b)
 
 
 def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal["f16"], int]:
-    """``given``, or the default; SpecError where sums of A and B are not held so."""
+    """Return ``given`` or the default; SpecError if sums of A and B cannot be held this way."""
     held = computed_in(a, b, c)
     if given is None:
         return default_sums(a, b, c)
@@ -53,19 +53,19 @@ def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal[
     )
 
 
-#: Of sums of floating point, and of integers.
+#: Hints: for floating-point sums, and for integer sums.
 _HINTS = ("sums in f16 take an A and a B of f16", "sums have the type of C: c='s32' or c='s64'")
-#: What makes something else of sums than C. Sums in s64 are C as they are: no target converts them.
+#: Arguments that would change the sums before they become C. Sums in s64 must become C unchanged:
+#: no target converts them.
 _REMAKES = (
     "a_scale", "b_scale", "d_scale", "a_zero", "b_zero", "d_zero", "epilogue", "b2", "outputs",
 )  # fmt: skip
 
 
 def check_wide(sums: str, given: Mapping[str, object], types: Mapping[str, str]) -> None:
-    """SpecError where sums of 64 bits would become something else, or D is s64 without them.
+    """Raise SpecError if 64-bit sums would be changed, or if D is s64 without such sums.
 
-    ``given`` are the arguments of a product with sums of type ``sums``, ``types`` those of its A,
-    B and C, and of D if there is one.
+    ``given`` are the arguments of a product with ``sums``; ``types`` are those of A, B, C and D.
     """
     d = types.get("d", sums)
     if sums != "s64":

@@ -1,4 +1,4 @@
-"""What is computed when a matrix is transposed."""
+"""The spec of a transposition."""
 
 from __future__ import annotations
 
@@ -18,11 +18,27 @@ if TYPE_CHECKING:  # specs without expressions do without their modules
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """``out[j, i] = x[i, j]``: x is rows x cols, out cols x rows, both C order.
+    """A transposition: ``out[j, i] = x[i, j]`` for x of rows x cols and out of cols x rows, in C
+    order.
 
-    ``ldx`` and ``ldout`` count elements and default to tight. A square transposition may be
-    done in place (``out is x``).
+    A square matrix may be transposed in place (``out is x``).
 
+    Parameters
+    ----------
+    rows, cols : int or Dim
+        Sizes of x.
+    type : str or numpy type
+        Element type, of 4 or 8 bytes.
+    ldx, ldout : int or Dim, optional
+        Leading dimensions in elements; by default tight.
+
+    Raises
+    ------
+    SpecError
+        The type or a size is not possible.
+
+    Examples
+    --------
     >>> turn = tw.compile(tw.Transpose(2, 3, "f32"))
     >>> turn(np.float32([[1, 2, 3], [4, 5, 6]]))
     array([[1., 4.], [2., 5.], [3., 6.]], dtype=float32)
@@ -53,6 +69,6 @@ class Transpose:
         check_dims(self.runtime_sizes())
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Every size known only at the call, by its C parameter's name, in C order."""
+        """Return each size known only at the call, by its C parameter's name, in C's order."""
         slots = ("rows", "cols", "ldx", "ldout")
         return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))

@@ -1,7 +1,7 @@
-"""The element types: their size, kind and bits, and what sums of their products are held in.
+"""The element types: size, kind, bits, and the type that holds sums of their products.
 
-To add a type write its entry into the table: conversions in kernels, numpy's arrays of it, what is
-exact and where it overflows follow from that.
+A new type is one entry in the table. Conversions in kernels, numpy's arrays of it, the range of
+exact results and overflow follow from the entry.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     import numpy as np
 
 Kind = Literal["float", "int"]
-#: The element types by name, and by numpy's and ml_dtypes' names.
+#: Names of the element types, and their names in numpy and ml_dtypes.
 TypeName = Literal[
     "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s16", "u16", "s32", "s64",
     "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
     "int8", "uint8", "int16", "uint16", "int32", "int64",
 ]  # fmt: skip
-#: What an element type may be given as: its name, or a dtype or scalar type of numpy's.
+#: An element type is given by its name, or as a dtype or scalar type of numpy.
 DTypeLike: TypeAlias = "TypeName | np.dtype[Any] | type[np.generic]"
 
 
 class FloatFormat(NamedTuple):
-    """The bits of a floating-point type of 8 or 16: a sign, then the exponent, then the mantissa.
+    """The bits of an 8-bit or 16-bit floating-point type: sign, exponent, mantissa.
 
-    ``exponent`` and ``mantissa`` count stored bits; exponents are stored with ``bias`` added, half
-    of their range. As in IEEE 754 those of all ones are infinity and NaN, unless ``infinity`` is
-    False: then all ones in exponent and mantissa are NaN, and the rest are numbers.
+    ``exponent`` and ``mantissa`` count stored bits. Exponents are stored with ``bias`` added, half
+    of their range. As in IEEE 754, exponents of all ones are infinity and NaN. If ``infinity`` is
+    False, only all ones in exponent and mantissa are NaN, and the rest are numbers.
     """
 
     exponent: int
@@ -38,7 +38,7 @@ class FloatFormat(NamedTuple):
 
     @property
     def bias(self) -> int:
-        """What is added to exponents."""
+        """The number that is added to exponents."""
         return int(2 ** (self.exponent - 1)) - 1
 
     @property
@@ -48,7 +48,7 @@ class FloatFormat(NamedTuple):
 
     @property
     def above(self) -> int:
-        """The bits of what overflow becomes: infinity, or NaN where there is none."""
+        """The bits of an overflow: infinity, or NaN if there is none."""
         return self.sign - (1 << self.mantissa if self.infinity else 1)
 
     @property
@@ -63,14 +63,14 @@ class FloatFormat(NamedTuple):
 
     @property
     def over(self) -> float:
-        """What the bits ``above`` would be if they were a number."""
+        """The value of the bits ``above`` if they were a number."""
         fraction = self.above & ((1 << self.mantissa) - 1)
         exponent = (self.above >> self.mantissa) - self.bias
         return float((2**self.mantissa + fraction) * 2.0 ** (exponent - self.mantissa))
 
     @property
     def largest(self) -> float:
-        """The greatest finite number, whose bits are those before ``above``."""
+        """The greatest finite number, whose bits are the last before ``above``."""
         last = self.above - 1
         fraction, exponent = last & ((1 << self.mantissa) - 1), (last >> self.mantissa) - self.bias
         return float((2**self.mantissa + fraction) * 2.0 ** (exponent - self.mantissa))
@@ -79,8 +79,8 @@ class FloatFormat(NamedTuple):
 class ElementType(NamedTuple):
     """One element type.
 
-    ``numpy`` is the name of its dtype, numpy's own or ml_dtypes'; ``bits`` the unsigned type that
-    arrays of its bits may have in place of it, "" for none. ``format`` says what these bits mean.
+    ``numpy`` is the name of its dtype in numpy or ml_dtypes. ``bits`` is the unsigned type of
+    arrays that hold its bits instead, "" for none. ``format`` describes the bits.
     """
 
     name: str
@@ -114,25 +114,25 @@ _ALL = (
     ElementType("s32", "int", 4, "int32", "int32_t"),
     ElementType("s64", "int", 8, "int64", "int64_t"),
 )
-_MORE = (  # what registers and buffers hold besides
-    ElementType("u4", "int", 1, "uint8", "uint8_t"),  # 0 to 15, each in a byte
-    ElementType("s5", "int", 1, "int8", "int8_t"),  # -12 to 12: those of f4_e2m1, in halves
+_MORE = (  # internal types of registers and buffers
+    ElementType("u4", "int", 1, "uint8", "uint8_t"),  # 0 to 15, one in a byte
+    ElementType("s5", "int", 1, "int8", "int8_t"),  # -12 to 12: the values of f4_e2m1 in halves
 )
-#: The types that users name.
+#: Types that users can name.
 TYPES = {t.name: t for t in _ALL}
-#: Those and what the machine uses inside.
+#: All types, including internal ones.
 ELEMENTS = {t.name: t for t in (*_ALL, *_MORE)}
 #: Bytes per element.
 ITEMSIZE = {t.name: t.itemsize for t in ELEMENTS.values()}
-#: The bits of the floating-point types that are converted to f32 to be computed with.
+#: Bits of the floating-point types that are converted to f32 for arithmetic.
 FORMATS = {t.name: t.format for t in _ALL if t.format is not None}
 _NUMPY_NAMES = {t.numpy: t.name for t in _ALL}
-#: What A and B may be.
+#: Types that A and B may have.
 INPUTS = tuple(name for name in TYPES if name not in ("s32", "s64"))
 
 
 def type_name(type_: object) -> TypeName:
-    """The tilewright name of a type given as a name, a numpy dtype or a numpy scalar type."""
+    """Return the name of a type that is given as a name, a numpy dtype or a numpy scalar type."""
     name = type_ if isinstance(type_, str) else getattr(type_, "name", None)
     if name is None:
         name = getattr(type_, "__name__", None)
@@ -189,24 +189,24 @@ def _meant(type_: object) -> str | None:
 
 
 def is_integer(name: str) -> bool:
-    """Whether the type holds integers."""
+    """True if the type holds integers."""
     return ELEMENTS[name].kind == "int"
 
 
 def is_signed(name: str) -> bool:
-    """Whether the type holds integers below zero too."""
+    """True if the type holds negative integers."""
     return is_integer(name) and name[0] != "u"
 
 
 def other_sign(name: str) -> str:
-    """The integers of 8 or 16 bits that differ in the meaning of the top bit; "" of other types."""
+    """Return the 8-bit or 16-bit integer type with the other sign, "" for other types."""
     if name not in INPUTS or not is_integer(name):
         return ""
     return ("u" if is_signed(name) else "s") + name[1:]
 
 
 def accumulator(a: str, b: str) -> TypeName:
-    """What sums of products of types ``a`` and ``b`` are held in; SpecError if there is nothing."""
+    """Return the type that holds sums of products of two types; SpecError if there is none."""
     if is_integer(a) and is_integer(b):
         return "s32"
     if a == b == "f64":

@@ -1,7 +1,7 @@
 """tilewright in JAX: a spec as a function of arrays that ``jax.jit`` compiles.
 
-``operator`` makes one. Kernels themselves take JAX's arrays without this package, outside of
-``jax.jit``.
+``operator`` makes such a function. Outside of ``jax.jit``, kernels take JAX's arrays without this
+package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What XLA calls: one function in C for all kernels, built against the header that jaxlib ships."""
+"""The C function that XLA calls for all kernels, compiled with the header that jaxlib ships."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.damaged import DamagedError, check_whole, kept
 from tilewright.targets import load
 
-#: What XLA knows the function as.
+#: Name under which XLA knows the function.
 TARGET = "tilewright_kernel"
-#: Records that C points to, and the names in them: kept as long as the process.
+#: Records that C points to, and their names, kept alive until the process ends.
 _records: dict[str, tuple[Any, ...]] = {}
 
 
 def make_known(kernel: Kernel) -> None:
-    """Tell C where the kernel is that calls name by ``kernel.name``."""
+    """Register the kernel with C under ``kernel.name``."""
     if kernel.name in _records:
         return
     name = np.frombuffer(kernel.name.encode(), np.uint8)
@@ -40,7 +40,7 @@ def make_known(kernel: Kernel) -> None:
 
 @cache
 def _library() -> CDLL:
-    """The function in C, loaded and registered with XLA."""
+    """Return the C library, loaded and registered with XLA."""
     library = kept(store.key("jax", jaxlib.__version__), _build, _load)
     library.tw_jax_register.restype = None
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tw_jax_call), platform="cpu")

@@ -1,4 +1,4 @@
-"""A spec as a function of JAX's arrays, inside of ``jax.jit`` too."""
+"""A spec as a function of JAX's arrays, also inside ``jax.jit``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,30 @@ from .handler import TARGET, make_known
 
 
 def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host") -> Operator:
-    """The function that computes ``spec``: ``op(a, b, bias=...)`` returns a new array.
+    """Return the function of JAX's arrays that computes ``spec``.
 
-    Its arguments are those of the kernel but for the outputs, in the same order; all may be given
-    by name. Arrays may be those that ``jax.jit`` traces; alpha and beta of the call are Python's
-    numbers. Of a spec with outputs of its own it returns these too, behind the result. Raises
-    SpecError for what takes what is no array, TargetError where this CPU lacks the target, and
-    what ``tw.compile`` raises.
+    Parameters
+    ----------
+    spec : Gemm
+        The product.
+    schedule : Schedule, optional
+        The schedule; by default the cost model chooses.
+    target : str
+        The target's name.
+
+    Returns
+    -------
+    Operator
+        ``op(a, b, bias=...)`` returns a new array. The arguments are the kernel's without its
+        outputs, in the same order, all possible by name. Arrays may be traced by ``jax.jit``. alpha
+        and beta are Python numbers. Further outputs of the spec are returned after the result.
+
+    Raises
+    ------
+    SpecError
+        An operand of the spec is no array.
+    TargetError
+        This CPU lacks the target. ``tw.compile`` may raise other errors.
     """
     return Operator(compile(spec, schedule, target))
 
@@ -35,8 +52,8 @@ def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host")
 class Operator:
     """A kernel as a function of JAX's arrays; see ``operator``. ``kernel`` is the kernel.
 
-    Under ``jax.vmap`` it is called once for each element. It has no derivative: JAX says so, and
-    ``jax.custom_vjp`` gives it one.
+    Under ``jax.vmap`` it is called once for each element. It has no derivative; ``jax.custom_vjp``
+    can give it one.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -50,14 +67,14 @@ class Operator:
         self._compiled = jax.jit(self._traced, static_argnums=range(len(self._tensors), last))
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """The result, a new array; ArgumentError where an argument does not fit."""
+        """Return the result, a new array; ArgumentError if an argument does not fit."""
         values = self._arguments.ordered(given, named)
         arrays = [_as_array(p, x) for p, x in zip(self._tensors, values, strict=False)]
         scalars = zip(self.kernel.signature.scalars, values[len(arrays) :], strict=True)
         return self._compiled(*arrays, *(factor(p, x) for p, x in scalars))
 
     def _traced(self, *values: Any) -> Any:
-        """The call for arrays of one shape and one type, which XLA is told of once."""
+        """Make the call for arrays of one shape and type, which XLA records once."""
         inputs = values[: len(self._tensors)]
         call = self._checked(inputs, values[len(inputs) :])
         made = jax.ffi.ffi_call(
@@ -71,10 +88,9 @@ class Operator:
         return made[0] if len(made) == 1 else tuple(made)
 
     def _checked(self, inputs: tuple[Any, ...], numbers: tuple[float, ...]) -> _Call:
-        """What the kernel says of arrays like these: they are checked as arrays of a call are.
+        """Check arrays like the traced ones by the kernel's own rules, and return the call.
 
-        XLA's arrays are dense, so new ones of the same shapes, of which nothing is touched, stand
-        for those that it will have.
+        XLA's arrays are dense. New arrays of the same shapes represent them and are never read.
         """
         alike = {p.name: _alike(p, x) for p, x in zip(self._tensors, inputs, strict=True)}
         frame = self.kernel.frame(
@@ -89,7 +105,9 @@ class Operator:
         return _Call([frame.arrays[at] for at in self._results], attributes)
 
     def _places(self) -> list[int]:
-        """For each array of the kernel, which argument of XLA's it is; -1 less that of a result."""
+        """Return for each array of the kernel the index of XLA's argument, or -1 less the index of
+        a result.
+        """
         names = self._arguments.tensors
         return [
             -1 - self._results.index(at) if at in self._results else names.index(p.name)
@@ -97,7 +115,7 @@ class Operator:
         ]
 
     def _aliases(self) -> dict[int, int]:
-        """The argument that a result begins as: C, where it is read and written."""
+        """Return the argument that a result starts as: C, if it is read and written."""
         updated = self._arguments.updated
         if updated is None:
             return {}
@@ -106,14 +124,14 @@ class Operator:
 
 
 class _Call(NamedTuple):
-    """Arrays like the results, and what the function in C is told."""
+    """Arrays like the results, and the attributes that the C function gets."""
 
     results: list[Any]
     attributes: dict[str, Any]
 
 
 def _as_array(parameter: ArrayParameter, given: Any) -> Any:
-    """An argument as XLA takes it: where one value is wanted, of one axis."""
+    """Return an argument as XLA takes it; a single value becomes an array of one axis."""
     if parameter.kind != "vector" or parameter.shape != (1,):
         return given
     value = jnp.asarray(given, preferred(parameter.type)) if is_number(given) else given
@@ -121,7 +139,7 @@ def _as_array(parameter: ArrayParameter, given: Any) -> Any:
 
 
 def _layout(parameter: ArrayParameter) -> tuple[int, ...] | None:
-    """The order of axes in memory where it is not that of C: columns are contiguous."""
+    """Return the order of axes in memory if it is not C order: columns are then contiguous."""
     if parameter.kind == "vector" or parameter.order == "C":
         return None
     return (0, 2, 1) if _is_stack(parameter) else (1, 0)
@@ -132,7 +150,9 @@ def _is_stack(parameter: ArrayParameter) -> bool:
 
 
 def _alike(parameter: ArrayParameter, given: Any) -> Any:
-    """A new array as XLA will have ``given``; what is no array stays what it is."""
+    """Return a new array with the layout that XLA will use; an object that is no array is
+    returned.
+    """
     if not isinstance(given, jax.Array | np.ndarray):
         return given
     if _layout(parameter) is None:

@@ -1,1 +1,3 @@
-"""Arrays of any library: what their elements are, where they lie, and new ones of their kind."""
+"""Arrays of any library: the type of their elements, their memory, and new arrays of the same
+kind.
+"""

@@ -1,7 +1,7 @@
-"""Arrays that speak DLPack, by Python's side of it: ``__dlpack__`` and its capsules.
+"""Read arrays through DLPack, by Python's side of it: ``__dlpack__`` and its capsules.
 
-The structs are those of dlpack.h, version 1 and the one without versions before it. A capsule that
-nobody takes over frees what it holds when it dies: a view keeps it.
+The structs are those of dlpack.h, in version 1 and in the form before versions. A capsule that
+nobody takes over frees its memory when it dies, so a view keeps its capsule alive.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tilewright.errors import ArgumentTypeError
 
 from .memory import Array, at, dtype_named
 
-#: Devices whose memory the CPU reads: its own, and the host's that CUDA or ROCm has pinned.
+#: Devices whose memory the CPU can read: the CPU, and host memory pinned by CUDA or ROCm.
 ON_CPU = (1, 3, 11)
 _READ_ONLY = 1
-#: What types are called, by their code; the others have their bits behind it.
+#: Names of types by their code. For these, the number of bits follows the name.
 _PREFIXES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
 _NAMES = {
     4: "bfloat16", 6: "bool", 7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz",
@@ -54,20 +54,21 @@ class _Versioned(ctypes.Structure):
 
 
 def type_name(code: int, bits: int) -> str:
-    """What numpy or ml_dtypes call a type of DLPack."""
+    """Return numpy's or ml_dtypes' name of a type of DLPack."""
     return _NAMES.get(code) or f"{_PREFIXES.get(code, f'type {code} of ')}{bits}"
 
 
 def code_of(name: str, bits: int) -> int | None:
-    """DLPack's code of what numpy or ml_dtypes call so; None where it has none."""
+    """Return DLPack's code of the type with this name, None if it has none."""
     codes = (*_PREFIXES, *_NAMES)
     return next((code for code in codes if type_name(code, bits) == name), None)
 
 
 def view(value: Any, name: str) -> Array:
-    """What ``value`` exports as a numpy array on the same memory; ArgumentTypeError if nothing.
+    """Return a numpy array on the memory that ``value`` exports.
 
-    Read-only where the exporter says so, or is too old to say anything.
+    It is read-only if the exporter says so, or is too old to say. ArgumentTypeError if ``value``
+    cannot be read.
     """
     device = _device(value, name)
     if device[0] not in ON_CPU:
@@ -135,7 +136,7 @@ def _is_capsule(value: Any, name: bytes) -> bool:
 
 
 def _read(capsule: Any) -> tuple[_Tensor, bool]:
-    """The tensor in a capsule, and whether it may be written."""
+    """Return the tensor in a capsule, and whether it may be written."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     if _is_capsule(capsule, _VERSIONED):
@@ -145,7 +146,7 @@ def _read(capsule: Any) -> tuple[_Tensor, bool]:
 
 
 def _strides(tensor: _Tensor, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Strides in bytes; without any the array is contiguous."""
+    """Return the strides in bytes. A tensor without strides is contiguous."""
     if tensor.strides:
         return tuple(tensor.strides[i] * item for i in range(tensor.ndim))
     reach = np.cumprod([item, *shape[:0:-1]])[::-1]

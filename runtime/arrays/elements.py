@@ -1,4 +1,4 @@
-"""Elements of every type as exact numbers and back, by numpy's own types alone."""
+"""Convert elements of each type to exact numbers and back, by numpy's own types alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.spec.types import ELEMENTS, FORMATS, is_integer
 from .dtypes import FOREIGN, preferred
 from .memory import Array
 
-#: The least and the greatest element of the integer types.
+#: Least and greatest element of the integer types.
 INTEGERS = {
     name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     for name, dtype in DTYPES.items()
@@ -20,21 +20,21 @@ INTEGERS = {
 }
 
 
-#: The floating-point types that numpy lacks.
+#: Floating-point types that numpy lacks.
 _SMALL = {name: form for name, form in FORMATS.items() if name in FOREIGN}
 
 
 def epsilon(type_: str) -> float:
-    """The distance from 1 to the next greater number of a floating-point type."""
+    """Return the distance from 1 to the next greater number of a floating-point type."""
     if type_ in _SMALL:
         return float(2.0 ** -_SMALL[type_].mantissa)
     return float(np.finfo(DTYPES[type_]).eps)
 
 
 def decode(array: Array, type_: str) -> Array:
-    """The elements, exactly: int64 for integers, float64 for all else.
+    """Return the elements exactly: as int64 for integers, as float64 for all other types.
 
-    An array of a type that numpy lacks is ml_dtypes' or its bits.
+    An array of a type that numpy lacks is ml_dtypes' array, or holds its bits.
     """
     if is_integer(type_):
         return array.astype(np.int64)
@@ -57,10 +57,10 @@ def decode(array: Array, type_: str) -> Array:
 
 
 def nearest(values: Array, type_: str) -> Array:
-    """``values`` as they become when stored: rounded to nearest even, as wide as they are given.
+    """Return ``values`` rounded as storing rounds them, in the dtype of ``values``.
 
-    Floating point overflows to infinity, f8_e4m3 too, which holds NaN in its place. Integers
-    saturate, and NaN becomes 0.
+    Floating point rounds to nearest even and overflows to infinity. f8_e4m3 has no infinity and
+    holds NaN instead. Integers saturate, and NaN becomes 0.
     """
     if is_integer(type_):
         low, high = INTEGERS[type_]
@@ -78,7 +78,7 @@ def nearest(values: Array, type_: str) -> Array:
 
 
 def in_range(values: Array, type_: str) -> Array:
-    """Where storing neither saturates nor overflows."""
+    """Return a mask of the values that neither saturate nor overflow when they are stored."""
     if is_integer(type_):
         low, high = INTEGERS[type_]
         inside: Array = (values >= low) & (values <= high)
@@ -87,7 +87,7 @@ def in_range(values: Array, type_: str) -> Array:
 
 
 def encode(values: Any, type_: str) -> Array:
-    """A new array of ``type_`` that holds what is nearest to ``values``."""
+    """Return a new array of ``type_`` with the elements nearest to ``values``."""
     values = np.asarray(values)
     if type_ == "s64" and values.dtype.kind == "f":
         high = INTEGERS[type_][1]  # no double is the greatest: the next one is beyond

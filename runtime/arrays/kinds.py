@@ -1,4 +1,4 @@
-"""New arrays of the kind of one that is given: results that a call makes itself."""
+"""New arrays of the same kind as a given one: the results that a call allocates."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .views import torch_if_loaded
 
 
 def empty(like: Any, shape: tuple[int, ...], type_: str) -> Any:
-    """A new array of ``type_`` in C order, its elements not set: a tensor for a tensor.
+    """Return a new array of ``type_`` in C order with unset elements: a tensor if ``like`` is one.
 
-    For all others it is numpy's, which ``finished`` makes the library's of ``like``.
+    Otherwise it is numpy's array, and ``finished`` converts it to the library of ``like``.
     """
     return maker(like, type_)(shape)
 
 
 def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
-    """What makes new arrays of ``type_`` of the kind of ``like``, as ``empty`` does."""
+    """Return the function that makes new arrays of ``type_`` of the same kind as ``like``."""
     if is_tensor(_first(like)):
         torch: Any = torch_if_loaded()
         dtype = torch_type(torch, type_)
@@ -34,22 +34,22 @@ def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a tensor of PyTorch; it is not imported for that."""
+    """True if ``value`` is a tensor of PyTorch. PyTorch is not imported for the test."""
     torch = torch_if_loaded()
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 @cache
 def torch_type(torch: Any, type_: str) -> Any:
-    """PyTorch's dtype of an element type; None in a version that lacks it."""
+    """Return PyTorch's dtype of an element type, None in a version that lacks it."""
     return getattr(torch, ELEMENTS[type_].numpy, None)
 
 
 def finished(like: Any, made: Any) -> Any:
-    """``made`` as an array of the library that ``like`` is of, if that has the standard's names.
+    """Return ``made`` as an array of the library of ``like``, if it follows the array API standard.
 
-    By ``from_dlpack`` of its ``__array_namespace__``; a result stays numpy's where there is none,
-    or it cannot take the type.
+    The conversion is ``from_dlpack`` of ``__array_namespace__``. The result stays numpy's if there
+    is none, or if the library lacks the type.
     """
     like = _first(like)
     if not isinstance(made, np.ndarray) or isinstance(like, np.ndarray):
@@ -63,5 +63,5 @@ def finished(like: Any, made: Any) -> Any:
 
 
 def _first(like: Any) -> Any:
-    """One of several matrices."""
+    """Return the first of several matrices, or ``like`` itself."""
     return like[0] if isinstance(like, list | tuple) and like else like

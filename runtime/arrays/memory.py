@@ -1,4 +1,4 @@
-"""numpy arrays on memory that belongs to something else, which they keep alive."""
+"""numpy arrays on memory that another object owns and that they keep alive, and aligned memory."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-#: Bytes of the lines that caches hold.
+#: Bytes of a cache line.
 ALIGNMENT = 64
-#: Bytes from which on a new array begins at a line: vectors of smaller ones stay in a near cache,
-#: where it matters little how they lie.
+#: Bytes from which a new array is aligned to a cache line. Smaller arrays stay in a near cache, in
+#: which their alignment matters little.
 LARGE = 1 << 20
-#: Bytes of the large pages of x86, and of Arm where pages have 4 KiB; and from how many bytes on
-#: numpy asks the system for them.
+#: Bytes of a large page on x86, and on Arm with pages of 4 KiB. Then the bytes from which numpy
+#: asks the system for large pages.
 LARGE_PAGE = 1 << 21
 ADVISED = 1 << 22
 
 
 def address(block: np.ndarray[Any, Any]) -> int:
-    """The address of a numpy array's first element."""
+    """Return the address of a numpy array's first element."""
     return int(block.__array_interface__["data"][0])
 
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """New bytes that begin at a cache line, or at a multiple of ``alignment``."""
+    """Return new bytes that begin at a multiple of ``alignment``."""
     block = np.empty(nbytes + alignment, np.uint8)
     start = -address(block) % alignment
     return block[start : start + nbytes]
 
 
 def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """New bytes that begin at a cache line, in pages as large as the system has for so many.
+    """Return new bytes that begin at a cache line, in large pages if there are enough bytes.
 
-    What is read once from end to end waits for the places of small pages: one row of A by weights
-    of four bits out of memory has 20 GB/s of a Zen 4 in small pages, and 29 in large ones. The
-    last page is a large one where at least half of it is used.
+    Memory that is read once from end to end waits for the translation of small pages. For example,
+    one row of A by 4-bit weights in memory reads 20 GB/s on a Zen 4 in small pages, and 29 GB/s in
+    large ones. The last page is large if at least half of it is used.
     """
     if nbytes < ADVISED:
         return aligned(nbytes)
@@ -46,10 +46,10 @@ def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def new_array(shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"] = "C") -> Array:
-    """``np.empty``, of which a large array begins at a cache line.
+    """Return ``np.empty``, aligned to a cache line if it is large.
 
-    numpy's own begin 16 bytes behind one, so that each store of a long vector touches two lines,
-    and none goes past the caches.
+    numpy's own arrays begin 16 bytes after a line. Each store of a long vector then touches two
+    lines, and stores past the caches are impossible.
     """
     made: Array = np.empty(shape, dtype, order)
     if made.nbytes < LARGE:
@@ -62,7 +62,9 @@ def at(
     pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any],
     owner: Any, *, writeable: bool,
 ) -> Array:  # fmt: skip
-    """The elements of ``dtype`` at an address, ``strides`` bytes apart; keeps ``owner`` alive."""
+    """Return the elements at an address, ``strides`` bytes apart; the array keeps ``owner``
+    alive.
+    """
     if 0 in shape:
         return np.empty(shape, dtype)
     found = np.asarray(_Memory(pointer, shape, strides, dtype, owner, writeable))
@@ -70,7 +72,7 @@ def at(
 
 
 class _Memory:
-    """What numpy asks for memory that is another's."""
+    """An object with numpy's array interface for memory that another object owns."""
 
     def __init__(
         self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...],
@@ -89,7 +91,7 @@ class _Memory:
 
 @cache
 def dtype_named(name: str) -> Any:
-    """Numpy's or ml_dtypes' dtype of that name; None where neither has one."""
+    """Return numpy's or ml_dtypes' dtype of that name, None if neither has one."""
     found: Any = getattr(np, name, None)
     if found is None:
         try:

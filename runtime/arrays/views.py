@@ -1,7 +1,7 @@
-"""Arrays of other libraries as numpy sees them: views of the same memory, or why there is none.
+"""Arrays of other libraries as numpy views of the same memory, or an error that says why not.
 
-Tensors of PyTorch, what speaks DLPack, and what has Python's buffer protocol. Nothing is copied,
-and a view keeps what it was made of alive.
+These are tensors of PyTorch, arrays with DLPack, and objects with Python's buffer protocol. Nothing
+is copied, and a view keeps its source alive.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tilewright.errors import ArgumentTypeError
 from . import dlpack
 from .memory import Array, at, dtype_named
 
-#: What is taken beside numpy's own, for messages.
+#: Accepted kinds of arrays, for messages.
 OF_ANY = "a numpy array, a tensor of PyTorch on the CPU, or what has DLPack or a buffer"
 
 
 def is_masked(value: Any) -> bool:
-    """Whether ``value`` is a masked array; numpy's module of them is slow to import."""
+    """True if ``value`` is a masked array. numpy's module for them is slow to import."""
     return "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray)
 
 
 def as_array(value: Any, name: str) -> Any:
-    """``value`` as a numpy array on the same memory, or itself where it is none, or numpy's.
+    """Return ``value`` as a numpy array on the same memory, or ``value`` itself if it is no array.
 
-    Raises ArgumentTypeError, about the argument ``name``, for arrays that cannot be read: on
-    another device, sparse, of a type that numpy and ml_dtypes lack, or part of a computation that
-    is differentiated. What cannot be written is read-only.
+    An array that cannot be written is read-only. ArgumentTypeError, naming the argument ``name``,
+    if the array cannot be read: on another device, sparse, of a type that numpy and ml_dtypes lack,
+    or recorded for gradients.
     """
     if isinstance(value, np.ndarray | np.generic | int | float | list | tuple):
         return value
@@ -49,12 +49,12 @@ def as_array(value: Any, name: str) -> Any:
 
 
 def torch_if_loaded() -> ModuleType | None:
-    """PyTorch, if this process has imported it: only then can a value be a tensor."""
+    """Return PyTorch if this process has imported it: only then can a value be a tensor."""
     return sys.modules.get("torch")
 
 
 def what_to_do(value: Any, name: str) -> str | None:
-    """How to make an array of something that holds numbers and is none; None if it is unknown."""
+    """Return how to make an array of an object that holds numbers, None if that is unknown."""
     if is_masked(value):
         return f"{name}.filled(0): elements that are masked have no value"
     for method, meaning in (
@@ -69,7 +69,7 @@ def what_to_do(value: Any, name: str) -> str | None:
 
 
 def is_view_of_tensor(array: Array) -> bool:
-    """Whether ``as_array`` made it of a tensor: words of PyTorch help then, and not numpy's."""
+    """True if ``as_array`` made the array from a tensor: a hint should then speak of PyTorch."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -78,7 +78,7 @@ def is_view_of_tensor(array: Array) -> bool:
 
 
 def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
-    """A tensor of PyTorch; it must lie on the CPU, with a stride for each axis."""
+    """Return the view of a tensor of PyTorch on the CPU, with a stride for each axis."""
     _check_tensor(torch, tensor, name)
     dtype = dtype_named(str(tensor.dtype).removeprefix("torch."))
     if dtype is None:
@@ -100,7 +100,7 @@ def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
 
 
 def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
-    """Refuse tensors whose elements are not what lies in the CPU's memory."""
+    """Refuse tensors whose elements are not plainly in the CPU's memory."""
     if tensor.is_nested:
         raise ArgumentTypeError(
             f"{name} is a nested tensor, whose parts have shapes of their own",
@@ -144,7 +144,7 @@ def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
 
 
 def _check_traced(value: Any, name: str) -> None:
-    """Refuse what stands for an array while JAX traces a function."""
+    """Refuse the placeholder of an array while JAX traces a function."""
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
         raise ArgumentTypeError(

@@ -1,1 +1,1 @@
-"""How fast a kernel is, and the peak of the core it runs on."""
+"""Benchmarks: how fast a kernel is, and how fast one core can be at most."""

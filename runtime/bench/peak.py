@@ -1,7 +1,7 @@
-"""What one core can do at most, and how long it takes: the multiply-adds of a target, measured.
+"""Measure the peak of one core: the multiply-adds of a target without loads or stores.
 
-Chains of each of the target's own forms, generated from its data: many side by side for the
-throughput, a single one for the latency, through a factor (source) or the sum (destination).
+In goes a target with the types of A and B. Out come, for each multiply-add instruction, the
+throughput of many independent chains and the latency of a single chain.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from tilewright.runtime.store.damaged import kept
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import accumulator, is_integer, type_name
 
-#: Numbers of chains tried, as far as the registers hold them and two factors.
+#: Numbers of independent chains that are tried. Chains that the registers cannot hold beside two
+#: factors are left out.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
-#: Chains run through a factor or through the sum. Throughput is that of chains through the sum;
-#: a compiler that cannot be told to hold a register makes both longer, and the best of both counts.
+#: Operand that carries the chain: a factor (``source``) or the sum (``destination``). Throughput
+#: comes from chains through the sum. Some compilers cannot be told to keep a register; the other
+#: chain is then tried too, and the faster one counts.
 _THROUGH = ("source", "destination")
-#: Multiply-adds in a loop's body and in a call, about.
+#: Approximate number of multiply-adds in a loop's body, and in one call.
 _BODY, _CALL = 32, 1 << 14
 _ROUNDS, _CALLS = 12, 8
 _ADDS = 1 << 14
@@ -43,11 +45,23 @@ _ADDS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One multiply-add form: the best of its chains in ``gflops``, and its latencies.
+    """Throughput and latencies of one multiply-add instruction.
 
-    Latencies, in nanoseconds and in cycles of the measured clock, are those from a factor
-    (``source``; NaN where factors have registers of another type) and from the sum
-    (``destination``) to the result.
+    Attributes
+    ----------
+    mnemonic, vector : str
+        The instruction, and the vector register that it works on.
+    lanes : int
+        Elements of a vector.
+    gflops : float
+        Throughput of the best number of chains, in GFLOPS.
+    chains : int
+        The best number of independent chains.
+    source, destination : float
+        Latency in nanoseconds from a factor, or from the sum, to the result. ``source`` is NaN if
+        factors are held in registers of another type.
+    source_cycles, destination_cycles : float
+        The same latencies in cycles of the measured clock.
     """
 
     mnemonic: str
@@ -63,8 +77,18 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The peak of one core in ``gflops``: the best of ``forms``. ``clock`` in GHz is an estimate
-    from a chain of integer additions, a cycle each.
+    """Peak of one core.
+
+    Attributes
+    ----------
+    target, type : str
+        The target, and the types of A and B.
+    gflops : float
+        Throughput of the fastest form, in GFLOPS.
+    clock : float
+        Estimate of the clock in GHz, from a chain of integer additions of one cycle each.
+    forms : tuple of Form
+        Each multiply-add instruction that was measured.
     """
 
     target: str
@@ -75,9 +99,10 @@ class Peak:
 
 
 class Loop(NamedTuple):
-    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip.
+    """A generated C function that is timed: ``chains`` of ``op``, ``unroll`` steps of each per
+    trip.
 
-    ``x`` and ``y`` hold the factors; None where they are held as the sums are.
+    ``x`` and ``y`` are the vectors that hold the factors, None if the sums' vector holds them.
     """
 
     name: str
@@ -100,7 +125,7 @@ class Loop(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Multiply-adds that follow each other in one call."""
+        """Dependent multiply-adds in one call."""
         return self.trips * self.unroll
 
     @property
@@ -110,7 +135,9 @@ class Loop(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The function of dependent additions."""
+    """The generated C function of dependent integer additions, from which the clock is
+    estimated.
+    """
 
     name: str = "peak_clock"
     unroll: int = _BODY
@@ -122,8 +149,7 @@ class Clock(NamedTuple):
         return self.adds // self.unroll
 
 
-#: The types of A and B.
-#: The types of A and B, and that of their sums where it is another than these have.
+#: Types of A and B, then the type of the sums if it is not the default for A and B.
 Types = tuple[str, ...]
 
 _CLOCK = Clock()
@@ -132,14 +158,33 @@ _cached: dict[tuple[str, Types], Peak] = {}
 
 @spelled(ArgumentTypeError)
 def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
-    """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
+    """Measure the peak of one core with a target's multiply-adds; takes about 0.1 s.
 
-    ``type`` is that of A and B, or a pair of theirs: ``("u8", "s8")``, and behind them that of sums
-    of 64 bits: ``("s16", "s16", "s64")``. Measured is the best way
-    that the target has to sum their products, all else, as conversions, left out. ``cached``: take
-    what this process measured before, if it did. TargetError where the CPU lacks the target, or
-    the target the type, or kernels are called through Python.
+    The fastest instruction that the target has for these types is measured alone: conversions,
+    loads and stores are left out.
 
+    Parameters
+    ----------
+    target : str
+        Name of a target that this CPU runs natively.
+    type : str or tuple
+        Type of A and B. Or a pair, such as ``("u8", "s8")``. Or a triple whose last entry is the
+        type of the sums, such as ``("s16", "s16", "s64")``.
+    cached : bool
+        If True, take what this process measured before.
+
+    Returns
+    -------
+    Peak
+        Throughput in GFLOPS, the clock in GHz, and each instruction's figures.
+
+    Raises
+    ------
+    TargetError
+        The CPU lacks the target, the target lacks the type, or kernels are called through Python.
+
+    Examples
+    --------
     >>> found = tw.peak(type=("u8", "s8"))
     >>> found.gflops > 0, [form.mnemonic for form in found.forms]
     (True, [...])
@@ -166,7 +211,7 @@ def title_of(types: Types) -> str:
 
 
 def _sums(types: Types) -> str:
-    """What sums are held in."""
+    """Return the type that holds the sums."""
     return types[2] if len(types) > 2 else accumulator(*types)
 
 
@@ -201,7 +246,7 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
 
 
 def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, float]:
-    """The least seconds of a call of each function, over rounds in which all take turns."""
+    """Return the least seconds of a call of each function, over rounds in which all take turns."""
     timed = dispatch.timer("the peak")
     frames = {name: _frame(target, types, name) for name in names}
     least = dict.fromkeys(frames, float("inf"))
@@ -230,7 +275,8 @@ def _measurable(target: str) -> Target:
 class PeakCall(NamedTuple):
     """The fastest chains as a C function ``(const void *, const void *, void *)`` at ``address``.
 
-    ``operands`` are the addresses of three arrays for it, which ``keep`` holds alive.
+    ``flops`` are the operations of one call. ``operands`` are the addresses of three arrays, which
+    ``keep`` holds alive.
     """
 
     address: int
@@ -240,7 +286,10 @@ class PeakCall(NamedTuple):
 
 
 def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
-    """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
+    """Return the fastest chains as a function that a benchmark can time in turns with kernels.
+
+    TargetError for the same reasons as ``peak``.
+    """
     found, types = _measurable(target), types_of(type)
     loop = _best_loop(found, types)
     frame = _frame(found, types, loop.name)
@@ -250,9 +299,9 @@ def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
 
 
 class Meter:
-    """The peak of a native target, to be measured again beside each round of something.
+    """The peak of a native target, measured again in each round of a benchmark.
 
-    ``type`` is as in ``peak``.
+    ``type`` is the argument of ``peak``.
     """
 
     def __init__(self, target: Target, type: Any) -> None:
@@ -261,14 +310,14 @@ class Meter:
         self._frame = _frame(target, types, self.loop.name)
 
     def seconds(self) -> float:
-        """Seconds that one call of the loop takes now."""
+        """Time one call of the loop, in seconds."""
         timed = dispatch.timer("the peak")
         return timed(dispatch.address(self._frame.words), 1, _CALLS) / _CALLS
 
 
 @cache
 def _best_loop(target: Target, types: Types) -> Loop:
-    """The chains with the most flops a second; which these are does not change."""
+    """Return the chains with the most flops a second. The choice is made once per process."""
     loops = [loop for loop in _loops(target, types) if loop.chains > 1]
     seconds = _seconds(target, types, [loop.name for loop in loops])
     return max(loops, key=lambda loop: loop.flops / seconds[loop.name])
@@ -278,7 +327,7 @@ def _best_loop(target: Target, types: Types) -> Loop:
 
 
 def _loops(target: Target, types: Types) -> Iterator[Loop]:
-    """Every form that works on registers, once: one from memory is a benchmark of loads."""
+    """Yield a loop for each multiply-add on registers. Forms that read memory would time loads."""
     held = _sums(types)
     if not target.of(held):
         raise TargetError(f"{target.name} has no vectors of {held}")
@@ -306,7 +355,7 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
 
 
 def _block_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
-    """Chains in a matrix unit whose factors are vectors."""
+    """Yield the chains of a matrix unit whose factors are vectors."""
     assert target.matrix is not None
     asked = (op for op in target.matrix.products[held] if op in products)
     for number, op in enumerate(asked):
@@ -320,7 +369,7 @@ def _block_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[L
 
 
 def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
-    """Chains in a matrix unit; two of its registers hold the factors."""
+    """Yield the chains of a matrix unit; two of its registers hold the factors."""
     assert target.matrix is not None
     for op in (op for op in target.matrix.products[held] if op in products):
         vector = replace(target.of(held)[0], name=target.matrix.name, muladd=())
@@ -329,9 +378,10 @@ def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[
 
 
 def _chains(target: Target, vector: Vector, *, alike: bool) -> Iterator[tuple[int, str]]:
-    """Numbers of chains and what they run through; through a factor if it is held as sums are.
+    """Yield numbers of chains, each with the operand that carries the chain.
 
-    A vector of several registers leaves room for so many times fewer.
+    Chains go through a factor only if the factor's register has the type of the sums. If a vector
+    takes several registers, fewer chains fit.
     """
     for chains in dict.fromkeys((1, *(chains // vector.registers for chains in CHAINS))):
         for through in _THROUGH if alike else _THROUGH[1:]:
@@ -341,7 +391,7 @@ def _chains(target: Target, vector: Vector, *, alike: bool) -> Iterator[tuple[in
 
 
 def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
-    """What holds the factors of a form, if they are not of the accumulators' type."""
+    """Return the vectors that hold both factors, None for each if the sums' vector does."""
     if op.factors == ALIKE:
         return None, None
     return target.holding(op.x, op.cols * op.depth), target.holding(op.y, op.groups * op.depth)
@@ -364,7 +414,7 @@ def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
 
 
 def peak_source(target: Target, types: Types) -> str:
-    """The C text of every chain of ``target``'s multiply-adds for A and B of ``types``."""
+    """Return the C text of all chains of a target for A and B of ``types``."""
     from tilewright.emit.render import render
     from tilewright.generate import VERSION
 
@@ -406,13 +456,13 @@ def _elements(target: Target, held: str) -> int:
 
 
 def _unit(target: Target, types: Types) -> MatrixUnit | None:
-    """The matrix unit, if products of ``types`` are its own."""
+    """Return the matrix unit if it multiplies ``types``, else None."""
     matrices = any(loop.op.form == "matrix" for loop in _loops(target, types))
     return target.matrix if matrices else None
 
 
 class _Frame(NamedTuple):
-    """struct tw_frame of one call, and what it points to."""
+    """The C ``struct tw_frame`` of one call, and the arrays that it points to."""
 
     words: Array
     memory: tuple[Array, ...]

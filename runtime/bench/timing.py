@@ -1,4 +1,8 @@
-"""Timing kernels: a C loop calls through a function pointer, Python only reads the clock."""
+"""Time kernels in a C loop that calls through a function pointer; Python only reads the clock.
+
+In go compiled kernels. Out come seconds per call: of one kernel (``bench``), of two in turns
+(``compare``), or of many in rounds that the caller arranges (``Timed``).
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,34 @@ from tilewright.spec.gemm import Gemm, Spec
 
 from .peak import Meter
 
-#: Seconds of a round, short beside a scheduler's slice.
+#: Seconds of one round. A round is short, so that the scheduler rarely interrupts it.
 _QUANTUM = 400e-6
-#: The least and the greatest number of rounds.
+#: Least and greatest number of rounds.
 _ROUNDS = (5, 2000)
-#: Data is cold once this many times the last cache's size was written.
+#: Before a cold round, this many times the size of the last cache is written. The size in bytes is
+#: used if the system does not tell it.
 _COLD, _LAST_CACHE = 2, 32 << 20
-#: Copies of the arrays that a cold round goes through, and the bytes they may take.
+#: Most copies of the arrays in a cold round, and most bytes of all copies.
 _COPIES, _COPIED = 64, 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds per call: the median and the best of the rounds, and their ``spread``: the
-    interquartile range over the median. ``gflops`` at the median; ``of_peak`` the median fraction
-    of the target's peak, which is measured in each round (None for a transposition).
+    """How long one call of a kernel takes.
 
+    Attributes
+    ----------
+    median, best : float
+        Seconds of a call: median and least of the rounds.
+    spread : float
+        Interquartile range of the rounds divided by the median.
+    gflops : float
+        GFLOPS at the median.
+    of_peak : float or None
+        Median share of the target's peak, which each round measures. None for a transposition.
+
+    Examples
+    --------
     >>> timing = tw.compile(tw.Gemm(16, 16, 16)).bench(seconds=0.01)
     >>> timing.best <= timing.median, 2 * 16**3 / timing.median / 1e9 / timing.gflops
     (True, 1.0...)
@@ -55,9 +71,9 @@ def bench(
 ) -> Timing:
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes.
 
-    ``sizes`` are those of the call by their slots; one that is not given is 64. ``cold``: every
-    call takes another copy of the arrays, after the caches were filled with something else.
-    TargetError where kernels are called through Python.
+    ``sizes`` gives the sizes that the spec leaves open, by slot; a size that is not given is 64. If
+    ``cold``, every call takes another copy of the arrays, and the caches are filled with other data
+    first. TargetError if kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
@@ -84,7 +100,9 @@ def bench(
 
 
 class Timed:
-    """A kernel of a Gemm, to be timed round by round beside others on the same arrays."""
+    """A kernel of a Gemm that is timed round by round, in turns with other kernels on the same
+    arrays.
+    """
 
     def __init__(self, kernel: Sampled, samples: list[Sample]) -> None:
         self._frames = [kernel.frame(**one.named(kernel)) for one in samples]
@@ -94,13 +112,15 @@ class Timed:
         self._calls = 0
 
     def hot(self) -> float:
-        """Seconds of a call, over calls on the same arrays that together take a short while."""
+        """Return the seconds of a call on arrays in cache, over enough calls to fill a round."""
         if not self._calls:
             self._calls, _ = _calls(self._timer, self._place, 1, cold=False)
         return self._timer(self._place, 1, self._calls) / self._calls
 
     def cold(self) -> float:
-        """Seconds of a call, over one call on each copy of the arrays; no cache holds them."""
+        """Return the seconds of a call on arrays that no cache holds, over one call on each
+        copy.
+        """
         for frame in self._frames:
             frame.touch()
         count = len(self._frames)
@@ -109,8 +129,16 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Seconds of a call of two kernels, in medians, and how many times as fast the second is: the
-    median over rounds in which they took turns, and its quartiles.
+    """Two kernels timed in turns.
+
+    Attributes
+    ----------
+    first, second : float
+        Median seconds of a call.
+    ratio : float
+        How many times as fast the second kernel is: the median over the rounds.
+    quartiles : tuple of float
+        Lower and upper quartile of that ratio.
     """
 
     first: float
@@ -134,7 +162,9 @@ def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
 
 
 def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
-    """Arguments of the kernel's sizes, run-time ones of 64, in at least one copy."""
+    """Return arguments for a kernel, in one or more copies within both limits. Open sizes are
+    64.
+    """
     rng = np.random.default_rng(0)
     draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
     first = draw()
@@ -143,13 +173,13 @@ def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
 
 
 class Filler:
-    """Fills the caches with something else."""
+    """Fills the caches with other data, so that the next call finds its arrays in memory."""
 
     def __init__(self) -> None:
         self._other = np.zeros(_COLD * _last_cache() // 8)
 
     def fill(self) -> None:
-        """Write more than the last cache holds."""
+        """Write more bytes than the last cache holds."""
         self._other += 1
 
 
@@ -160,7 +190,7 @@ def _meter(kernel: Sampled) -> Meter | None:
 
 
 def flops(kernel: Sampled, held: Sample) -> int:
-    """Floating-point operations of one call on ``held``."""
+    """Return the floating-point operations of one call on ``held``."""
     return operations(kernel.spec, held)
 
 
@@ -186,8 +216,10 @@ def _copies(held: Sample) -> int:
 def rounds(
     frames: list[Frame], seconds: float, meter: Meter | None, *, cold: bool
 ) -> tuple[Array, Array]:
-    """Seconds per call in each of the rounds, which together take about ``seconds``, and the
-    seconds of ``meter``'s loop right after each.
+    """Time rounds of calls for about ``seconds``.
+
+    Returns the seconds per call of each round, and the seconds of ``meter``'s loop right after
+    each.
     """
     timed = dispatch.timer("bench")
     words: Array = np.concatenate([frame.words for frame in frames])
@@ -213,7 +245,7 @@ def rounds(
 def _calls(
     timed: Callable[[int, int, int], float], place: int, count: int, *, cold: bool
 ) -> tuple[int, float]:
-    """How many calls make a round, and the seconds they take."""
+    """Return how many calls make a round, and the seconds that they take."""
     calls = count
     while (spent := timed(place, count, calls)) < _QUANTUM / 4 and not cold:
         if spent < 0:

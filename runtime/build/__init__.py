@@ -1,1 +1,1 @@
-"""C to a shared library: compilers, their flags, headers compiled once, disassembly."""
+"""From C to a shared library: compilers, their flags, precompiled headers, disassembly."""

@@ -13,7 +13,9 @@ from .toolchain import compile_library, disassemble
 
 
 def assembly(name: str, target: Target, entry: Entry) -> str:
-    """The instructions of kernel ``name``; emulated by a header, those of the real target."""
+    """Return the instructions of kernel ``name``, of the real target even if a header emulates
+    it.
+    """
     parts = entry.manifest["compiler_parts"]
     if parts["means"] != "header":
         return disassemble(entry.library, Compiler(command=(), **parts), name)

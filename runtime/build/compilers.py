@@ -1,4 +1,4 @@
-"""Compilers and their tools: which there is for a target, asked what it is, and run."""
+"""Find the compilers and binary tools for a target, ask for their versions, and run them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,25 @@ from tilewright.runtime.machine.host import Means, machine, means, numbers_of, u
 
 Family = Literal["gcc", "clang", "zig"]
 
-#: What GNU's tools call an architecture, where that is not what ``platform.machine()`` says.
+#: GNU's names of architectures that differ from ``platform.machine()``.
 _GNU = {"ppc64le": "powerpc64le"}
-#: Version numbers at the end of a compiler's name, newest first, where several are installed.
+#: Version numbers in names of compilers such as "clang-19", newest first.
 _NUMBERS = range(30, 12, -1)
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """A compiler for one architecture.
 
-    ``command`` starts it; ``triple`` is what it compiles for; ``means`` how what it makes will
-    run: with ``header`` the target's intrinsics come from a header, in plain C.
+    Attributes
+    ----------
+    command : tuple of str
+        The words that start it.
+    family, version : str
+        "gcc", "clang" or "zig", and its version.
+    triple : str
+        The system that it compiles for.
+    means : str
+        How its results run. With "header", a header in plain C implements the intrinsics.
     """
 
     command: tuple[str, ...]
@@ -47,11 +55,26 @@ class Compiler:
 
 
 def find_compiler(target: Target, *, emulated: bool) -> Compiler:
-    """The compiler for ``target``; ``emulated``: for qemu or a header, where not native.
+    """Return the compiler for ``target``.
 
-    For this machine's architecture: CC, else gcc, clang, zig. For another: the command that
-    TILEWRIGHT_CC_AARCH64 (or _RISCV64, ...) names, else the cross gcc, clang, zig. It is the first
-    that is new enough. Raises ToolchainError.
+    Parameters
+    ----------
+    target : Target
+        The target.
+    emulated : bool
+        True to compile for qemu or a header, False for a native run.
+
+    Returns
+    -------
+    Compiler
+        The first compiler that is new enough. For this machine's architecture: the value of ``CC``,
+        else gcc, clang, zig. For another: the value of ``TILEWRIGHT_CC_AARCH64`` (or ``_RISCV64``
+        ...), else the cross gcc, clang, zig.
+
+    Raises
+    ------
+    ToolchainError
+        There is no such compiler.
     """
     how = means(target, emulated=True) if emulated else "native"
     wanted = machine() if how == "header" or not target.machine else target.machine
@@ -99,7 +122,7 @@ def _variable(wanted: str) -> str:
 
 
 def gnu_name(architecture: str) -> str:
-    """The architecture in the words of GNU's tools: ``powerpc64le`` for ``ppc64le``."""
+    """Return GNU's name of an architecture: ``powerpc64le`` for ``ppc64le``."""
     return _GNU.get(architecture, architecture)
 
 
@@ -108,7 +131,7 @@ def _package(wanted: str) -> str:
 
 
 def _named(named: str, wanted: str) -> Compiler:
-    """The compiler of the command that the environment names."""
+    """Return the compiler of the command that the environment names."""
     command = (named,) if shutil.which(named) else _words(named, wanted)
     path = shutil.which(command[0]) if command else None
     if path is None:
@@ -121,7 +144,7 @@ def _named(named: str, wanted: str) -> Compiler:
 
 
 def _installed(wanted: str) -> Iterator[Compiler]:
-    """Every compiler here for an architecture, those preferred first."""
+    """Yield the installed compilers for an architecture, preferred ones first."""
     native = wanted == machine()
     target = f"{gnu_name(wanted)}-linux-gnu"
     gcc, options = ("gcc", ()) if native else (f"{target}-gcc", (f"--target={target}",))
@@ -134,7 +157,7 @@ def _installed(wanted: str) -> Iterator[Compiler]:
 
 
 def _words(named: str, wanted: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would part them."""
+    """Return the words of a command, split as a shell splits them."""
     try:
         return tuple(shlex.split(named))
     except ValueError as error:
@@ -156,7 +179,7 @@ def _probe(command: tuple[str, ...], path: str, wanted: str) -> Compiler:
 
 @lru_cache(maxsize=32)
 def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Compiler:
-    """What the compiler says of itself, asked once as long as its file stays the same."""
+    """Return the compiler with its version, asked once while its file stays the same."""
     if _is_zig(command):
         version = run_tool([*command[:-1], "version"], None).stdout.strip()
         return Compiler(command, "zig", version, _zig_triple(wanted))
@@ -175,7 +198,7 @@ def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Comp
 
 
 def architecture_of(triple: str) -> str:
-    """The architecture of a triple, as ``platform.machine()`` says it."""
+    """Return the architecture of a triple, as ``platform.machine()`` spells it."""
     first = triple.partition("-")[0]
     names = {"amd64": "x86_64", "arm64": "aarch64", **{gnu: name for name, gnu in _GNU.items()}}
     return names.get(first, first)
@@ -189,12 +212,14 @@ def _zig_triple(wanted: str) -> str:
 
 
 def binutil(name: str, compiler: Compiler, problem: str) -> str:
-    """The tool for what ``compiler`` makes: binutils', or LLVM's; ToolchainError with neither."""
+    """Return the binutils or LLVM tool for the files of ``compiler``; ToolchainError if there is
+    none.
+    """
     return binutils(name, compiler, problem)[0]
 
 
 def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
-    """Every such tool here, those preferred first; ToolchainError if there is none."""
+    """Return all such tools, preferred ones first; ToolchainError if there is none."""
     wanted = architecture_of(compiler.triple)
     names = [f"{gnu_name(wanted)}-linux-gnu-{name}", f"llvm-{name}"]
     names += [f"llvm-{name}-{number}" for number in _NUMBERS]
@@ -212,13 +237,13 @@ _LINES = 20
 
 
 class TooSlowError(ToolchainError):
-    """A tool did not end within the seconds that it has."""
+    """A tool took longer than its time limit."""
 
 
 def run_tool(command: list[str], directory: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run a tool, in English and with its temporary files in ``directory``.
+    """Run a tool in English, with its temporary files in ``directory``.
 
-    Raises TooSlowError where it takes longer than ``TILEWRIGHT_COMPILE_SECONDS``.
+    TooSlowError if it takes longer than ``TILEWRIGHT_COMPILE_SECONDS``.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     if directory is not None:
@@ -260,7 +285,9 @@ def _telling(text: str) -> str:
 
 
 def _ended(process: subprocess.Popen[str], command: list[str]) -> tuple[str, str]:
-    """What a process printed until it ended; no longer wanted, it ends with all it started."""
+    """Return what a process printed until it ended. If it must be stopped, its children stop
+    too.
+    """
     limit = settings().compile_seconds
     with process:
         try:

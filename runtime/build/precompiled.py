@@ -1,13 +1,13 @@
-"""The headers that generated C begins with, compiled once: most of a small kernel's compile time.
+"""Precompiled headers: most of the compile time of a small kernel is the intrinsics' header.
 
-A kernel's C includes the intrinsics' header itself and needs nothing else. What is kept here is
-the state of the compiler after the first lines of such a file, its *preamble*, for one compiler
-and its options; the compiler takes it in place of those lines, and makes the same code of the rest.
+The C of a kernel includes that header itself and needs nothing else. This module keeps the
+compiler's state after the first lines of such a file, the *preamble*, for one compiler and its
+options. The compiler takes the state in place of those lines, and makes the same code of the rest.
 
-Layout: ``headers/<key>/`` in the cache directory holds the preamble, what the compiler made of it,
-and a ``manifest.json``, which is written last; ``<key>.seen`` says that the preamble was compiled
-before, ``<key>.lock`` is held while the rest is made. Making one takes as long as two compiles do:
-it is made when a preamble is compiled for the second time. All of it may go at any time.
+Layout: ``headers/<key>/`` in the cache directory holds the preamble, the precompiled file, and a
+``manifest.json``, which is written last. ``<key>.seen`` says that the preamble was compiled before.
+``<key>.lock`` is held while files are made. Making them takes as long as two compiles, so they are
+made when a preamble is compiled for the second time. All files may be removed at any time.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tilewright.runtime.store.folders import (
     remove,
 )
 
-#: Makes of ``folder / PREAMBLE`` the files ``OUTPUT`` and ``READS``.
+#: Makes the files ``OUTPUT`` and ``READS`` from ``folder / PREAMBLE``.
 Maker = Callable[[Path], None]
 
 FORMAT = 1
 HEADERS = "headers"
 PREAMBLE, OUTPUT, READS = "preamble.h", "preamble.h.gch", "reads.d"
 MANIFEST = "manifest.json"
-#: How many are kept; gcc's have 24 MB.
+#: Most precompiled headers that are kept; one of gcc takes 24 MB.
 KEPT = 16
-#: How often one that the compiler refuses is made anew.
+#: How often a precompiled header that the compiler refuses is made again.
 TRIES = 2
 
 _INCLUDE = re.compile(r"#\s*include\b")
@@ -49,7 +49,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def preamble(text: str) -> str:
-    """The directives with which C text begins, up to its last include before anything else."""
+    """Return the directives at the start of C text, up to the last include before other code."""
     lines: list[str] = []
     whole = depth = 0
     included = False
@@ -67,10 +67,11 @@ def preamble(text: str) -> str:
 
 
 def find(text: str, made_by: Sequence[str], make: Maker) -> Path | None:
-    """The folder with what ``make`` made of the preamble ``text``; None if there is none yet.
+    """Return the folder with the precompiled preamble ``text``, None if there is none yet.
 
-    ``made_by`` names the compiler and its options. The second call for the same makes it. None,
-    too, where the cache directory takes no files, or others could have changed what lies there.
+    ``made_by`` names the compiler and its options. The second call with the same arguments makes
+    the folder. The result is also None if the cache directory takes no files, or if others could
+    have changed them.
     """
     folder = _folder(text, made_by)
     try:
@@ -82,7 +83,9 @@ def find(text: str, made_by: Sequence[str], make: Maker) -> Path | None:
 
 
 def set_aside(folder: Path) -> None:
-    """Forget a folder of ``find`` that the compiler refuses; it is made ``TRIES`` times at most."""
+    """Remove a folder of ``find`` that the compiler refuses. It is made again at most ``TRIES``
+    times.
+    """
     try:
         remove(folder)
         with open(_seen(folder), "a", encoding="utf-8") as seen:
@@ -102,12 +105,12 @@ def _seen(folder: Path) -> Path:
 
 # --- using -------------------------------------------------------------------------------------
 
-#: What this process has read whole, by path, inode, size and times.
+#: Digests of files that this process has read, by path, inode, size and times.
 _read: dict[tuple[Any, ...], str] = {}
 
 
 def _usable(folder: Path) -> bool:
-    """True if what lies in ``folder`` is whole, ours alone, and made of the headers of today."""
+    """True if ``folder`` is complete, ours alone, and made from the headers as they are now."""
     try:
         with open(folder / MANIFEST, "rb", buffering=0) as file:
             check_owner(file.fileno(), MANIFEST)
@@ -165,7 +168,7 @@ def _made(folder: Path, text: str, make: Maker) -> Path | None:
 
 
 def _fill(folder: Path, text: str, make: Maker) -> Path:
-    """Make it where it stays: compilers write down where a header lay."""
+    """Make the files in their final folder, since compilers record the path of a header."""
     remove(folder)
     folder.mkdir(mode=0o700)
     try:
@@ -186,7 +189,7 @@ def _fill(folder: Path, text: str, make: Maker) -> Path:
 
 
 def _prerequisites(rule: Path) -> Iterator[str]:
-    """The headers that a make rule names by absolute paths: all but the preamble."""
+    """Yield the headers that a make rule names by absolute paths: all but the preamble."""
     _, _, names = rule.read_text(encoding="utf-8").replace("\\\n", " ").partition(": ")
     return (name for name in shlex.split(names) if os.path.isabs(name))
 
@@ -199,7 +202,7 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _prune(newest: Path) -> None:
-    """Remove those that were used longest ago, beyond ``KEPT``."""
+    """Remove the least recently used folders beyond ``KEPT``."""
     used = {}
     for manifest in newest.parent.glob(f"*/{MANIFEST}"):
         try:

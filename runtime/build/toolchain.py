@@ -1,4 +1,4 @@
-"""C in, machine code out: compilers run with a target's flags, and what they made disassembled."""
+"""Compile C with a target's flags into libraries and programs, and disassemble the result."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ from .compilers import (
 #: flushes denormals of the whole process unless the second one is there too.
 _EXACT = ("-fno-fast-math",)
 _GCC_EXACT = ("-fno-unsafe-math-optimizations",)
-#: A fused operation is a node of the program: the compiler must not contract on its own. Nor may
-#: it vectorise: gcc 12 turns K loops over four pairs of scalars into loads beyond the operands.
-#: Nor may it take memory of one type for no memory of another: elements are stored in groups, and
-#: clang 19 drops such stores of SVE's where single elements are loaded afterwards.
-#: A K loop that straddles a cache line took twice as long on Zen 5.
+#: Flags for all compilers. A fused operation is a node of the program, so the compiler must not
+#: contract on its own. It must not vectorise: gcc 12 turns K loops over four pairs of scalars into
+#: loads beyond the operands. It must not assume strict aliasing: elements are stored in groups, and
+#: clang 19 drops such SVE stores if single elements are loaded afterwards. Loops are aligned, since
+#: a K loop that straddles a cache line took twice as long on Zen 5.
 _FLAGS = (
     "-O2", "-std=c11", "-fPIC", *_EXACT, "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
     "-Werror", "-falign-loops=64", "-fno-unroll-loops",
 )  # fmt: skip
-#: The order of loads in the source is chosen; gcc would lift them all to the top, and spill.
+#: gcc would move all loads to the top of a loop and spill registers; the order in the source is
+#: chosen.
 _GCC_FLAGS = (*_GCC_EXACT, "-fno-schedule-insns")
-#: Optimising the loop of every intrinsic takes several times as long, and gains little.
+#: Optimising the loop of each intrinsic takes several times as long and gains little.
 _HEADER_FLAGS = ("-O0",)
 
 
@@ -53,7 +54,9 @@ _HEADER_FLAGS = ("-O0",)
 
 
 def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
-    """All options with which ``compiler`` compiles for ``target``; they stand in manifests."""
+    """Return all options with which ``compiler`` compiles for ``target``, as manifests list
+    them.
+    """
     if compiler.means == "header":
         own = (*_any_cpu(compiler), *_HEADER_FLAGS, f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
     else:
@@ -61,15 +64,15 @@ def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     return (*_common_flags(compiler), *own)
 
 
-#: What a project of one's own decides: warnings, and whether code may lie anywhere.
+#: Flags that the user's own project decides: warnings, and position-independent code.
 _PROJECTS_OWN = ("-fPIC", "-Wall", "-Wextra", "-Werror")
 
 
 def source_flags(target: Target, family: Family) -> tuple[str, ...]:
-    """What C for ``target`` is compiled with by anyone, on any machine: needed, and as measured."""
+    """Return the flags that anyone needs to compile C for ``target`` as it was measured."""
     flags = compiler_flags(target, Compiler(("",), family, "", ""))
     kept = [flag for flag in flags if flag not in _PROJECTS_OWN]
-    if family == "zig":  # who compiles says for which system
+    if family == "zig":  # the user names the system
         at = kept.index("-target")
         del kept[at : at + 2]
     return tuple(kept)
@@ -81,7 +84,7 @@ def exact_flags(family: Family) -> tuple[str, ...]:
 
 
 def flags_notes(target: Target) -> tuple[str, ...]:
-    """The lines in which a C file says what it is compiled with, by each family of compilers."""
+    """Return the lines of a C file's head that tell the flags for each family of compilers."""
     able = _families(target)
     flags = {family: " ".join(source_flags(target, family)) for family in able}
     notes = tuple(f"Flags:     {family} {text}" for family, text in flags.items())
@@ -90,25 +93,25 @@ def flags_notes(target: Target) -> tuple[str, ...]:
 
 
 def _families(target: Target) -> tuple[Family, ...]:
-    """The families of compilers that make the target's code."""
+    """Return the families of compilers that can compile for the target."""
     return tuple(one for one in get_args(Family) if target.compilers.get(one) != NEVER)
 
 
 def versioned(target: Target, family: Family) -> str:
-    """A family of compilers and the least version that makes the target's code."""
+    """Return a family of compilers with the least version that can compile for the target."""
     least = target.compilers.get(family)
     return family if least is None else f"{family} {least} or later"
 
 
 def own_file_notes(target: Target) -> tuple[str, ...]:
-    """What the first comment of a C file says that a program compiles and calls by itself."""
+    """Return the notes at the head of a C file that a user's program compiles and calls itself."""
     return (*flags_notes(target), "Called by: a program of yours, as it is declared here.")
 
 
 def program_commands(target: Target, source: str, program: str) -> dict[Family, tuple[str, ...]]:
-    """How gcc and clang make a static program of one C file, on any machine that has them.
+    """Return the commands by which gcc and clang make a static program of one C file.
 
-    Of a target that asks for a version of neither, gcc's alone: any machine's will do.
+    If the target needs no minimum version, only gcc's command is returned: any version works.
     """
     own, gnu = target.machine in ("", machine()), f"{gnu_name(target.machine)}-linux-gnu"
     commands: dict[Family, tuple[str, ...]] = {
@@ -141,7 +144,9 @@ def _any_cpu(compiler: Compiler) -> tuple[str, ...]:
 
 
 def _link_command(compiler: Compiler, extra_flags: Sequence[str]) -> tuple[str, ...]:
-    """Without the target's own options, lest zig build a libc for each CPU (30 s)."""
+    """Return the link command without the target's options: zig would build a libc for each CPU (30
+    s).
+    """
     return (*compiler.command, *_common_flags(compiler), *_any_cpu(compiler), *extra_flags)
 
 
@@ -157,16 +162,16 @@ def compile_library(
     stem: str,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Compile C text into ``directory/stem.so`` and leave the text beside it as ``stem.c``.
+    """Compile C text into ``directory/stem.so`` and keep the text as ``stem.c``.
 
-    Several texts are compiled side by side, as ``stem_0.c`` and so on. Raises ToolchainError
-    with what the compiler said.
+    Several texts are compiled at the same time, as ``stem_0.c`` and so on. ToolchainError holds the
+    compiler's own message.
     """
     flags = (*compiler_flags(target, compiler), *extra_flags)
     texts = [source] if isinstance(source, str) else list(source)
     objects = _objects(texts, target, compiler, flags, directory, stem)
     library = directory / f"{stem}.so"
-    # The library leaves libc to the process it is loaded into: zig need not build one.
+    # The library takes libc from the process that loads it, so that zig need not build one.
     libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm", "-pthread")
     stay = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()  # its threads may sleep in it
     _link((*_link_command(compiler, extra_flags), "-shared"), objects, (*libraries, *stay), library)
@@ -181,7 +186,7 @@ def compile_program(
     stem: str,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Compile C texts into the program ``directory/stem``; static where qemu or zig wants it."""
+    """Compile C texts into the program ``directory/stem``; static if qemu or zig needs that."""
     static = compiler.means == "qemu" or compiler.family == "zig"
     if compiler.family == "zig":
         compiler = replace(compiler, triple=compiler.triple.replace("-gnu", "-musl"))
@@ -228,7 +233,7 @@ def _compile(
     shortcut: Path | None,
     directory: Path,
 ) -> None:
-    """Compile one C file, with the precompiled header ``shortcut`` if that can be used."""
+    """Compile one C file, with the precompiled header ``shortcut`` if it works."""
     rest = ["-c", source, "-o", output]
     if shortcut is not None:
         command = [*compiler.command, *flags, *_precompiled(compiler, shortcut), *rest]
@@ -251,9 +256,9 @@ class Unit(NamedTuple):
 def compile_units(
     units: Sequence[Unit], compiler: Compiler, directory: Path, jobs: int | None = None
 ) -> list[float]:
-    """Compile C files side by side, ``jobs`` at a time; the seconds that each took.
+    """Compile C files, ``jobs`` at a time, and return the seconds that each took.
 
-    ``directory`` is where compilers put what they need meanwhile. Raises ToolchainError.
+    Compilers put temporary files into ``directory``. Raises ToolchainError.
     """
 
     def compile_one(unit: Unit) -> float:
@@ -272,15 +277,15 @@ def compile_units(
 def link(
     objects: Sequence[Path], compiler: Compiler, options: Sequence[str], output: Path
 ) -> None:
-    """Link object files into a program or, with the option for it, a shared library."""
+    """Link object files into a program or, with an option for it, into a shared library."""
     files = [str(path) for path in objects]
     command = [*_link_command(compiler, ()), *files, *options, "-lm", "-pthread", "-o"]
     run_tool([*command, str(output)], output.parent)
 
 
 def archive(objects: Sequence[Path], compiler: Compiler, output: Path) -> None:
-    """Make a static library of object files; ToolchainError if there is nothing that does."""
-    output.unlink(missing_ok=True)  # it would keep what it held
+    """Make a static library of object files; ToolchainError if there is no archiver."""
+    output.unlink(missing_ok=True)  # an existing archive would keep its members
     run_tool([*_archiver(compiler), "rcs", str(output), *map(str, objects)], output.parent)
 
 
@@ -291,9 +296,10 @@ def _archiver(compiler: Compiler) -> tuple[str, ...]:
 
 
 def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, ...]) -> Path | None:
-    """Where the precompiled header lies that ``text`` begins with; None if it has none yet.
+    """Return the folder of the precompiled header that ``text`` begins with, None if there is none
+    yet.
 
-    Only the headers of compilers' intrinsics are worth it: they have 60,000 lines.
+    Only headers of intrinsics are worth it: they have 60,000 lines.
     """
     if compiler.means == "header" or not target.headers:
         return None
@@ -339,9 +345,10 @@ def _link(
 
 
 def disassemble(library: Path, compiler: Compiler, function: str | None = None) -> str:
-    """The instructions of ``function``, or of all, as objdump prints them; x86 in Intel syntax.
+    """Return the instructions of ``function``, or of all, as objdump prints them; x86 in Intel
+    syntax.
 
-    Of the disassemblers here it is the first that knows all of these instructions.
+    The first disassembler that knows all of the instructions is used.
     """
     tools = binutils("objdump", compiler, "there is no disassembler")
     texts = [_disassembled(tools[0], library, compiler, function)]
@@ -352,7 +359,7 @@ def disassemble(library: Path, compiler: Compiler, function: str | None = None) 
     return texts[-1] if _UNKNOWN.search(texts[-1]) is None else texts[0]
 
 
-#: How disassemblers write what they do not know.
+#: Pattern of instructions that a disassembler does not know.
 _UNKNOWN = re.compile(r"\t(\.4byte|\.inst|\.word|<unknown>|\(bad\))")
 
 

@@ -1,1 +1,3 @@
-"""This machine's core, measured: loops, caches, and kernels to which the cost model is fitted."""
+"""Calibration: measure this machine's core with loops, caches and kernels, and fit the cost
+model.
+"""

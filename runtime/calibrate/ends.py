@@ -1,13 +1,14 @@
-"""What a tile costs beside its multiply-adds: fitted to kernels that were timed.
+"""Fit the cost of a tile beside its multiply-adds to kernels that were timed.
 
-Each kernel is a product, cut into register tiles of one size; each product is cut in many ways.
-The numbers of a core that no loop shows are those with
-which the cost model's own estimates come nearest to the times: ``overlap`` and ``strain`` of the
-K loop, and how many loads are left beside multiply-adds; ``idle``, ``hidden`` and ``late`` of a
-tile's end. All combinations of a few values are tried; of those that come equally near, the one
-nearest to what was there before. Then, with kernels whose vectors of B begin anywhere in a line,
-``crossing`` and ``contention``: loads that reach into a second line may take longer beside
-multiply-adds than alone, and make these wait where both take about as long.
+Each kernel is a product that is cut into register tiles of one size. Each product is cut in many
+ways. Some numbers of a core cannot be seen in a loop: ``overlap`` and ``strain`` of the K loop, the
+loads that remain possible beside multiply-adds, and ``idle``, ``hidden`` and ``late`` of a tile's
+end. All combinations of a few values are tried. The combination whose estimates come nearest to the
+measured times is taken; among equals, the one nearest to the old numbers.
+
+After that, ``crossing`` and ``contention`` are fitted to kernels whose vectors of B begin anywhere
+in a cache line. A load that crosses into a second line may take longer beside multiply-adds than
+alone. It may also delay multiply-adds when both take about the same time.
 """
 
 from __future__ import annotations
@@ -36,30 +37,31 @@ from tilewright.symbolic import value
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
 
-#: Sizes of C and K of the kernels, rows and vectors, and the tiles that each of them is cut into.
+#: Kernels: rows of C, columns of C in vectors, and steps of K.
 SIZES = (
     (24, 4, 64), (24, 3, 24), (48, 2, 32), (24, 4, 3), (12, 4, 8), (12, 2, 4), (16, 1, 16),
     (6, 1, 64), (1, 4, 64),
 )  # fmt: skip
-#: The same for vectors of half the width: what is left over is often theirs.
+#: The same for vectors of half the width, which tails often use.
 HALVES = ((24, 1, 64), (24, 1, 8))
 TILES = (
     (1, 4), (2, 2), (4, 1), (8, 1), (3, 2), (4, 2), (6, 2), (12, 2), (2, 4), (4, 4), (6, 4),
     (4, 3), (8, 3), (24, 1), (12, 1), (6, 1), (16, 1), (2, 1),
 )  # fmt: skip
-#: Sizes and tiles of kernels in which vectors of B reach into a second line.
+#: Kernels in which vectors of B cross into a second cache line, and their tiles.
 SKEWED_SIZES = ((24, 6, 32), (24, 4, 32))
 SKEWED_TILES = ((4, 6), (6, 4), (3, 4), (2, 4), (8, 3), (3, 3), (12, 2), (4, 2))
-#: Elements by which a row of their B is longer than its vectors.
+#: Elements by which a row of B is longer than its vectors.
 SKEW = 1
-#: Where arrays begin in a page, so that stores to one do not look like those to another.
+#: Bytes from the start of a page to each array's start. The distance keeps stores to one array
+#: apart from loads of another.
 _SKIP = 17 * 64
-#: The values that are tried: of the loads alone so many are left beside multiply-adds.
+#: Values that are tried for the share of loads that remain possible beside multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 K_LOOP: Mapping[str, Sequence[float]] = {
-    # Never 0, with which tiles of many loads would be as good as those of few, and tiles whose
-    # chains just hide the latency as good as those that leave room: of 4x32 on Zen 5 some kernels
-    # take 8 % longer, and others not.
+    # Never 0. With 0, a tile with many loads would rank like a tile with few. A tile whose chains
+    # just hide the latency would rank like one with room to spare. On Zen 5, for example, some 4x32
+    # kernels take 8 % longer and others do not.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
@@ -68,40 +70,40 @@ ENDS: Mapping[str, Sequence[float]] = {
     "hidden": (0, 4, 8, 12, 16, 24),
     "late": (0.5, 1.0, 1.5, 2.0, 3.0),
 }
-#: What the loads of a crossing, measured alone, are multiplied by.
+#: Factors that are tried for the number of loads that a crossing load counts as.
 CROSSING = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 CONTENTION = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 Array = np.ndarray[Any, Any]
-#: Digits of an error that count.
+#: Decimal digits of an error that are compared.
 _DIGITS = 3
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel to be timed, and what the cost model knows of it: its tiles and their numbers."""
+    """A kernel to be timed, with its tiles and how often each tile is called."""
 
     kernel: Kernel
     tiles: tuple[tuple[TileShape, TileRequest, int], ...]
 
     @property
     def skewed(self) -> bool:
-        """Whether its vectors reach into a second line."""
+        """True if vectors of B cross into a second cache line."""
         return any(shape.stride % shape.vector.nbytes for shape, _, _ in self.tiles)
 
     def estimate(self, core: Core) -> float:
-        """The cost model's cycles with the numbers of ``core``."""
+        """Return the cost model's cycles with the numbers of ``core``."""
         return sum(count * tile_cycles(shape, core, asked) for shape, asked, count in self.tiles)
 
 
 def samples(target: Target) -> list[Sample]:
-    """The kernels, compiled into one library."""
+    """Return the kernels, compiled into one library."""
     asked = list(_requests(target.of("f32")[0].lanes, target.registers))
     kernels = compile_many([(spec, schedule, target.name) for spec, schedule in asked])
     return [_sample(kernel) for kernel in kernels]
 
 
 def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
-    """Each size in every tile that fits, of those that it is a multiple of."""
+    """Yield each size with each tile that fits the registers and divides the size."""
     asked = (
         (SIZES, TILES, lanes, 0),
         (HALVES, TILES, lanes // 2, 0),
@@ -127,7 +129,7 @@ def _sample(kernel: Kernel) -> Sample:
 
 
 class Call:
-    """A kernel's call on arrays of its sizes, as the timer takes it."""
+    """A kernel's call on arrays of its sizes, in the form that the timer takes."""
 
     def __init__(self, kernel: Kernel) -> None:
         spec = kernel.spec
@@ -139,13 +141,13 @@ class Call:
         self._frame = kernel.frame(*arrays)
 
     def seconds(self, calls: int) -> float:
-        """Seconds of one of so many calls."""
+        """Return the seconds of a call, averaged over ``calls``."""
         words = dispatch.address(self._frame.words)
         return dispatch.timer("a calibration")(words, 1, calls) / calls
 
 
 def _ones(shape: tuple[Any, Any], skip: int) -> Any:
-    """Ones, ``skip`` bytes behind the begin of a page."""
+    """Return an array of ones that begins ``skip`` bytes after the start of a page."""
     page, count = 4096, int(shape[0] * shape[1])
     memory = np.full(count + (page + skip) // 4, 1.0, np.float32)
     begin = (-memory.ctypes.data % page + skip) // 4
@@ -153,7 +155,10 @@ def _ones(shape: tuple[Any, Any], skip: int) -> Any:
 
 
 def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) -> Core:
-    """``core`` with the numbers that come nearest to ``cycles``, of which a call takes ``call``."""
+    """Return ``core`` with the numbers whose estimates come nearest to ``cycles``.
+
+    ``call`` is the part of ``cycles`` that an empty call takes.
+    """
     measured = [max(1.0, each - call) for each in cycles]
     pairs = list(zip(found, measured, strict=True))
     whole = [(sample, taken) for sample, taken in pairs if not sample.skewed]
@@ -166,9 +171,9 @@ def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) ->
 
 
 def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
-    """``core`` with the numbers of K loops and of tiles' ends that come nearest.
+    """Return ``core`` with the best numbers of K loops and of tiles' ends.
 
-    What a tile's end costs is added to its K loop, so all pairs of both are compared by sums.
+    An end's cost is added to the cost of the K loop. So all pairs of both are compared by sums.
     """
     bare = replace(core, idle=0, hidden=0, late=0)
     loops = [
@@ -194,26 +199,26 @@ def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
 
 
 def _combined(values: Mapping[str, Sequence[float]]) -> Iterator[dict[str, Any]]:
-    """All combinations of ``values``."""
+    """Yield all combinations of ``values``."""
     return (dict(zip(values, each, strict=True)) for each in product(*values.values()))
 
 
 def _with_loads(core: Core, share: float) -> Core:
-    """``core`` with a share of its loads, of narrower vectors too."""
+    """Return ``core`` with a share of its loads per cycle, for narrower vectors too."""
     widths = (replace(width, loads=width.loads * share) for width in core.widths)
     return replace(core, loads=core.loads * share, widths=tuple(widths))
 
 
 def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> float:
-    """How far the numbers called as ``values`` moved, as shares of what is tried."""
+    """Return how far the numbers named in ``values`` moved, relative to the largest value tried."""
     each = (abs(getattr(core, n) - getattr(before, n)) / max(values[n]) for n in values)
     return float(sum(each))
 
 
 def error(core: Core, found: list[Sample], measured: list[float]) -> float:
-    """How far estimates stray from what was measured: the mean of the logarithms' distances.
+    """Return the mean distance between the logarithms of estimates and of measured cycles.
 
-    Rounded, since a thousandth is no reason to prefer some numbers.
+    It is rounded, since differences of a thousandth are noise.
     """
     strays = (
         abs(log(sample.estimate(core) / cycles))

@@ -1,6 +1,7 @@
-"""The loops that measure a core: multiply-adds, and what else a kernel does, each by itself.
+"""Loops that measure a core: multiply-adds, and each other operation of a kernel by itself.
 
-They are written in C by a template, in the words of the target, and compiled into one library.
+A template writes the loops in C with the target's own instructions. They are compiled into one
+library.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.damaged import kept
 
-#: Chains of multiply-adds side by side: they hide the latency of any, and fit 16 registers.
+#: Independent chains of multiply-adds: enough to hide any latency, and few enough for 16 registers.
 CHAINS = 12
-#: Operations in a loop's body and in a call, about.
+#: Approximate number of operations in a loop's body, and in one call.
 _BODY, _CALL = 48, 4096
-#: Multiply-adds beside a conversion, where it is measured whether it takes one's place.
+#: Multiply-adds for each conversion in the loop that shows whether a conversion takes the place of
+#: a multiply-add.
 MULADDS_BESIDE = 3
-#: Bytes that loops read and write, all in the first cache; and what unaligned pointers are off by.
+#: Bytes that loops read and write, all in L1; and the offset in bytes of unaligned pointers.
 _BYTES, OFFSET = 8192, 4
-#: What stands in a body: the kind of an operation, and which chain, register or place it takes.
+#: One operation of a loop's body: its kind, and the chain, register or address that it uses.
 Step = tuple[str, int]
-#: A few multiply-adds, loads and additions of integers, which together keep the front end busy.
+#: Multiply-adds, loads and integer additions of each mix that keeps the front end busy.
 _MIXES = ((1, 1, 2), (2, 2, 4), (2, 2, 6), (1, 2, 3), (1, 1, 4))
 
 
 class Clock(NamedTuple):
-    """The function of dependent additions, a cycle each."""
+    """The C function of dependent additions, one cycle each."""
 
     name: str = "calibrate_clock"
     unroll: int = 32
@@ -45,12 +47,12 @@ class Clock(NamedTuple):
 
     @property
     def adds(self) -> int:
-        """Additions of a call."""
+        """Additions in one call."""
         return self.unroll * self.trips
 
 
 class Stream(NamedTuple):
-    """The function that reads memory, in whole vectors, so many of them a trip."""
+    """The C function that reads memory in whole vectors, ``unroll`` of them per trip."""
 
     name: str = "calibrate_stream"
     unroll: int = 8
@@ -58,10 +60,11 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A function that is measured: ``trips`` of ``body``, in which ``counted`` operations matter.
+    """A C function that is timed: ``trips`` of ``body``, of which ``counted`` operations count.
 
     ``kind`` is what is measured: a kind of operation, ``latency``, ``unaligned`` or ``issue``.
-    ``x`` and ``y`` hold the factors of ``op``, None where they are held as the sums are.
+    ``x`` and ``y`` are the vectors that hold the factors of ``op``, None if the sums' vector holds
+    them.
     """
 
     name: str
@@ -84,7 +87,7 @@ class Loop:
 
     @property
     def count(self) -> int:
-        """Operations of a call that are counted."""
+        """Operations of one call that count."""
         return self.trips * self.counted
 
 
@@ -94,7 +97,9 @@ NOTHING, SCRATCH = "calibrate_nothing", "calibrate_scratch_bytes"
 
 @cache
 def loops_of(target: Target) -> tuple[Loop, ...]:
-    """Every loop for the vectors of ``target``; the first is the reference, f32 multiply-adds."""
+    """Return all loops for the vectors of ``target``. The first is the reference: f32
+    multiply-adds.
+    """
     found: list[Loop] = []
     for vector in target.vectors:
         if vector.lanes > 1 and vector.muladd:
@@ -107,7 +112,7 @@ def loops_of(target: Target) -> tuple[Loop, ...]:
 
 
 def _muladds(target: Target, vector: Vector) -> Iterator[Loop]:
-    """Rate and latency of each multiply-add of a vector, once."""
+    """Yield the loops for rate and latency of each multiply-add of a vector."""
     known: set[str] = set()
     for op in vector.muladd:
         if op.form in ("memory", "scalar", "lane") or op.mnemonic in known or not op.mnemonic:
@@ -124,7 +129,7 @@ def _muladds(target: Target, vector: Vector) -> Iterator[Loop]:
 
 
 def _others(vector: Vector) -> Iterator[Loop]:
-    """What else is done with a vector of f32."""
+    """Yield the loops for all other operations on a vector of f32."""
     kinds = {"load": 0, "unaligned": OFFSET, "store": 0, "broadcast": 0}
     kinds |= {"shuffle": 0} if 1 in vector.transpose else {}
     kinds |= {"convert": 0} if "f16" in vector.loads else {}
@@ -146,7 +151,7 @@ def _others(vector: Vector) -> Iterator[Loop]:
 
 
 def _beside_conversions(vector: Vector) -> Loop:
-    """A few multiply-adds, and a conversion, in turn."""
+    """Return the loop that alternates a few multiply-adds with a conversion."""
     body: list[Step] = []
     turns = 2 * CHAINS // MULADDS_BESIDE
     for turn in range(turns):
@@ -158,7 +163,7 @@ def _beside_conversions(vector: Vector) -> Loop:
 
 
 def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
-    """Multiply-adds, loads and additions in turn; the loop's own two instructions count too."""
+    """Return a loop of multiply-adds, loads and additions. Its own two instructions count too."""
     muladds, loads, adds = mix
     body: list[Step] = []
     for turn in range(2 * CHAINS // muladds):
@@ -174,7 +179,7 @@ def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
 
 
 def source(target: Target) -> str:
-    """The C text of all loops."""
+    """Return the C text of all loops."""
     from tilewright.emit.render import render
     from tilewright.generate import VERSION
 
@@ -191,7 +196,7 @@ def source(target: Target) -> str:
 
 
 def library(target: Target) -> Path:
-    """The compiled loops, from the cache if they are there."""
+    """Return the path of the compiled loops, from the cache if they are in it."""
     named = host.user_compiler(target, "native")
     key = store.key("calibrate", target.name, *([] if named is None else [named]))
     return kept(key, lambda folder: _build(target, folder), loaded)
@@ -207,7 +212,7 @@ def _build(target: Target, folder: Path) -> Mapping[str, Any]:
 
 
 class Function:
-    """A function of the library on memory of its own, or ``given``, as the timer takes it."""
+    """A function of the library with its arrays, in the form that the timer takes."""
 
     def __init__(self, path: Path, name: str, given: tuple[Array, ...] | None = None) -> None:
         self._memory = given or tuple(_aligned(_BYTES, 1.0) for _ in range(3))
@@ -224,12 +229,12 @@ class Function:
         )
 
     def seconds(self, calls: int) -> float:
-        """Seconds of one of so many calls."""
+        """Return the seconds of a call, averaged over ``calls``."""
         return dispatch.timer("a calibration")(dispatch.address(self._words), 1, calls) / calls
 
 
 def _aligned(nbytes: int, value: float) -> Array:
-    """Numbers of f32 that begin a page."""
+    """Return f32 numbers that begin at a page."""
     page = 4096
     memory = np.zeros(nbytes + page, np.uint8)
     skip = -memory.ctypes.data % page

@@ -1,4 +1,4 @@
-"""Caches and memory: how much of each a core may count on, and how fast it reads them."""
+"""Caches and memory: how many bytes of each a core can count on, and how fast it reads them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from tilewright.runtime.machine import host
 from .loops import CLOCK, STREAM, Function
 from .rounds import in_cycles
 
-#: Caches count as this many bytes where the system does not say.
+#: Bytes of L1, L2 and L3 that are assumed if the system does not tell them.
 USUAL = (32 << 10, 512 << 10, 2 << 20)
-#: Memory is read in a buffer this many times the last cache, of so many bytes at most.
+#: Memory is read in a buffer of this many times the last cache, and of at most this many bytes.
 _TIMES, _MOST = 4, 256 << 20
-#: A cache's share is what is read this much more slowly at most than an eighth of it.
+#: A size counts as cached if it is read at least this fast, relative to an eighth of it.
 _AS_FAST = 0.6
 
-#: Bytes a cycle at which so many bytes are read again and again.
+#: Returns the bytes per cycle at which a buffer of this many bytes is read again and again.
 Reader = Callable[[int], float]
 
 
 def caches(reader: Reader, sizes: tuple[int, ...], last: int) -> tuple[tuple[Cache, ...], float]:
-    """Each cache with its rate, and the rate of memory, which is bytes a cycle.
+    """Return each cache with its rate, and the rate of memory, in bytes per cycle.
 
-    ``sizes`` are a core's shares of the caches as the system tells them, nearest first, ``last``
-    the whole of the last one. Where others use a shared cache too, less of it is found.
+    ``sizes`` are the core's shares of the caches as the system tells them, nearest first. ``last``
+    is the size of the whole last cache. If other cores use a shared cache, a smaller share is
+    found.
     """
     found: list[Cache] = []
     for size in sizes:
         nearer = found[-1].size if found else 0
-        # A cache is read where the nearer ones hold little of what is read.
+        # Read a size that the nearer caches hold only in small part.
         while size > 4 * nearer and reader(size // 2) < _AS_FAST * reader(
             max(size // 8, min(2 * nearer, size // 2))
         ):
@@ -50,13 +51,18 @@ def _two_digits(number: float) -> float:
 
 
 def sizes() -> tuple[tuple[int, ...], int]:
-    """A core's shares of the caches, nearest first, and the last cache's whole size."""
+    """Return the core's shares of the caches, nearest first, and the size of the whole last
+    cache.
+    """
     shares = tuple(host.cache_shares().values()) or USUAL
     return shares, max(host.caches().values(), default=USUAL[-1])
 
 
 def reader(target: Target, library: Path, seconds: float) -> Reader:
-    """What reads memory with the widest vectors of ``target``, for so many seconds each time."""
+    """Return a function that reads memory with the widest vectors of ``target``.
+
+    Each reading takes ``seconds``.
+    """
     stride = STREAM.unroll * target.of("f32")[0].nbytes
     clock = Function(library, CLOCK.name)
     known: dict[int, float] = {}

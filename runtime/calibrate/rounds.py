@@ -1,7 +1,7 @@
-"""Rounds in which functions take turns, each beside a clock of the core: cycles, not seconds.
+"""Time functions in turns, in cycles: each is timed right after a chain of additions.
 
-The clock of a core moves; a chain of additions takes a cycle for each, whatever a cycle is just
-then. So every function is timed right behind such a chain.
+The clock of a core changes. A chain of dependent additions takes one cycle for each addition at any
+clock, so the ratio of both times is a number of cycles.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Protocol
 
 import numpy as np
 
-#: Seconds of a function in a round, about: long beside reading the clock.
+#: Approximate seconds of a function in a round: long compared with reading the clock.
 _SLICE = 25e-6
-#: Calls of the clock each time, for the same reason.
+#: Calls of the clock function in a round, for the same reason.
 _TICKS = 4
-#: The least number of rounds.
+#: Least number of rounds.
 ROUNDS = 9
 
 
 class Timed(Protocol):
-    """Something that runs again and again."""
+    """A function that can be called again and again."""
 
     def seconds(self, calls: int) -> float:
-        """Seconds of one of so many calls."""
+        """Return the seconds of a call, averaged over ``calls``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """Cycles of a call of each function, and how far each one strayed.
+    """Cycles per call of each function, and their spread.
 
-    ``cycles`` are those of a quick round, the tenth percentile: what disturbs a core makes it
-    slower. ``spread`` is the interquartile range of a function's rounds over their median.
+    ``cycles`` are the tenth percentile of the rounds, since disturbances only make a core slower.
+    ``spread`` is the interquartile range of a function's rounds divided by their median.
     """
 
     cycles: Mapping[str, float]
@@ -50,7 +50,7 @@ def in_cycles(
 ) -> Cycles:
     """Time ``functions`` for about ``seconds`` in all; a call of ``clock`` takes ``ticks`` cycles.
 
-    Rounds go through the functions in another order each time.
+    Each round calls the functions in another order.
     """
     names = list(functions)
     calls = {name: _calls(function) for name, function in functions.items()}
@@ -76,7 +76,7 @@ def in_cycles(
 
 
 def _calls(function: Timed) -> int:
-    """How many calls fill a slice."""
+    """Return how many calls fill a slice of a round."""
     calls = 1
     while calls < 1 << 16 and function.seconds(calls) * calls < _SLICE / 2:
         calls *= 2

@@ -1,8 +1,9 @@
-"""``calibrate``: all that the cost model asks of this machine's core, measured and kept.
+"""``calibrate``: measure the numbers of this machine's core that the cost model needs, and store
+them.
 
-Each target that runs here is measured in rounds: first the loops, then kernels to which the rest is
-fitted. What is found for one is kept before the next one is begun, so that an interruption loses
-that one alone.
+Each target that runs here is measured in rounds: first loops, then kernels to which the remaining
+numbers are fitted. The numbers of one target are stored before the next target begins, so an
+interruption loses only one target.
 """
 
 from __future__ import annotations
@@ -26,28 +27,43 @@ from .loops import CLOCK, NOTHING, Function, library, loops_of
 from .rounds import Cycles, Timed, in_cycles
 from .units import is_rate, units
 
-#: Seconds that are too few, and shares of them: of loops, of kernels, of each reading of memory.
+#: Least seconds of a calibration. Then the shares of the time for loops, for kernels, and for each
+#: reading of memory.
 _LEAST = 5.0
 _LOOPS, _KERNELS, _READING = 0.03, 0.1, 0.01
-#: A further target is begun while so much of the time is left.
+#: A further target begins only while this share of the time is left.
 _LEFT = 0.5
-#: Rounds of the multiply-adds that stray more than this were disturbed.
+#: Largest spread of the rounds of multiply-adds; above it the machine counts as disturbed.
 DISTURBED = 0.15
-#: What a calibration is called that is not exported.
+#: Name of a calibration that is not exported.
 _NAME = "here"
 
-#: Says what is measured now.
+#: Called with the name of what is measured next.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What was measured: the ``core`` file, where it lies, and how well it was measured.
+    """What a calibration measured.
 
-    ``errors`` say for each target how far the cost model's estimates of kernels stray, the mean of
-    the logarithms' distances, with these numbers and with the target's own. ``left_out`` are
-    targets for which no time was left.
+    Attributes
+    ----------
+    processor, compiler : str
+        Name of the processor, and the compiler with its version.
+    core : CoreFile
+        The measured numbers.
+    path : pathlib.Path
+        The file that holds them.
+    spread : float
+        Spread of the rounds of multiply-adds: interquartile range divided by median.
+    errors : dict
+        For each target, the mean distance between the logarithms of estimated and measured cycles:
+        with the new numbers, and with the target's own.
+    left_out : tuple of str
+        Targets for which no time was left.
 
+    Examples
+    --------
     >>> found = tw.calibrate(seconds=30)  # doctest: +SKIP
     >>> found.export("my_core.json")  # doctest: +SKIP
     """
@@ -61,15 +77,28 @@ class Calibrated:
     left_out: tuple[str, ...]
 
     def export(self, path: Path | str) -> None:
-        """Write the file of a shipped core, named as ``path`` is; a file there is not replaced.
+        """Write the numbers as the file of a core that can be shipped.
 
-        Raises TargetError if ``path`` is no name of a core, or OSError.
+        Parameters
+        ----------
+        path : pathlib.Path or str
+            The file's stem becomes the core's name. An existing file is not replaced.
+
+        Raises
+        ------
+        TargetError
+            The stem of ``path`` is not a valid name of a core.
+        OSError
+            The file exists or cannot be written.
         """
         export(self.core, Path(path))
 
 
 def export(core: CoreFile, path: Path) -> None:
-    """As ``Calibrated.export``. What threads cost is the system's, and is left to the target."""
+    """Write ``core`` as ``Calibrated.export`` does, with the target's own cost of threads.
+
+    The cost of threads depends on the system, not on the core.
+    """
     cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
     title = path.stem.replace("_", " ").capitalize()
     named = replace(core, name=path.stem, title=title, cores=cores)
@@ -89,12 +118,29 @@ def export(core: CoreFile, path: Path) -> None:
 
 @spelled(ArgumentTypeError)
 def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
-    """Measure this machine's core in ``seconds`` at most, and keep it: ``"host"`` uses it then.
+    """Measure this machine's core and store the numbers; the target "host" uses them from then on.
 
-    ``say`` is called with what is measured next. Raises TargetError where the machine is disturbed
-    by something else, which keeps what was there before, or where nothing can be measured.
+    Parameters
+    ----------
+    seconds : float
+        Time limit of the whole calibration.
+    say : callable, optional
+        Called with the name of what is measured next.
 
-    It takes half a minute, so this example is not run with the others.
+    Returns
+    -------
+    Calibrated
+        The numbers, their file, and how well they were measured.
+
+    Raises
+    ------
+    TargetError
+        Another program disturbs the machine, so that the old numbers stay; or no target can be
+        measured here.
+
+    Examples
+    --------
+    The call takes half a minute, so this example is not run with the others.
 
     >>> tw.calibrate(seconds=30).path  # doctest: +SKIP
     PosixPath('/home/me/.local/share/tilewright/cores/here.json')
@@ -126,9 +172,9 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
 
 
 def _measurable() -> Iterator[tuple[Target, list[str]]]:
-    """Each target that runs here, with its features, and the names that its numbers stand for.
+    """Yield each target that runs here, with its features, and the names that share its numbers.
 
-    One with a matrix unit has the vectors of the next one, and is called by it too.
+    A target with a matrix unit shares the vectors of the next target, and its numbers.
     """
     names: list[str] = []
     for name in NAMES:
@@ -142,14 +188,14 @@ def _measurable() -> Iterator[tuple[Target, list[str]]]:
 
 
 def _of_target(name: str, core: Core) -> Core:
-    """``core`` without the speeds of what target ``name`` cannot say."""
+    """Return ``core`` without the speeds of instructions that target ``name`` does not have."""
     target = load(name).having(load(name).features)
     known = {op.mnemonic for vector in target.vectors for op in vector.muladd}
     return replace(core, speeds=tuple(each for each in core.speeds if each.mnemonic in known))
 
 
 def compiler_of(target: Target) -> str:
-    """The compiler's name and version."""
+    """Return the compiler's name and version."""
     from tilewright.runtime.build.compilers import find_compiler
 
     found = find_compiler(target, emulated=False)
@@ -163,7 +209,9 @@ def _file(cores: dict[str, Core], compiler: str) -> CoreFile:
 
 
 def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, tuple[float, float]]:
-    """The core, the spread of the reference, and the errors with these numbers and the own."""
+    """Return the core, the spread of the reference loop, and the errors with new and old
+    numbers.
+    """
     path = library(target)
     names = [loop.name for loop in loops_of(target)]
     clock = Function(path, CLOCK.name)
@@ -195,7 +243,9 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
 
 
 def check_clock(core: Core) -> None:
-    """TargetError where multiply-adds start at a rate that no core has: its clock has moved."""
+    """Raise TargetError if multiply-adds start at a rate that no core has: the clock changed
+    meanwhile.
+    """
     if not is_rate(core.fma_units):
         raise _disturbed(
             "additions and multiply-adds are not of one clock",
@@ -205,7 +255,7 @@ def check_clock(core: Core) -> None:
 
 
 def check_calm(found: Cycles, reference: str) -> float:
-    """The spread of the reference loop; TargetError where something else disturbed it."""
+    """Return the spread of the reference loop; TargetError if another program disturbed it."""
     spread = found.spread[reference]
     if spread > DISTURBED:
         raise _disturbed(

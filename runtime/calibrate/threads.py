@@ -1,4 +1,4 @@
-"""What a parallel region costs, and so how much work makes one more thread pay."""
+"""Measure the cost of a parallel region, and from it how much work makes one more thread pay."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tilewright.spec.schedule import Schedule
 from .ends import Call
 from .rounds import Timed, in_cycles
 
-#: A product that takes much longer than a thread to wake, and how one and two threads compute it.
+#: A product that takes much longer than waking a thread, and its schedules for one and two threads.
 _SPEC = Gemm(384, 384, 256)
 _ALONE, _TOGETHER = Schedule(loops="mnk"), Schedule(loops="Mnk", threads=2)
 
 
 def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
-    """The multiply-adds that make one more thread pay; ``core``'s where there is one processor.
+    """Return the multiply-adds that make one more thread pay; ``core``'s number if there is one
+    CPU.
 
-    Two threads take half the time of one, and the region's: they are as fast as one where each has
-    as much to do as that takes.
+    Two threads take half the time of one thread plus the cost of the region. They break even when
+    each saves as much as the region costs.
     """
     if usable_cpus() < 2:
         return core.worth
@@ -38,5 +39,5 @@ def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) 
 
 
 def nearest_power(number: float) -> int:
-    """The power of two nearest to ``number``: it is not known any better."""
+    """Return the power of two nearest to ``number``, which is not known more precisely."""
     return 1 << max(0, round(log2(max(1.0, number))))

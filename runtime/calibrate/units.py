@@ -1,4 +1,4 @@
-"""What a core does per cycle and how long multiply-adds take: from the loops' cycles to numbers."""
+"""Turn the loops' cycles into a core's numbers: operations per cycle, and latencies."""
 
 from __future__ import annotations
 
@@ -13,35 +13,42 @@ from tilewright.isa.vector import Vector
 
 from .loops import MULADDS_BESIDE, OFFSET, Loop, loops_of
 
-#: How far above and below what hardware has a measurement of it may be: it is disturbed upwards.
+#: Factors above and below a rate of hardware within which a measurement counts as that rate.
+#: Disturbances only make measurements longer.
 _ABOVE, _BELOW = 1.12, 0.96
-#: Cycles between instructions that hardware has: so many each cycle, or every so many cycles.
+#: Cycles between two starts of an instruction that exist in hardware: several starts in a cycle, or
+#: one in several cycles.
 _STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 5 / 2, 3, 4, 6, 8)
 
 
 def starts(cycles: float) -> float:
-    """Cycles between instructions, without what measuring adds: the nearest that hardware has."""
+    """Return the cycles between starts that hardware has, nearest to the measured ``cycles``."""
     near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
     return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
 
 
 def is_rate(instructions: float) -> bool:
-    """Whether hardware has so many instructions a cycle; else the clock was another one's."""
+    """True if hardware has this many instructions per cycle. Otherwise the clock changed
+    meanwhile.
+    """
     return instructions in map(rate, _STARTS)
 
 
 def rate(cycles: float) -> float:
-    """Instructions a cycle, from the cycles that one takes."""
+    """Return instructions per cycle, given the cycles of one."""
     return float(f"{1 / starts(cycles):.3g}")
 
 
 def latency(cycles: float) -> float:
-    """Cycles until a result is there, which are whole."""
+    """Return the latency as a whole number of cycles."""
     return max(1, round(cycles))
 
 
 def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
-    """The core of what was measured, by the loops' names; all else as in ``kept``."""
+    """Return the core of the measured ``cycles``, which are by the loops' names.
+
+    Numbers that were not measured are those of ``kept``.
+    """
     each = {(loop.kind, loop.vector): (cycles[loop.name] / loop.count) for loop in _plain(target)}
     vectors = [vector for vector in target.of("f32") if vector.lanes > 1]
     widths = sorted((_width(vector, each, kept) for vector in vectors), key=lambda w: w.bytes)
@@ -72,7 +79,7 @@ def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
 
 
 def _plain(target: Target) -> Iterator[Loop]:
-    """The loops of vectors of f32 but for those of special multiply-adds."""
+    """Yield the loops on vectors of f32, without those of special multiply-adds."""
     for loop in loops_of(target):
         if loop.vector.element == "f32" and loop.op is loop.vector.fma and loop.kind != "issue":
             yield loop
@@ -92,7 +99,10 @@ def _width(vector: Vector, each: Mapping[tuple[str, Vector], float], kept: Core)
 
 
 def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
-    """The share of conversions that take a multiply-add's place, from a few of these beside one."""
+    """Return the share of conversions that take the place of a multiply-add.
+
+    It comes from a loop with a few multiply-adds for each conversion.
+    """
     together = each.get(("shared", vector))
     if together is None:
         return 0
@@ -102,7 +112,9 @@ def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
 
 
 def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
-    """Cycles of a multiply-add and a broadcast, 0 if that is no more than the slower one alone."""
+    """Return the cycles of a multiply-add with a broadcast, 0 if the slower of both alone takes as
+    long.
+    """
     both = starts(each["spread", vector])
     alone = max(starts(each[kind, vector]) for kind in ("muladd", "broadcast"))
     return both if both > _ABOVE * alone else 0
@@ -114,7 +126,9 @@ def _differs(one: Width, other: Width) -> bool:
 
 
 def _crossing(vector: Vector, each: Mapping[tuple[str, Vector], float], line: int) -> float:
-    """Loads that a vector costs besides its own where it reaches into a second line."""
+    """Return the loads that a vector counts as when it crosses into a second line, beyond its own
+    load.
+    """
     size = vector.nbytes
     share = (size - gcd(OFFSET, size)) / line
     more = each["unaligned", vector] / each["load", vector] - 1
@@ -122,7 +136,7 @@ def _crossing(vector: Vector, each: Mapping[tuple[str, Vector], float], line: in
 
 
 def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
-    """The speed of every multiply-add on every vector, once."""
+    """Yield the speed of each multiply-add on each vector, once."""
     loops = [loop for loop in loops_of(target) if loop.kind in ("muladd", "latency")]
     found: dict[tuple[str, int], dict[str, float]] = {}
     for loop in loops:
@@ -140,7 +154,9 @@ def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
 
 
 def _is_usual(speed: Speed, target: Target, widths: list[Width], usual: float) -> bool:
-    """Whether a multiply-add is as fast as the core's units, and its description, say."""
+    """True if a multiply-add has the rate of the core's units and the latency of its
+    description.
+    """
     width = next(width for width in widths if width.bytes >= speed.bytes)
     ops = (op for v in target.vectors for op in v.muladd if op.mnemonic == speed.mnemonic)
     op = next(ops)
@@ -149,7 +165,7 @@ def _is_usual(speed: Speed, target: Target, widths: list[Width], usual: float) -
 
 
 def _different(speeds: list[Speed]) -> tuple[Speed, ...]:
-    """The speeds without those of narrower vectors that are the same as the next wider ones'."""
+    """Return the speeds, without a narrower vector's that equals the next wider vector's."""
     kept: list[Speed] = []
     for speed in reversed(speeds):
         wider = kept[-1] if kept and kept[-1].mnemonic == speed.mnemonic else None

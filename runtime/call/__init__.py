@@ -1,1 +1,1 @@
-"""From a call's arrays and numbers to the C function's arguments, each checked."""
+"""Check the arrays and numbers of a call, and turn them into the C function's arguments."""

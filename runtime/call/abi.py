@@ -1,4 +1,4 @@
-"""What Python and C agree on: tables' sizes, status codes, functions in libraries."""
+"""The agreement between Python and C: sizes of tables, status codes, and functions in libraries."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import DamagedError, check_whole
 
 DONE, UNDECIDED, NO_MEMORY = range(3)
-#: Sizes of the tables in templates/dispatch/dispatch_descriptor.h.j2, and its array kinds in order.
+#: Sizes of the tables in templates/dispatch/dispatch_descriptor.h.j2, and its kinds of arrays in
+#: order.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
-#: How many vectors an epilogue of ``matmul`` reads at most, so that C decides.
+#: Most vectors that an epilogue of ``matmul`` may read if C decides the call.
 OPERANDS = 4
-#: numpy's array flags.
+#: numpy's flags of an array.
 ALIGNED, WRITEABLE = 0x100, 0x400
 
-#: cffi's C part; its stubs know neither defaults nor numbers that are cast.
+#: cffi's compiled part. Its type stubs lack default arguments and casts of numbers.
 backend: Any = _cffi_backend
 
 
 @cache
 def primitive(name: str) -> Any:
-    """The type, for cffi, of a C primitive."""
+    """Return cffi's type of a C primitive."""
     return backend.new_primitive_type(name)
 
 
 @cache
 def function_type(arguments: tuple[str, ...], result: str) -> Any:
-    """The type, for cffi, of a C function of primitive types."""
+    """Return cffi's type of a C function of primitive types."""
     return backend.new_function_type(tuple(map(primitive, arguments)), primitive(result))
 
 
 @cache
 def library(path: str) -> Any:
-    """The library at ``path``, loaded once and for good; DamagedError where that cannot be."""
+    """Return the library at ``path``, loaded once per process; DamagedError if it cannot be
+    loaded.
+    """
     check_whole(path)
     mode = backend.RTLD_NOW | backend.RTLD_LOCAL
     try:
@@ -70,7 +73,7 @@ def loaded(entry: Entry) -> Path:
 
 
 def symbol(path: Path, name: str) -> int:
-    """The address of function ``name`` in the library at ``path``, which stays loaded."""
+    """Return the address of function ``name`` in the library at ``path``, which stays loaded."""
     try:
         function = library(str(path)).load_function(function_type((), "int"), name)
     except AttributeError as error:
@@ -79,11 +82,11 @@ def symbol(path: Path, name: str) -> int:
 
 
 def interpreter() -> tuple[str, ...]:
-    """What an extension module is built for."""
+    """Return the facts that an extension module is built for."""
     return EXTENSION_SUFFIXES[0], sys.version, str(backend.__version__)
 
 
 def module_name() -> str:
-    """The extension module's name: of this Python and its ABI."""
+    """Return the extension module's name for this Python and its ABI."""
     digest = hashlib.sha256("\n".join(interpreter()).encode()).hexdigest()
     return f"_tilewright_dispatch_{digest[:12]}"

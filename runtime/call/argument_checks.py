@@ -1,7 +1,7 @@
-"""The slow half of a call's checks: every array against its parameter, with exact messages.
+"""The slow half of a call's checks: each array against its parameter, with exact messages.
 
-The C dispatcher decides the usual calls; what it does not accept is decided again here, and only
-then is an error. Nothing is written before the last check has passed.
+The C dispatcher accepts the usual calls. A call that it does not accept is checked again here, and
+only then is an error. Nothing is written before the last check has passed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .packed_matrix import PackedMatrix
 
 
 class Checked(NamedTuple):
-    """Arguments that fit: their arrays, and the run-time sizes in the signature's order."""
+    """Checked arguments: the arrays, and the run-time sizes in the signature's order."""
 
     arrays: tuple[Any, ...]
     sizes: tuple[int, ...]
 
 
 def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
-    """``arrays`` (in the signature's order) once all of them fit; ArgumentError otherwise."""
+    """Check ``arrays``, which are in the signature's order; ArgumentError if one does not fit."""
     known, held = Known(), seen(signature.arrays, arrays)
     learn(signature.arrays, held, known)
     _fill_free(signature, known)
@@ -52,10 +52,10 @@ def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
 
 
 def seen(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """``arrays`` as numpy's: tensors and buffers as views of the same memory.
+    """Return ``arrays`` as numpy arrays: tensors and buffers become views of the same memory.
 
-    What is no array stays what it is, for ``learn`` to refuse; ArgumentTypeError for arrays that
-    cannot be read.
+    An object that is no array is returned as it is, and ``learn`` refuses it. ArgumentTypeError for
+    arrays that cannot be read.
     """
     return tuple(
         tuple(_seen(parameter, item, f"{parameter.name}[{i}]") for i, item in enumerate(items))
@@ -76,7 +76,7 @@ def _seen(parameter: ArrayParameter, given: Any, name: str) -> Any:
 
 
 def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Known) -> None:
-    """Check types, shapes and strides, and learn every dim that they tell."""
+    """Check types, shapes and strides, and learn the dims that they determine."""
     pairs = list(zip(parameters, arrays, strict=True))
     for parameter, given in pairs:
         for array, name in _each(parameter, given):
@@ -97,7 +97,7 @@ def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Kn
 
 
 def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...] | None:
-    """The matrices of a sequence; None for an operand that is one array."""
+    """Return the matrices of a sequence, None for an operand that is one array."""
     if parameter.kind != "sequence":
         return None
     if isinstance(given, (list, tuple)):
@@ -141,7 +141,7 @@ def _plain(size: Size, known: Known) -> str:
 def _axes(
     parameter: ArrayParameter, shape: tuple[int, ...], name: str
 ) -> tuple[tuple[Size | None, ...], tuple[str, ...]]:
-    """What each axis of an array must be, and its name; None: any length."""
+    """Return the required size of each axis, None for any length, and the axes' names."""
     sizes: tuple[Size | None, ...] = parameter.shape
     slots = parameter.slots or ("length",)
     batch = (parameter.count, *sizes), ("count", *slots)
@@ -217,7 +217,7 @@ def _contiguous(parameter: ArrayParameter, array: Array, name: str, axis: int) -
 
 
 def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, line: int) -> None:
-    """Check the distance of two lines; tell a tight kernel's caller about ``tw.dim``."""
+    """Check the distance of two lines. For a tight kernel, the hint names ``tw.dim``."""
     leading, remainder = divmod(stride, parameter.itemsize)
     slot = parameter.leading_slot
     whole = "row" if parameter.order == "C" else "column"
@@ -255,7 +255,7 @@ def _batch_stride(
     stride, remainder = divmod(array.strides[0], parameter.itemsize)
     slot, want, got = parameter.stride_slot, parameter.batch_stride, f"{stride} elements"
     if want is None:
-        # The next matrix begins where this one's lines end.
+        # The next matrix must begin where the last line of this one ends.
         leading, rest = divmod(stride, lines)
         size = line if parameter.leading is None else parameter.leading
         fits = not (remainder or rest) and leading >= line
@@ -276,7 +276,9 @@ def _batch_stride(
 
 
 def _fill_free(signature: Signature, known: Known) -> None:
-    """Leading dimensions of single lines, and strides of single matrices: any legal value."""
+    """Choose legal values for leading dimensions of single lines, and for strides of single
+    matrices.
+    """
     longest: dict[Dim, int] = {}
     for parameter in signature.arrays:
         stride, leading = parameter.batch_stride, parameter.leading
@@ -318,9 +320,9 @@ def _limits(signature: Signature, known: Known) -> None:
 
 
 def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
-    """Refuse lines longer than the largest leading dimension of their operand in the spec.
+    """Refuse lines longer than the largest leading dimension that the spec allows.
 
-    Strides tell this of two lines or more; single lines have none, nor have flat operands.
+    Strides show this if there are two lines. Single lines and flat operands have no such stride.
     """
     for parameter in parameters:
         leading = parameter.leading
@@ -368,7 +370,7 @@ def _out_of_limits(dim: Dim, value: int, source: str, expected: str) -> NoReturn
 
 
 def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
-    """ArgumentError unless ``given`` is what ``parameter`` takes, whatever its shape."""
+    """Raise ArgumentError unless ``given`` is of the kind and type that ``parameter`` takes."""
     if parameter.packed:
         _packed(given, name, parameter.format)
     else:
@@ -376,7 +378,7 @@ def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
 
 
 def describe(value: Any) -> str:
-    """An argument in words, for a message."""
+    """Return an argument in words, for a message."""
     if isinstance(value, np.ndarray):
         masked = "masked " if is_masked(value) else ""
         return f"{masked}{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"

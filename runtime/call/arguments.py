@@ -1,4 +1,4 @@
-"""From what a caller writes to the signature's order: names, defaults, numbers, new outputs."""
+"""Put the arguments of a call into the signature's order: names, defaults, numbers, new outputs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .scalars import factor, is_number, one
 if TYPE_CHECKING:
     from .bound_sizes import Known
 
-#: A new output: its shape, numpy's dtype, its order, and the type of its elements.
+#: A new output: shape, numpy's dtype, order, and type of its elements.
 New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"], str]
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 class _Recipe(NamedTuple):
-    """Where arguments stand among the values of a call, the same for all with its names.
+    """Places of the arguments among the values of a call, for all calls with the same names.
 
-    ``pick`` is None if arrays are all there is and in order. A ``new`` output is made, of the kind
-    of the value at ``like``, and put behind the values. ``ones`` are places among the arrays,
-    ``scalars`` among the values.
+    ``pick`` is None if there are only arrays, in order. A ``new`` output is made, of the kind of
+    the value at ``like``, and appended to the values. ``ones`` are places among the arrays,
+    ``scalars`` places among the values.
     """
 
     pick: Pick | None
@@ -44,11 +44,11 @@ class _Recipe(NamedTuple):
 
 
 class Arranger:
-    """Puts a call's arguments in one signature's order; makes the output if it is left out.
+    """Puts the arguments of a call into a signature's order, and allocates a missing output.
 
-    ``out`` names the output: D, or C where there is no D. Then ``out`` and ``c`` mean the same,
-    but ``out`` promises that nothing of it is read: beta must be 0. Where there is a D, C is an
-    input, and given exactly when beta is not 0.
+    ``out`` names the output: D, or C if there is no D. In the second case ``out`` and ``c`` are the
+    same array, but ``out`` promises that it is not read, so beta must be 0. If there is a D, then C
+    is an input, which is given exactly when beta is not 0.
     """
 
     __slots__ = (
@@ -65,27 +65,29 @@ class Arranger:
         self._new = _new_output(signature)
         named = {p.name for p in _outputs(signature)}
         self.outputs = [(i, name) for i, name in enumerate(self._names) if name in named]
-        # The number of arrays after which only the output, which can be made, is missing.
+        # Number of arrays after which only the output is missing, if it can be allocated.
         complete = self.by_position and signature.allocates
         self.inputs = len(self._names) - 1 if complete else -1
         self._recipes: dict[tuple[Any, ...], _Recipe] = {}
 
     @property
     def by_position(self) -> bool:
-        """Whether nothing is passed by name but, perhaps, the output."""
+        """True if nothing but the output may be passed by name."""
         *inputs, last = self._names
         in_order = tuple(inputs) == self._places[: len(inputs)]
         return in_order and last == self.signature.output.name and not self._scalars
 
     @property
     def new_array(self) -> Callable[[], Any] | None:
-        """What makes a new output of numpy's; None where that depends on the call."""
+        """The function that makes a new numpy output, None if the output depends on the call."""
         return None if self._new is None else partial(new_array, *self._new[:3])
 
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-        """Arrays and scalars in the signature's order; ArgumentError if names do not fit."""
+        """Return arrays and scalars in the signature's order; ArgumentError if the names do not
+        fit.
+        """
         new = self._new
         if not named and new is not None and len(positional) == self.inputs:
             return (*positional, _new(positional[0], new)), ()
@@ -105,7 +107,7 @@ class Arranger:
         return arrays, tuple([factor(p, values[at]) for at, p in scalars]) if scalars else ()
 
     def _learn(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """Keep a recipe of a call that was in order, if it gives every argument once."""
+        """Keep a recipe of a valid call, if it gives each argument once."""
         output = self.signature.output.name
         names = [*self._places[: len(positional)], *named]
         names = [output if name == "out" else name for name in names]
@@ -152,11 +154,11 @@ class Arranger:
         return arrays, scalars
 
     def left_out(self, named: Mapping[str, Any]) -> tuple[int, ...]:
-        """Where the outputs stand that the spec names and a call of these names does not give."""
+        """Return the places of the named outputs that a call with these names does not give."""
         return tuple(place for place, name in self.outputs if named.get(name) is None)
 
     def _take_scalars(self, given: dict[str, Any]) -> tuple[float, ...]:
-        """Take the scalars out of ``given``, as C doubles."""
+        """Remove the scalars from ``given`` and return them as C doubles."""
         for name in self._scalars:
             if name not in given:
                 raise ArgumentTypeError(
@@ -220,12 +222,12 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _outputs(signature: Signature) -> list[ArrayParameter]:
-    """The outputs that the spec names beside D."""
+    """Return the outputs that the spec names beside D."""
     return [p for p in signature.arrays if p.chosen and p.role == "out"]
 
 
 def _made(signature: Signature, given: Mapping[str, Any], output: ArrayParameter) -> Any:
-    """A new array for one of the outputs that the spec names."""
+    """Return a new array for one of the outputs that the spec names."""
     from .argument_checks import learn, seen
     from .bound_sizes import Known
 
@@ -276,7 +278,7 @@ def _unknown(signature: Signature, name: str) -> None:
 
 
 def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
-    """The shape of a new output, if it is known without the inputs."""
+    """Return the shape of a new output if it does not depend on the inputs, else None."""
     output = signature.output
     sizes = [*([] if output.count is None else [output.count]), *output.shape]
     shape = tuple(size for size in sizes if isinstance(size, int))
@@ -285,7 +287,7 @@ def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
 
 
 def _new_output(signature: Signature) -> New | None:
-    """A new output, if it is known before any call."""
+    """Return the description of a new output if it is the same for all calls, else None."""
     output, shape = signature.output, _fixed_shape(signature)
     if shape is None or output.type in FOREIGN or (len(shape) > 2 and output.order == "F"):
         return None
@@ -293,7 +295,7 @@ def _new_output(signature: Signature) -> New | None:
 
 
 def _new(like: Any, new: New) -> Any:
-    """A new output of the kind of ``like``."""
+    """Return a new output of the same kind as ``like``."""
     shape, dtype, order, type_ = new
     if type(like) is np.ndarray:
         return new_array(shape, dtype, order)
@@ -301,7 +303,9 @@ def _new(like: Any, new: New) -> Any:
 
 
 def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
-    """A new output for the inputs in ``given``, of the kind of the first; its elements not set."""
+    """Return a new output with unset elements for the inputs, of the same kind as the first
+    input.
+    """
     output, like = signature.output, given[signature.arrays[0].name]
     if (fixed := _fixed_shape(signature)) is not None:
         leading = fixed[-1 if output.order == "C" else -2]
@@ -328,7 +332,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
 
 
 def _empty(like: Any, shape: tuple[int, ...], leading: int, order: str, type_: str) -> Any:
-    """An array of the kind of ``like``; its lines are ``leading`` elements apart."""
+    """Return a new array of the same kind as ``like``; its lines are ``leading`` elements apart."""
     *count, rows, cols = shape
     line, lines = (cols, rows) if order == "C" else (rows, cols)
     whole = empty(like, (*count, lines, leading), type_)
@@ -357,7 +361,9 @@ def _leading_of(leading: Size, line: int, known: Known) -> int:
 
 
 def check_readable(signature: Signature) -> None:
-    """Refuse a spec with more operands than a call takes, or a dim that no argument tells."""
+    """Refuse a spec with more operands than a call takes, or with a dim that no argument
+    determines.
+    """
     if len(signature.arrays) > LIMITS["arrays"]:
         raise SpecError(
             "a kernel takes no more arrays than this",

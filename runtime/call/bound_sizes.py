@@ -1,4 +1,4 @@
-"""The sizes of one call: what its arrays have told so far, or what was given by name."""
+"""The sizes of one call, as its arrays or its named sizes determine them."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ Array = np.ndarray[Any, Any]
 
 
 def value_of(size: Size, sizes: Mapping[str, int]) -> int:
-    """The value of ``size``, given that of every dim by name."""
+    """Return the value of ``size``, given the values of the dims by name."""
     return sizes[size.name] if isinstance(size, Dim) else size
 
 
 def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view with other axes; numpy's own function does not know every dtype of ml_dtypes."""
+    """Return a view with other axes, for ml_dtypes' dtypes too, which numpy's function does not
+    take.
+    """
     bits = memory.view(f"u{memory.itemsize}")
     return np.lib.stride_tricks.as_strided(bits, shape, strides).view(memory.dtype)
 
 
 class Known:
-    """The dims' values as far as arrays have told them, and which array told each."""
+    """The values of dims as far as they are known, and the array that determined each."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
         self.source: dict[str, str] = {}
 
     def value(self, size: Size) -> int:
-        """The value of ``size``, which must be known."""
+        """Return the value of ``size``, which must be known."""
         return self.values[size.name] if isinstance(size, Dim) else size
 
     def has(self, size: Size) -> bool:
-        """Whether ``size`` is a number already."""
+        """True if ``size`` is a number or a known dim."""
         return not isinstance(size, Dim) or size.name in self.values
 
     def agrees(self, size: Size, got: int, source: str) -> bool:
-        """Whether ``size`` is ``got``; a dim not met before becomes it."""
+        """True if ``size`` equals ``got``. A dim that is not known yet gets this value."""
         if isinstance(size, Dim) and size.name not in self.values:
             self.values[size.name] = got
             self.source[size.name] = source
         return self.value(size) == got
 
     def say(self, size: Size) -> str:
-        """``size`` for a message: its value, and for a dim its name and who said so."""
+        """Return ``size`` for a message: its value, and for a dim its name and source."""
         if not isinstance(size, Dim):
             return str(size)
         if size.name not in self.values:
@@ -57,15 +59,17 @@ class Known:
         return f"{size.name} == {self.values[size.name]}, from {self.source[size.name]}"
 
     def lines(self, parameter: ArrayParameter) -> tuple[int, int]:
-        """The length of a contiguous line of one of the operand's matrices, and their number."""
+        """Return the length of a contiguous line of one of the operand's matrices, and the number
+        of lines.
+        """
         rows, cols = (self.value(size) for size in parameter.shape)
         return (cols, rows) if parameter.order == "C" else (rows, cols)
 
 
 def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
-    """Sizes of a call by their slots, from their names: those, or what their dims are called.
+    """Return sizes of a call by slot, from their slots or their dims' names.
 
-    SpecError for a name that is none, or a size that the dim cannot be.
+    SpecError for an unknown name, or for a value that the dim cannot have.
     """
     slots = dict(spec.runtime_sizes())
     dims = {dim.name: dim for dim in slots.values()} | slots

@@ -1,4 +1,4 @@
-"""A signature packed for the C dispatcher, field by field as its descriptor template reads it."""
+"""A signature packed for the C dispatcher, in the order of the descriptor's template."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Packer:
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        #: Dims of one name are equal.
+        #: Dims with one name are equal.
         self.dims: list[Dim] = list({p.dim.name: p.dim for p in signature.sizes}.values())
         self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
 
@@ -34,7 +34,7 @@ class _Packer:
         return (self.numbers[size.name], 0) if isinstance(size, Dim) else (-1, size)
 
     def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
-        """The fields of struct tw_array."""
+        """Return the fields of struct tw_array."""
         lines, line = _lines(parameter)
         count = parameter.shape[0] if parameter.kind == "offsets" else parameter.count
         flags = ALIGNED | (0 if parameter.role == "in" else WRITEABLE)
@@ -60,10 +60,11 @@ class _Packer:
 def descriptor(
     signature: Signature, functions: tuple[int, int], static: dict[str, int]
 ) -> np.ndarray[Any, Any]:
-    """The fields of struct tw_kernel for the kernel's ``functions``, invoke and scratch_bytes.
+    """Return the fields of struct tw_kernel for ``functions``, the kernel's invoke and
+    scratch_bytes.
 
-    ``static`` has the address of each flat operand's static offsets, as int64. They and the
-    signature, whose formats it points to, must live as long as the descriptor.
+    ``static`` has the address of each flat operand's static offsets, as int64. These and the
+    signature, to whose formats C points, must live as long as the descriptor.
     """
     packer = _Packer(signature)
     arrays = [packer.array(parameter, static) for parameter in signature.arrays]
@@ -87,7 +88,7 @@ def descriptor(
 
 
 def _made(signature: Signature) -> int:
-    """DLPack's code and bits of an output that C can make: one matrix, with tight lines."""
+    """Return DLPack's code and bits of an output that C can make: one tight matrix."""
     output = signature.output
     plain = output.kind == "matrix" and output.leading is None and signature.allocates
     bits = 8 * output.itemsize
@@ -96,7 +97,7 @@ def _made(signature: Signature) -> int:
 
 
 def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
-    """The number of contiguous lines of a matrix, and their length; a vector is one line."""
+    """Return the number of contiguous lines of a matrix and their length; a vector is one line."""
     if parameter.kind == "vector":
         return 1, parameter.shape[0]
     if not parameter.shape:
@@ -106,14 +107,16 @@ def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
 
 
 def _dtypes(parameter: ArrayParameter) -> tuple[int, int, int, int]:
-    """The dtype and its scalars' type; then those of the bits, or the same again."""
+    """Return addresses of the dtype and of its scalars' type, then those of the bits or the same
+    again.
+    """
     dtypes = loaded(parameter.type), DTYPES[parameter.type]
     first, second = ((id(dtype), id(dtype.type)) for dtype in dtypes)
     return *first, *second
 
 
 def _plain(parameter: ArrayParameter) -> tuple[int, ...]:
-    """Shape, strides and span of a tight matrix of fixed size; zeros for all others."""
+    """Return shape, strides and span of a tight matrix of fixed size, zeros for other operands."""
     sizes = [size for size in parameter.shape if isinstance(size, int)]
     if parameter.kind != "matrix" or parameter.leading is not None or len(sizes) < 2:
         return (0,) * 5

@@ -1,8 +1,8 @@
 """The fast call path: a small C dispatcher that checks arrays and calls kernels.
 
-Built once per Python interpreter and kept in the cache. ``api``: an extension module made by
-cffi, which needs Python.h to build; ``abi``: the same C as a plain library called through libffi;
-``python``: no compiler was found when it was to be built, so every call is checked in Python, and
+It is built once for each Python interpreter and kept in the cache, in one of three forms. ``api``
+is an extension module made by cffi, which needs Python.h. ``abi`` is the same C as a plain library,
+called through libffi. ``python`` means that no compiler was found: Python checks each call, and
 nothing can be timed.
 """
 
@@ -58,18 +58,18 @@ _TYPES = {
 
 
 class Dispatcher(NamedTuple):
-    """The dispatcher's functions.
+    """The dispatcher's functions. Addresses are ints.
 
-    ``call(words)``, of a kernel's descriptor, is a function of a tuple of arrays, and
-    ``call_scalars(words)`` one of a tuple and two numbers: they return DONE, UNDECIDED (nothing was
-    run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs,
-    tensors, which returns a new output, or None where nothing was run. ``matmul(words)``, of a
-    table of routes, takes three arrays and those of an epilogue, ``matmul_scalars`` alpha and beta
-    besides; they return as ``call`` does. ``run(frame)`` runs a
-    decided call. ``learn_tensors(type)`` makes a type of tensors known, which are then read as
-    arrays are: 1, or 0 where there are too many; ``learn_python(words)`` must come before it.
-    ``time(frames, count, calls)`` gives the seconds that ``calls`` of them take, and is None in
-    Python, whose own time is many times a kernel's. What is an address or a number is an int.
+    ``call(words)`` of a kernel's descriptor returns a function of a tuple of arrays.
+    ``call_scalars(words)`` returns one of a tuple and two numbers. Both functions return DONE,
+    NO_MEMORY, or UNDECIDED: nothing was run and Python must decide. ``call_new(words)`` returns a
+    function of a tuple of input tensors, which returns a new output, or None if nothing was run.
+    ``matmul(words)`` of a table of routes returns a function of three arrays and those of an
+    epilogue; ``matmul_scalars`` takes alpha and beta too. ``run(frame)`` runs a checked call.
+    ``learn_tensors(type)`` registers a type of tensors, so that C reads them; it returns 0 if there
+    are too many. ``learn_python(words)`` must be called before. ``time(frames, count, calls)``
+    returns the seconds that ``calls`` calls take. It is None in Python, whose own time exceeds a
+    kernel's many times.
     """
 
     mode: Mode
@@ -86,7 +86,7 @@ class Dispatcher(NamedTuple):
 
 @cache
 def dispatcher() -> Dispatcher:
-    """This interpreter's dispatcher; built on first use, then taken from the cache."""
+    """Return this interpreter's dispatcher, built on first use and then taken from the cache."""
     if sys.implementation.name != "cpython":
         return _python_dispatcher()
     try:
@@ -100,9 +100,9 @@ def dispatcher() -> Dispatcher:
 
 
 def prepare() -> None:
-    """Load this interpreter's dispatcher if it was built before, so that no first call has to.
+    """Load this interpreter's dispatcher if it was built before, to save the first call that time.
 
-    Where it was not, or cannot be used, the first call decides what becomes of it.
+    Otherwise the first call builds it or reports the error.
     """
     with suppress(TilewrightError):
         if sys.implementation.name == "cpython" and store.lookup(_key("api")) is not None:
@@ -110,23 +110,27 @@ def prepare() -> None:
 
 
 def _built_dispatcher() -> Dispatcher:
-    """Whichever was built before, else the extension module; a library if that cannot be built."""
+    """Return the form that was built before, else the extension module, else a library."""
     if store.lookup(_key("api")) is not None:
         return _api_dispatcher()
     if has_headers() and store.lookup(_key("abi")) is None:
-        # Headers may be there and of no use: for another libc, or a part of them.
+        # Headers may exist and be unusable: incomplete, or for another libc.
         with suppress(ToolchainError):
             return _api_dispatcher()
     return _abi_dispatcher()
 
 
 def mode() -> Mode:
-    """How kernels are called in this interpreter; see the module's first lines."""
+    """Return how kernels are called in this interpreter; the module's docstring explains the
+    modes.
+    """
     return dispatcher().mode
 
 
 def timer(what: str) -> Timer:
-    """The C loop that times decided calls; TargetError, for ``what``, where there is none."""
+    """Return the C loop that times checked calls; TargetError, naming ``what``, if there is
+    none.
+    """
     found = dispatcher().time
     if found is None:
         raise TargetError(
@@ -139,7 +143,7 @@ def timer(what: str) -> Timer:
 
 
 def has_headers() -> bool:
-    """Whether Python.h is there to compile against."""
+    """True if Python.h is installed."""
     import sysconfig
 
     return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
@@ -191,7 +195,7 @@ def _of_library(path: Path) -> Dispatcher:
 
 
 def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
-    """The dispatcher, once it was seen to read numpy's arrays as numpy does."""
+    """Return the dispatcher after a test that it reads numpy's arrays as numpy does."""
     array = np.ones((3, 5), np.float32)[:, :4]
     pointer, flags = address(array), array.flags.num
     header = object.__basicsize__
@@ -225,7 +229,7 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
 
 
 def _method(definition: int) -> Method:
-    """What makes a function of a definition in C: bound to an array, which it keeps alive."""
+    """Return the function that binds a definition in C to an array, which it keeps alive."""
     import ctypes
 
     new = ctypes.PYFUNCTYPE(
@@ -238,12 +242,12 @@ _PYTHON = (
     "PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong", "PyFloat_AsDouble",
     "PyErr_Clear", "Py_IncRef", "Py_DecRef",
 )  # fmt: skip
-#: Room for the dtypes of tensors' types, which are told when the first tensor comes.
+#: Words for the dtypes of tensors' types, which are registered when the first tensor comes.
 DTYPE_WORDS = 32 * 4
 
 
 def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any, Any]:
-    """The fields of struct tw_python."""
+    """Return the fields of struct tw_python."""
     import ctypes
 
     found = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _PYTHON]
@@ -253,7 +257,7 @@ def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any,
 
 
 def learn_dtypes(table: Sequence[int]) -> None:
-    """Tell C numpy's dtypes of the types of tensors: addresses, by DLPack's code and by size."""
+    """Tell C the addresses of numpy's dtypes of tensors' types, by DLPack's code and by size."""
     words = _python_words(table)
     dispatcher().learn_python(address(words))
 

@@ -1,4 +1,4 @@
-"""Building the dispatcher: the cold half of ``dispatch``."""
+"""Build the dispatcher; ``dispatch`` imports this module only if no built one is in the cache."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilewright.targets import load
 
 from .abi import ALIGNED, KINDS, LIMITS, OPERANDS, WRITEABLE, module_name
 
-#: What cffi's wrappers around the dispatcher would be warned of.
+#: Warnings that cffi's wrappers around the dispatcher would cause.
 _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-unused-function")
 
 
 def source(linkage: str = "") -> str:
-    """The dispatcher's C; ``linkage`` stands before each of its functions."""
+    """Return the dispatcher's C. ``linkage`` is put before each of its functions."""
     return render(
         "dispatch/dispatch.c.j2",
         linkage=linkage,
@@ -47,7 +47,7 @@ def build_extension(directory: Path) -> Mapping[str, Any]:
     ffi.cdef(render("dispatch/dispatch.h.j2"))
     make_c_source(ffi, module_name(), source("static "), text)
     include = Path(sysconfig.get_path("include"))
-    # Debian's pyconfig.h lies elsewhere, in a folder that only its own compilers search.
+    # Debian keeps pyconfig.h in a folder that only Debian's compilers search.
     flags = (f"-I{include}", f"-idirafter{include.parent}", *_FOREIGN)
     if sys.platform == "darwin":
         flags = (*flags, "-undefined", "dynamic_lookup")

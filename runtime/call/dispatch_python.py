@@ -1,4 +1,4 @@
-"""Running decided calls without a compiled dispatcher: cffi's libffi calls, one by one."""
+"""Run checked calls without a compiled dispatcher, by libffi calls from Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = 5
 
 
 def _words(frame: int) -> list[int]:
-    """The fields of struct tw_frame: invoke, scratch_bytes, pointers, slots, scalars."""
+    """Return the fields of struct tw_frame: invoke, scratch_bytes, pointers, slots, scalars."""
     pointer = backend.new_pointer_type(primitive("int64_t"))
     words = backend.cast(pointer, frame)
     return [words[i] for i in range(_WORDS)]
@@ -26,7 +26,7 @@ def _function(location: int, arguments: int, result: str) -> Any:
 
 
 def run(frame: int) -> int:
-    """Run one decided call."""
+    """Run one checked call."""
     invoke, scratch_bytes, pointers, slots, scalars = _words(frame)
     size = _function(scratch_bytes, 1, "int64_t")(slots)
     scratch = np.empty(size + 64, np.uint8) if size > 0 else None

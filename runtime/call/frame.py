@@ -1,4 +1,4 @@
-"""A call with every argument decided, as the C dispatcher takes it."""
+"""A checked call in the form that the C dispatcher takes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .packed_matrix import memory
 
 
 class Frame:
-    """Checked arguments as struct tw_frame at ``address``; holds all that it points to.
+    """Checked arguments as struct tw_frame at ``address``; keeps everything alive that it points
+    to.
 
-    ``sizes`` and ``scalars`` are what C is told of the call.
-    ``owners`` are the arrays that a caller gave, where those that were checked are views of them.
-    ``functions`` are the addresses of the kernel's invoke and scratch_bytes.
+    ``sizes`` and ``scalars`` are the integers and doubles that C gets. ``owners`` are the caller's
+    arrays if the checked ones are views of them. ``functions`` are the addresses of the kernel's
+    invoke and scratch_bytes.
     """
 
     __slots__ = ("_blocks", "_checked", "address", "arrays", "scalars", "sizes", "words")
@@ -48,6 +49,6 @@ class Frame:
         self._blocks = (*blocks, *lists)
 
     def touch(self) -> None:
-        """Read the pointers and sizes, not what they point to."""
+        """Read the pointers and sizes into the caches, without the data that they point to."""
         for block in self._blocks:
             block.sum()

@@ -1,4 +1,4 @@
-"""Whether two operands share memory, decided exactly: lines of bytes against lines of bytes."""
+"""Decide exactly whether two operands share memory, by comparing their lines of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .bound_sizes import Array, Known
 
 
 class Region(NamedTuple):
-    """``lines`` lines of ``bytes`` bytes, ``step`` bytes apart, the first at ``start``."""
+    """``lines`` lines of ``bytes`` bytes each, ``step`` bytes apart, of which the first is at
+    ``start``.
+    """
 
     start: int
     lines: int
@@ -24,16 +26,17 @@ class Region(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte behind the last."""
+        """Address after the last byte."""
         return self.start + (self.lines - 1) * self.step + self.bytes
 
 
 def overlap(a: Region, b: Region) -> bool:
-    """Whether any byte lies in both. Steps are positive; lines of one region do not overlap.
+    """True if a byte is in both regions. Steps are positive, and the lines of a region do not
+    overlap.
 
-    Line i of ``a`` meets line j of ``b`` when ``j*b.step`` lies between ``from - b.bytes`` and
-    ``from + a.bytes``, ``from`` being where line i begins, seen from ``b``. The first j above the
-    lower end is below the upper one, or none is.
+    Let ``from`` be the start of line i of ``a``, relative to ``b``. The line meets line j of ``b``
+    if ``j*b.step`` is between ``from - b.bytes`` and ``from + a.bytes``. It is enough to test the
+    first j above the lower bound.
     """
     if min(a.lines, b.lines, a.bytes, b.bytes) <= 0 or a.end <= b.start or b.end <= a.start:
         return False
@@ -49,12 +52,12 @@ def overlap(a: Region, b: Region) -> bool:
 
 
 def any_overlap(out: Region, inputs: Sequence[Region]) -> int | None:
-    """The index of the first of ``inputs`` that shares a byte with ``out``; None if none does."""
+    """Return the index of the first of ``inputs`` that shares a byte with ``out``, or None."""
     return next((i for i, region in enumerate(inputs) if overlap(out, region)), None)
 
 
 def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) -> None:
-    """Refuse outputs that share an element with an input or with each other."""
+    """Refuse outputs that share an element with an input, or with each other."""
     held = [
         regions(parameter, given, known, _offsets(signature, arrays, parameter))
         for parameter, given in zip(signature.arrays, arrays, strict=True)
@@ -76,7 +79,7 @@ def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) 
 
 
 def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) -> None:
-    """Refuse a stack that is written if two of its elements, or one of an input, are one."""
+    """Refuse a written stack that shares an element with itself or with an input."""
     output, out = signature.arrays[written], arrays[written]
     for other, parameter in enumerate(signature.arrays):
         given = arrays[other]
@@ -97,13 +100,13 @@ def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) ->
 
 
 def _alike(given: Any, out: Array) -> bool:
-    """Whether two arrays are the same elements in the same places."""
+    """True if two arrays are the same elements at the same addresses."""
     same = (given.shape, given.strides) == (out.shape, out.strides)
     return same and address(given) == address(out)
 
 
 def disjoint(array: Array) -> bool:
-    """Whether no two elements of ``array`` share memory, as far as its strides show plainly."""
+    """True if the strides of ``array`` show plainly that no two elements share memory."""
     found = [(s, n) for s, n in zip(map(abs, array.strides), array.shape, strict=True) if n > 1]
     reach = array.itemsize
     if not array.size:
@@ -169,7 +172,7 @@ def _check_matrices(parameter: ArrayParameter, given: Any, offsets: Sequence[int
 def regions(
     parameter: ArrayParameter, given: Any, known: Known, offsets: Sequence[int] | None
 ) -> list[Region]:
-    """The bytes of each matrix of an operand; offsets are checked against a flat array."""
+    """Return the bytes of each matrix of an operand. Offsets are checked against the flat array."""
     itemsize = parameter.itemsize
     if parameter.packed:
         if offsets is not None:

@@ -1,4 +1,4 @@
-"""What packs a B that is given in some order and type."""
+"""Choose the kernel that packs a given B, by its order and type."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from .packed_matrix import PackedMatrix, matrix_in, new_block
 
 
 def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple[Pack, Array]:
-    """What packs ``b`` for a Gemm with a packed B, and ``b`` as that takes it.
+    """Return the spec that packs ``b`` for a Gemm with a packed B, and ``b`` as that kernel takes
+    it.
 
-    ArgumentError unless it is an array of B's type, or of float32 where that is converted, and
-    k x n; where the Gemm has a batch of such, count x k x n, or k x n if the count is 1.
+    ``b`` has B's type, or is float32 if it is converted. Its shape is k x n, or count x k x n for a
+    batch. ArgumentError otherwise.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
     if scales is not None or zeros is not None:
@@ -61,7 +62,9 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple
 
 
 def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) -> PackedMatrix:
-    """Integers with scales packed for kernels of ``spec``; ArgumentError where they do not fit."""
+    """Return integers with scales packed for kernels of ``spec``; ArgumentError if they do not
+    fit.
+    """
     from tilewright.plan.formats.quantized_b import quantized_format
 
     assert spec.quantized is not None
@@ -91,9 +94,9 @@ def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) 
 
 
 def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:
-    """The arrays of ``b`` as what packs it takes them: elements, scales, and zeros if it has any.
+    """Return the arrays of ``b`` for packing: elements, scales, and zeros if it has any.
 
-    ArgumentError unless it is a QuantizedMatrix of the format, k x n.
+    ArgumentError unless ``b`` is a QuantizedMatrix of the format, k x n.
     """
     if not isinstance(b, QuantizedMatrix) or b.format != spec.type:
         raise ArgumentTypeError(
@@ -110,7 +113,7 @@ def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:
 
 
 def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
-    """ArgumentError unless B is k x n, or a stack of such where the spec has one."""
+    """Raise ArgumentError unless B is k x n, or a stack of these if the spec has one."""
     batched = spec.packs_stack
     if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
         size = spec.batch.count if batched and spec.batch is not None else 1
@@ -126,7 +129,7 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
 
 
 def _source(b: Any, type_: str) -> str:
-    """The type of what is given."""
+    """Return the type of the given array."""
     if isinstance(b, np.ndarray) and not is_masked(b):
         if accepts(type_, b.dtype):
             return type_
@@ -141,7 +144,7 @@ def _source(b: Any, type_: str) -> str:
 
 
 def _order(b: Array) -> Order | None:
-    """The order in which ``b`` may be read where it is; None if it must be copied."""
+    """Return the order in which ``b`` can be read in place, None if it must be copied."""
     item = b.itemsize
     if b.size == 0 or any(stride < 0 or stride % item for stride in b.strides):
         return None

@@ -1,4 +1,4 @@
-"""B as ``pack_b`` leaves it: bytes in a format that a family of kernels shares, and their file."""
+"""The result of ``pack_b``: bytes in a format that a family of kernels shares, and its file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
-#: The magic, the version, and the length of the header in JSON that follows.
+#: Start of a file: the magic, the version, and the length of the JSON header that follows.
 _START = struct.Struct("<16sII")
 
-#: The longest header that is read.
+#: Most bytes of a header that is read.
 _LONGEST = 1 << 16
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -35,12 +35,35 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @spelled(ArgumentTypeError)
 class PackedMatrix:
-    """A packed B: passed in place of b to every kernel that expects its ``format``.
+    """A packed B, which is passed in place of b to each kernel that expects its ``format``.
 
-    ``shape`` is (k, n), or (count, k, n) for a batch; ``data`` are the bytes, at a cache line and
-    read-only, a copy of those given. Immutable, and no ndarray. ArgumentError unless the format
-    has a matrix of this shape in as many bytes.
+    It is immutable and no ndarray. ``pack_b`` makes it; a call of the class makes it from bytes.
 
+    Parameters
+    ----------
+    format : str
+        Name of the packed format.
+    shape : tuple of int
+        (k, n), or (count, k, n) for a batch.
+    data : numpy.ndarray
+        The bytes, as a 1-d uint8 array, which is copied.
+
+    Attributes
+    ----------
+    format, shape
+        The parameters.
+    data : numpy.ndarray
+        The bytes, read-only, aligned to a cache line.
+    nbytes : int
+        Length of ``data``.
+
+    Raises
+    ------
+    ArgumentError
+        The format has no matrix of this shape in this number of bytes.
+
+    Examples
+    --------
     >>> layer = tw.compile(tw.Gemm(2, 4, 4, b=tw.Packed("f32")))
     >>> weights = layer.pack_b(np.eye(4, dtype=np.float32))
     >>> weights.shape, weights.nbytes == weights.data.size
@@ -50,7 +73,7 @@ class PackedMatrix:
     True
     """
 
-    # The dispatcher reads the first of these, in alphabetical order: struct tw_packed.
+    # The dispatcher reads the first slot in alphabetical order: struct tw_packed.
     __slots__ = ("_record", "data", "format", "shape")
     _record: np.ndarray[Any, np.dtype[np.int64]]
     data: Bytes
@@ -74,7 +97,9 @@ class PackedMatrix:
 
     @classmethod
     def owning(cls, format: str, shape: tuple[int, ...], block: Bytes) -> PackedMatrix:
-        """A matrix in a ``new_block`` that nobody else holds or writes from now on: no copy."""
+        """Return a matrix in a ``new_block`` that nobody else holds or writes; nothing is
+        copied.
+        """
         self = cls.__new__(cls)
         _fill(self, *check_packed("a packed matrix", format, shape, matrix_in(block).nbytes), block)
         return self
@@ -95,7 +120,7 @@ class PackedMatrix:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was made as others are, and has all that it was made with."""
+        """True if the object was made by the class and none of its fields was removed."""
         try:
             record = _record_of(self.format, self.shape, self.data)
             return bool(self._record.tolist() == record)
@@ -110,14 +135,21 @@ class PackedMatrix:
 
     @property
     def nbytes(self) -> int:
-        """The length of ``data``."""
+        """The length of ``data`` in bytes."""
         return self.data.nbytes
 
     def dequantize(self) -> np.ndarray[Any, Any]:
-        """The elements in float32, where they are quantized in blocks: k x n, or count x k x n.
+        """Return the elements of a block-quantized matrix in float32.
 
-        They are those of the ``tw.QuantizedMatrix`` that was packed. ArgumentError for a matrix of
-        another kind of format.
+        Returns
+        -------
+        numpy.ndarray
+            k x n, or count x k x n: the values of the ``tw.QuantizedMatrix`` that was packed.
+
+        Raises
+        ------
+        ArgumentError
+            The format is not quantized.
         """
         from tilewright.plan.formats.quantized_b import QuantizedFormat
         from tilewright.runtime.quantized.packed import dequantized
@@ -134,7 +166,13 @@ class PackedMatrix:
         return np.stack(matrices) if len(self.shape) == 3 else matrices[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that ``load`` reads."""
+        """Write a file that ``load`` reads.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file, which is replaced if it exists.
+        """
         import json
         import zlib
 
@@ -152,7 +190,23 @@ class PackedMatrix:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PackedMatrix:
-        """The matrix that ``save`` wrote to ``path``; ArgumentError if the file is not whole."""
+        """Read the matrix that ``save`` wrote.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file.
+
+        Returns
+        -------
+        PackedMatrix
+            The matrix.
+
+        Raises
+        ------
+        ArgumentError
+            The file is damaged, truncated or too long.
+        """
         import zlib
 
         with _path(path).open("rb") as file:
@@ -204,12 +258,14 @@ def _path(given: object) -> Path:
 
 
 def memory(argument: Any) -> np.ndarray[Any, Any]:
-    """The array that C takes for an argument."""
+    """Return the array that C takes for an argument."""
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
 def matrix_of(format: str, data: Any) -> PackedMatrix:
-    """The matrix whose bytes ``data`` are, a line for each of a batch; ArgumentError if none is."""
+    """Return the matrix with the bytes ``data``, one row for each of a batch; ArgumentError if none
+    fits.
+    """
     form, lines = _format(format), np.asarray(data)
     assert form is not None
     return PackedMatrix(format, (*lines.shape[:-1], form.k, form.n), lines.reshape(-1))
@@ -221,9 +277,9 @@ def matrix_of(format: str, data: Any) -> PackedMatrix:
 def check_packed(
     what: str, format: object, shape: Sequence[int], nbytes: int
 ) -> tuple[str, tuple[int, ...]]:
-    """A format's text and a shape, once they and the number of bytes fit each other.
+    """Return a format and a shape if they fit each other and the number of bytes.
 
-    Every matrix passes here, however it is made; ArgumentError, about ``what``, if they do not.
+    Each matrix passes this check, however it is made. ArgumentError, naming ``what``, otherwise.
     """
     form, sizes = _format(str(format)), _sizes(shape)
     if sizes is None:
@@ -253,21 +309,23 @@ def check_packed(
 
 
 def new_block(nbytes: int) -> Bytes:
-    """Memory for a matrix of so many bytes, behind that for its record."""
+    """Return memory for a record and a matrix of ``nbytes`` bytes."""
     return in_large_pages(ALIGNMENT + nbytes)
 
 
 def matrix_in(block: Bytes) -> Bytes:
-    """The part of a ``new_block`` that holds the matrix."""
+    """Return the part of a ``new_block`` that holds the matrix."""
     return block[ALIGNMENT:]
 
 
 def _fill(packed: PackedMatrix, format: str, shape: tuple[int, ...], block: Bytes) -> None:
-    """Make ``packed`` of what was checked; the record keeps the bytes alive, and both are one."""
+    """Set the fields of ``packed`` after the checks; record and bytes share one block of memory."""
     text = sys.intern(format)
     record = _record_of(text, shape, matrix_in(block))
     block[:ALIGNMENT].view(np.int64)[: len(record)] = record
-    frozen = np.asarray(memoryview(block.data).toreadonly())  # no caller can make it writeable
+    frozen = np.asarray(
+        memoryview(block.data).toreadonly()
+    )  # so that no caller can make it writeable
     _set(packed, text, shape, matrix_in(frozen), frozen[: 8 * len(record)].view(np.int64))
 
 
@@ -281,7 +339,7 @@ def _set(
 
 
 def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
-    """The fields of struct tw_packed."""
+    """Return the fields of struct tw_packed."""
     return [
         id(format),
         address(data),
@@ -293,7 +351,9 @@ def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
 
 @cache
 def _formats() -> dict[str, Format]:
-    """Formats by their interned text, which live as long as the process: C compares addresses."""
+    """Return formats by interned text. They live as long as the process, since C compares
+    addresses.
+    """
     return {}
 
 
@@ -309,7 +369,7 @@ def _format(text: str) -> Format | None:
 
 
 def _sizes(shape: Sequence[int]) -> tuple[int, ...] | None:
-    """``shape`` as two or three numbers that C can take; None if it is none."""
+    """Return ``shape`` as two or three numbers that C can hold, else None."""
     try:
         sizes = tuple(map(index, shape))
     except TypeError:
@@ -321,7 +381,7 @@ def _sizes(shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def _header(path: str | os.PathLike[str], text: bytes, length: int) -> dict[str, Any]:
-    """The header, once it has every field."""
+    """Return the header after a check of its fields."""
     import json
 
     wanted = {"format": str, "shape": list, "nbytes": int, "crc32": int}
@@ -350,8 +410,8 @@ def _wrong_length(path: str | os.PathLike[str], got: int, expected: int) -> NoRe
 
 
 def _block_for(path: str | os.PathLike[str], nbytes: int) -> Bytes:
-    """Memory for a file's matrix; ArgumentError if this machine has not so much memory."""
-    with suppress(AttributeError, ValueError, OSError):  # not everywhere can it be asked
+    """Return memory for a file's matrix; ArgumentError if the machine has too little memory."""
+    with suppress(AttributeError, ValueError, OSError):  # some systems do not tell
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if nbytes > memory:
             _no_memory(path, nbytes)

@@ -14,16 +14,16 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, ScalarParameter
 from tilewright.spec.types import is_integer
 
-#: Every floating-point type that numpy has holds numbers up to this.
+#: Number up to which all of numpy's floating-point types hold numbers.
 _FITS = 65504.0
-#: All whole numbers up to this are doubles.
+#: All whole numbers up to this one are exact doubles.
 _WHOLE = 1 << 53
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is one real number and no bool: Python's, numpy's, or ml_dtypes'.
+    """True if ``value`` is one real number of Python, numpy or ml_dtypes, and not a bool.
 
-    An array without axes is one if what it holds is.
+    An array without axes counts as the number that it holds.
     """
     if type(value) is float or type(value) is int:
         return True
@@ -47,12 +47,14 @@ def check_number(name: str, value: Any) -> Any:
 
 
 def is_double(value: Any) -> bool:
-    """Whether ``value`` is Python's, and C's double of it is the same number."""
+    """True if ``value`` is a Python number that equals its C double."""
     return type(value) is float or (type(value) is int and abs(value) <= _WHOLE)
 
 
 def _plain(value: Any) -> Any:
-    """A number that compares with any int: small floating-point types of numpy's overflow."""
+    """Return a number that compares with any int; numpy's small floating-point types would
+    overflow.
+    """
     if type(value) is np.ndarray:
         value = value[()]
     foreign = type(value).__module__ == "ml_dtypes"
@@ -60,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 
 def factor(parameter: ScalarParameter, value: Any) -> float:
-    """Alpha or beta as C takes it, a double; whole and of 32 bits where sums are integers."""
+    """Return alpha or beta as a C double, which is a 32-bit integer if the sums are integers."""
     if type(value) is float and not is_integer(parameter.type):
         return value
     value = _plain(check_number(parameter.name, value))
@@ -70,10 +72,10 @@ def factor(parameter: ScalarParameter, value: Any) -> float:
 
 
 def one(parameter: ArrayParameter, value: Any) -> np.ndarray[Any, Any]:
-    """A number as the array of one element that C takes.
+    """Return a number as an array of one element.
 
-    An array without axes whose elements are of the parameter's type, or its bits, is taken as it
-    is: as an array of one element would be.
+    An array without axes whose elements have the parameter's type, or hold its bits, is taken as it
+    is.
     """
     type_, name = parameter.type, parameter.name
     if type(value) is np.ndarray and accepts(type_, value.dtype):
@@ -107,7 +109,7 @@ def _range(type_: str) -> tuple[int, int]:
 
 def _whole(name: str, type_: str, value: Any) -> int:
     low, high = _range(type_)
-    if not low <= value <= high or value != int(value):  # NaN is in no range
+    if not low <= value <= high or value != int(value):  # also false for NaN
         raise ArgumentValueError(
             f"{name} must be a whole number of type {type_}",
             got=value,

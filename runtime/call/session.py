@@ -1,7 +1,7 @@
-"""The state of a matrix unit in Python: the system's consent to its use, and kernels that keep it.
+"""The matrix unit's state in Python: consent of the system, and sessions that keep a configuration.
 
-A kernel loads the configuration that it needs and puts back what was loaded before. In a session
-it finds its own loaded, and leaves it.
+A kernel loads the configuration that it needs, and restores the old one at its end. In a session
+its configuration is loaded already and stays.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from . import abi
 
 @cache
 def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
-    """Ask the system to let this process use the registers ``unit``; TargetError if it does not.
+    """Ask the system for the use of the registers ``unit``; TargetError if it refuses.
 
-    A consent lasts as long as the process and is asked for once; after a refusal, at each call.
+    A consent holds for the process and is asked for once. After a refusal it is asked for at each
+    call.
     """
     refused = _system_call(consent)
     if not refused:
@@ -42,7 +43,7 @@ def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
 
 
 def _system_call(words: tuple[int, ...]) -> int:
-    """Make a system call: 0, or the number of its error."""
+    """Make a system call and return 0, or the number of its error."""
     this_process = abi.backend.load_library(None, abi.backend.RTLD_NOW)
     takes_words = abi.function_type(("long",) * len(words), "long")
     call = this_process.load_function(takes_words, "syscall")
@@ -50,7 +51,7 @@ def _system_call(words: tuple[int, ...]) -> int:
 
 
 class _Stack(threading.local):
-    """The sessions entered on this thread, the last one loaded."""
+    """The sessions entered on this thread; the last one's configuration is loaded."""
 
     def __init__(self) -> None:
         self.entered: list[Session] = []
@@ -60,9 +61,9 @@ _stack = _Stack()
 
 
 class Session:
-    """A configuration of the matrix unit that stays loaded on this thread: see Kernel.session.
+    """A configuration of the matrix unit that stays loaded on this thread: see ``Kernel.session``.
 
-    ``load`` and ``release`` are the kernel's C functions; None where it configures nothing.
+    ``load`` and ``release`` are the kernel's C functions, None if the kernel configures nothing.
     """
 
     def __init__(self, load: Callable[[], None] | None, release: Callable[[], None] | None) -> None:
@@ -80,7 +81,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """What the session around it kept is loaded again."""
+        """Release the configuration, and load that of the enclosing session again."""
         _stack.entered.remove(self)
         if self._release is None:
             return

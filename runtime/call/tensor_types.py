@@ -1,7 +1,7 @@
-"""Types of tensors that the C dispatcher reads itself, through DLPack's exchange API.
+"""Register types of tensors that the C dispatcher reads itself, through DLPack's exchange API.
 
-A type that has ``__dlpack_c_exchange_api__`` offers C functions that describe a tensor without
-making a Python object. The dispatcher is told of the type when one of its objects is first passed.
+A type with ``__dlpack_c_exchange_api__`` offers C functions that describe a tensor without a Python
+object. The dispatcher learns the type when one of its objects is first passed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tilewright.spec.dtypes import DTYPES
 
 from .dispatch import dispatcher, learn_dtypes
 
-#: Words before what makes a tensor, and before what describes one, in struct DLPackExchangeAPI:
-#: ``managed_tensor_to_py_object_no_sync`` and ``dltensor_from_py_object_no_sync``.
+#: Offsets in words in struct DLPackExchangeAPI: of ``managed_tensor_to_py_object_no_sync``, which
+#: makes a tensor, and of ``dltensor_from_py_object_no_sync``, which describes one.
 _MAKE, _READ = 4, 5
 _CODES, _SIZES = 32, 4
-#: What a method of a C type that takes no arguments says of itself: METH_NOARGS.
+#: CPython's flag of a method without arguments: METH_NOARGS.
 _NO_ARGUMENTS = 4
 _lock = Lock()
-#: Types that were asked about, and the words of those that the dispatcher knows.
+#: Types that were looked at, with the words of those that the dispatcher reads.
 _known: dict[type, Any] = {}
 
 
 def learn(value: Any) -> None:
-    """Have the dispatcher read objects of the type of ``value``, if it is one of tensors."""
+    """Register the type of ``value`` with the dispatcher if it is a type of tensors."""
     kind = type(value)
     if kind in _known or not hasattr(kind, "__dlpack_c_exchange_api__"):
         return
@@ -48,7 +48,7 @@ def learn(value: Any) -> None:
 
 
 def _words(kind: type) -> np.ndarray[Any, Any] | None:
-    """The fields of struct tw_tensor_type; None where Python has to look at each object."""
+    """Return the fields of struct tw_tensor_type, None if Python must look at each object."""
     functions = _functions(kind)
     if functions is None:
         return None
@@ -62,8 +62,10 @@ def _words(kind: type) -> np.ndarray[Any, Any] | None:
 
 
 def _functions(kind: Any) -> tuple[int, int] | None:
-    """The addresses of what describes a tensor and of what makes one, or 0; None if this is another
-    version, or lacks the first.
+    """Return the addresses of the C functions that describe and make a tensor.
+
+    The second is 0 if the type cannot make one. None for another version of the API, or without the
+    first function.
     """
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -81,9 +83,10 @@ def _word(address: int, at: int) -> int:
 
 
 def _flags(torch: ModuleType) -> list[int] | None:
-    """What struct tw_tensor_type has of PyTorch: whether a tensor requires grad, whether gradients
-    are recorded, and whether a tensor negates what lies in memory, as C functions. None where they
-    do not lie where CPython's headers have them.
+    """Return the fields about PyTorch of struct tw_tensor_type, as C functions.
+
+    They tell whether a tensor requires grad, whether gradients are recorded, and whether a tensor
+    is the negative of its memory. None if the functions are not where CPython's headers place them.
     """
     base = torch._C.TensorBase
     grad = _getter(base, "requires_grad")
@@ -95,19 +98,19 @@ def _flags(torch: ModuleType) -> list[int] | None:
     return [*grad, mode, negative, module]
 
 
-#: Words before what a descriptor of a C type describes: its type, name and qualified name.
+#: Words in a descriptor of a C type before the definition: its type, name and qualified name.
 _DESCRIPTOR = 3
 
 
 def _getter(owner: type, name: str) -> tuple[int, int] | None:
-    """The C function behind an attribute of a C type, and its closure: PyGetSetDef of CPython."""
+    """Return the C function of an attribute of a C type, and its closure: CPython's PyGetSetDef."""
     descriptor = owner.__dict__[name]
     definition = _definition(descriptor, name, _DESCRIPTOR)
     return None if definition is None else (_word(definition, 1), _word(definition, 4))
 
 
 def _method(function: Any, name: str, words: int) -> int | None:
-    """The C function behind one without arguments: PyMethodDef of CPython."""
+    """Return the C function of a method without arguments: CPython's PyMethodDef."""
     definition = _definition(function, name, words)
     if definition is None or ctypes.c_int.from_address(definition + 16).value != _NO_ARGUMENTS:
         return None
@@ -115,7 +118,9 @@ def _method(function: Any, name: str, words: int) -> int | None:
 
 
 def _definition(described: Any, name: str, words: int) -> int | None:
-    """Where the definition of something written in C lies, if it begins with its name."""
+    """Return the address of a C object's definition if it begins with the object's name, else
+    None.
+    """
     if sys.implementation.name != "cpython":
         return None
     found = _word(id(described) + object.__basicsize__, words)
@@ -131,7 +136,9 @@ def _learn_dtypes() -> None:
 
 
 def _dtype_table() -> list[int]:
-    """Numpy's dtype of each DLPack type, by code and size; those that it lacks as bits."""
+    """Return numpy's dtype of each DLPack type, by code and size; unsigned integers if numpy lacks
+    it.
+    """
     table = [0] * (_CODES * _SIZES)
     bits = {dtype.itemsize: dtype for dtype in DTYPES.values() if dtype.kind == "u"}
     for code in (0, 1, 2, 4, 10, 12):
@@ -145,5 +152,5 @@ def _dtype_table() -> list[int]:
     return table
 
 
-#: The dtypes in the table, whose addresses C holds.
+#: The dtypes in the table, kept alive since C holds their addresses.
 _kept: list[np.dtype[Any]] = []

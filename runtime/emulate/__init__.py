@@ -1,1 +1,1 @@
-"""Kernels that this CPU cannot run, in a process that can, arrays between guard pages."""
+"""Kernels that this CPU cannot run, in a process that can, with arrays between guard pages."""

@@ -1,4 +1,4 @@
-"""Calls of kernels that this CPU cannot run: their arrays travel to a runner process and back."""
+"""Call kernels that this CPU cannot run: the arrays are sent to a runner process and come back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from .runner import Alias, Runner, shared_runner
 
 
 def runner(executable: Path, target: Target) -> Runner:
-    """The process that runs ``executable``'s kernels in place of a CPU with ``target``."""
+    """Return the process that runs the kernels of ``executable``, emulating a CPU with
+    ``target``.
+    """
     notice(target.name, host.means(target, emulated=True))
     return shared_runner(executable, target, emulated=True)
 
@@ -32,7 +34,7 @@ def call(
     checked: Checked,
     scalars: tuple[float, ...],
 ) -> None:
-    """Run kernel ``name`` on copies of the arrays, then write the elements of the outputs."""
+    """Run kernel ``name`` on copies of the arrays, then write the results into the outputs."""
     outputs = [i for i, p in enumerate(signature.arrays) if p.role != "in"]
     output, same = signature.arrays.index(signature.output), _same(signature, checked)
     sent: list[Any] = []
@@ -56,7 +58,7 @@ def call(
 
 
 def _same(signature: Signature, checked: Checked) -> int | None:
-    """The index of the input that is the output itself: an operation in place."""
+    """Return the index of the input that is also the output, None unless the call is in place."""
     may_be = signature.alias
     if may_be < 0:
         return None
@@ -65,7 +67,7 @@ def _same(signature: Signature, checked: Checked) -> int | None:
 
 
 def span(array: Array) -> Array:
-    """The memory from an array's first element to its last, as contiguous bytes; a copy."""
+    """Return a copy of an array's memory, from its first element to its last, as bytes."""
     if array.size == 0:
         return np.empty(0, np.uint8)
     steps = zip(array.shape, array.strides, strict=True)

@@ -1,4 +1,8 @@
-"""One call as bytes, and the process that takes them: the Python side of ``runner/runner.c.j2``."""
+"""The Python side of the runner's protocol: one call as bytes, and the process that takes it.
+
+In go arrays, sizes and scalars of a call. Out come the bytes of the written arrays, or a
+TargetError that says what the kernel touched. The other side is ``templates/runner/runner.c.j2``.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +38,10 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an array lies in its pages.
+    """How an array is placed between its guard pages.
 
-    It begins (``front``) or ends at the guard; behind it, ``overread`` bytes may be read.
+    If ``front``, the array begins at the end of the guard page before it. Otherwise it ends where
+    the guard page after it begins, and the kernel may read ``overread`` bytes further.
     """
 
     front: bool
@@ -44,7 +49,7 @@ class Placement:
 
 
 class Request:
-    """The arrays of one call as regions, pointers and uses: see ``templates/runner/``."""
+    """The arrays of one call as regions, pointers and uses; ``templates/runner/`` defines these."""
 
     def __init__(
         self, arrays: Sequence[Any], writable: Sequence[bool], names: Sequence[str]
@@ -85,14 +90,14 @@ class Request:
         return len(self.regions) - 1
 
     def owner(self, region: int) -> str:
-        """What the runner's region ``region`` is, for a message."""
+        """Return the name of a region of the runner, for a message."""
         if region < len(self.owners):
             return self.owners[region]
         index = region - len(self.owners)
         return f"the addresses of {self.names[index]}" if index < len(self.names) else "the scratch"
 
     def extent(self, region: int) -> int | None:
-        """The bytes of the runner's region ``region``, if this side knows."""
+        """Return the bytes of a region of the runner, None if only the runner knows."""
         if region < len(self.regions):
             return self.regions[region].nbytes
         index = region - len(self.regions)
@@ -101,7 +106,7 @@ class Request:
     def header(
         self, kernel: int, sizes: Sequence[int], scalars: Sequence[float], where: Placement
     ) -> bytes:
-        """All of the request but the regions' bytes."""
+        """Return the bytes of the request without those of the regions."""
         flat = [_MAGIC, kernel, int(where.front), where.overread]
         counted: list[Sequence[Any]] = [self.regions, self.pointers, self.uses, sizes, scalars]
         flat += [len(sequence) for sequence in counted]
@@ -114,7 +119,7 @@ class Request:
 
 
 class Process:
-    """A running program and the two pipes to it."""
+    """A running program, and the two pipes that connect to it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()
@@ -150,7 +155,7 @@ class Process:
             raise
 
     def usable(self) -> bool:
-        """True if it can take a request."""
+        """True if the process can take a request."""
         return self._usable and self._popen.poll() is None
 
     def call(
@@ -162,7 +167,9 @@ class Process:
         where: Placement,
         timeout: float,
     ) -> list[bytearray]:
-        """Send the request, wait, and return the writable regions or raise what went wrong."""
+        """Send the request and wait. Return the writable regions, or raise the fault as a
+        TargetError.
+        """
         if name not in self.kernels:
             raise TargetError(f"the runner has no kernel {name}", expected=", ".join(self.kernels))
         header = request.header(self.kernels.index(name), sizes, scalars, where)
@@ -224,7 +231,7 @@ class Process:
         )
 
     def end(self) -> None:
-        """Kill the process, at once: it has nothing to lose."""
+        """Kill the process at once; it keeps no state that could be lost."""
         self._usable = False
         if self._popen.returncode is None:
             self._popen.kill()
@@ -232,7 +239,7 @@ class Process:
         self._close()
 
     def disown(self) -> None:
-        """Close this process's ends of the pipes and leave the program alone."""
+        """Close this side's pipes and leave the program running."""
         self._usable = False
         self._popen.returncode = 0  # not ours to wait for
         self._close()

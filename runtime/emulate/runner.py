@@ -1,7 +1,7 @@
-"""Kernels in a process of their own: under qemu, through a header, or natively between guards.
+"""Kernels in a process of their own: in qemu, through a header, or natively between guard pages.
 
-The process is made by ``build`` from the kernels' C and ``templates/runner/runner.c.j2``, which
-describes the protocol. Every array lies between pages that nobody may touch.
+``build`` makes the program from the kernels' C and ``templates/runner/runner.c.j2``, which
+describes the protocol. Each array is placed between pages that may not be touched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .protocol import Alias, Placement, Process, ProcessEndedError, Request
 
 __all__ = ["Alias", "Runner", "build", "command_prefix", "runner_for", "shared_runner"]
 
-_ALIVE = 8  # processes kept running at the same time
+_ALIVE = 8  # most processes that run at the same time
 
 
 def build(
@@ -36,22 +36,26 @@ def build(
     stem: str,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Compile the C texts that define the kernels ``names`` into a runner's program."""
+    """Compile C texts that define the kernels ``names`` into a runner's program; return its
+    path.
+    """
     texts = [*sources, render("runner/runner.c.j2", names=list(names))]
     return compile_program(texts, target, compiler, directory, stem, extra_flags)
 
 
 def command_prefix(target: Target, *, emulated: bool | None = None) -> tuple[str, ...]:
-    """What stands before a program for ``target`` on the command line; () when it runs itself."""
+    """Return the words before a program for ``target`` on the command line, ``()`` if it runs
+    natively.
+    """
     if means(target, emulated=emulated) != "qemu":
         return ()
     return (str(find_qemu(target)), "-cpu", target.emulation.cpu)
 
 
 class Runner:
-    """A program made by ``build``, started when first called, and kept alive.
+    """A program that ``build`` made. It starts at the first call and is kept alive.
 
-    Safe to share between threads (calls take turns) and across ``fork``.
+    Threads may share it: their calls take turns. It works in forked children too.
     """
 
     def __init__(
@@ -76,12 +80,30 @@ class Runner:
         flush: Literal["rear", "front"] = "rear",
         timeout: float = 120.0,
     ) -> list[bytearray]:
-        """Call kernel ``name`` and return the new bytes of the writable arrays, in order.
+        """Call a kernel and return the new bytes of the writable arrays.
 
-        An array is a contiguous buffer, an ``Alias``, or for addresses a list of ``(buffer,
-        offset in bytes)``, which is never writable. It ends, or with ``flush="front"`` begins, at
-        a page that may not be touched. ``names`` are used in messages. Raises TargetError when
-        the kernel touches what is not its own, crashes, or takes more than ``timeout`` seconds.
+        Parameters
+        ----------
+        name : str
+            The kernel.
+        arrays : sequence
+            Contiguous buffers, or an ``Alias``. Addresses are a list of ``(buffer, offset in
+            bytes)``, which is never writable.
+        sizes, scalars : sequence
+            The call's integers and floating-point numbers, in the C function's order.
+        writable : sequence of bool
+            True for each array that the kernel writes.
+        names : sequence of str
+            Names of the arrays in messages.
+        flush : {"rear", "front"}
+            The end of each array that touches a guard page.
+        timeout : float
+            Seconds after which the process is killed.
+
+        Raises
+        ------
+        TargetError
+            The kernel touched memory that is not its own, crashed, or took longer than ``timeout``.
         """
         request = Request(arrays, writable, names)
         where = Placement(flush == "front", self.overread)
@@ -93,7 +115,8 @@ class Runner:
             except ProcessEndedError:
                 if process is not found:
                     raise
-                # It may have been killed while it was idle; what it was given is still here.
+                # The process may have been killed while it was idle. The arguments are still here,
+                # so try once more.
                 process = self._start()
                 return process.call(name, request, sizes, scalars, where, timeout)
             finally:
@@ -110,7 +133,7 @@ class Runner:
         self._drop()
 
     def close(self) -> None:
-        """End the process; a later call starts another."""
+        """End the process. A later call starts a new one."""
         with self._lock:
             self._drop()
 
@@ -120,7 +143,7 @@ class Runner:
             self._process = None
 
     def _forget(self) -> None:
-        """In a forked child: the process is the parent's."""
+        """Give up the process in a forked child: it belongs to the parent."""
         self._lock = threading.Lock()
         if self._process is not None:
             self._process.disown()
@@ -128,7 +151,9 @@ class Runner:
 
 
 class _Pool:
-    """All runners of this Python: few of them run at the same time, none outlives it."""
+    """All runners of this Python process. At most ``_ALIVE`` run at a time, and none outlives
+    Python.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -137,7 +162,7 @@ class _Pool:
         self._running: list[weakref.ref[Runner]] = []
 
     def started(self, runner: Runner) -> None:
-        """End those started first when there are too many; one that is busy is left alone."""
+        """End the oldest runners if too many run. A runner that is busy is left alone."""
         with self.lock:
             self._running = [ref for ref in self._running if ref() not in (None, runner)]
             self._running.append(weakref.ref(runner))
@@ -168,13 +193,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def runner_for(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
-    """A Runner of ``executable`` by the means that runs ``target`` here: see ``host.means``."""
+    """Return a runner of ``executable`` by the means that runs ``target`` here: see
+    ``host.means``.
+    """
     prefix = command_prefix(target, emulated=emulated)
     return Runner(executable, prefix, target.emulation.overread if prefix else 0)
 
 
 def shared_runner(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
-    """The one Runner of this Python for ``executable``: kernels of one library share it."""
+    """Return this process's one runner of ``executable``: the kernels of a library share it."""
     with _pool.lock:
         if executable not in _pool.shared:
             _pool.shared[executable] = runner_for(executable, target, emulated=emulated)

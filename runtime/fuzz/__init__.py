@@ -1,1 +1,1 @@
-"""Random kernels: the axes they are drawn from, the cases, and the sweep over them."""
+"""Random kernels: the axes that they are drawn from, the cases, and the sweep over the cases."""

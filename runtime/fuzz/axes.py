@@ -1,15 +1,18 @@
-"""The space of batch-reduce products as data: every axis with its levels, dealt to cases.
+"""The space of batch-reduce products as data: each axis with its levels, dealt to cases.
 
-Over the indices the levels of an axis occur equally often, in an order that depends on the seed
-and the axis alone: a case is the same on every machine and target. A level that means nothing in
-a case, such as a zero point of floating point, is left out of it.
+Over the indices, the levels of an axis occur equally often. Their order depends only on the seed
+and the axis, so a case is the same on every machine and target. A level without a meaning in a case
+is left out, for example a zero point of a floating-point product.
 
-So is what a spec or schedule refuses by its rules: a packed B of a size known only at the call;
-sums in f64 with C, D, operands or functions of another type; sums in s64 with fractions, scales,
-zero points, expressions or a D of another type; offsets with sizes of a matrix that no array tells,
-and addresses of no matrix; loops over m or n outside of that over a
-batch whose B has few bits and is found by addresses; vectors along K of operands that are converted
-or both lie across it; and an uneven register tile where a size of C is known only at the call.
+Levels that specs or schedules refuse by their rules are left out too:
+
+- a packed B with a size known only at the call;
+- sums in f64 with C, D, operands or functions of another type;
+- sums in s64 with fractions, scales, zero points, expressions, or a D of another type;
+- offsets with a size that no array tells, and addresses of no matrix;
+- loops over m or n outside of the batch loop, if B is low-bit and found by addresses;
+- vectors along K, if operands are converted, or if both have K as their slow dimension;
+- an uneven register tile, if a size of C is known only at the call.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tilewright.spec.expression import REGISTRY, PostOp, acc
 from tilewright.spec.types import INPUTS, is_integer
 
 Level = Any
-#: What is known only at the call; a size of that kind may be a multiple of 8.
+#: Sizes known only at the call; a size of the second kind is a multiple of 8.
 RUN_TIME, EIGHTS = "run time", "run time, eights"
 NONE = None
 _INTEGERS = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
@@ -41,7 +44,7 @@ _MIXED = (
 
 
 def _tried() -> Iterator[tuple[str, PostOp, tuple[float, ...]]]:
-    """Each function of one value with each of its samples, called by its level."""
+    """Yield each function of one value with each of its samples, by the name of its level."""
     for name in postops.NAMES:
         entry = REGISTRY.get(name)
         if entry is not None and len(entry.operands) == 1:
@@ -58,27 +61,27 @@ def _has_f64(name: str, values: tuple[float, ...]) -> bool:
 
 
 _TRIED = tuple(_tried())
-#: Functions of one value by their level: a name, and its parameters.
+#: Functions of one value by level: the function's name and its parameters.
 ELTWISE = {level: (entry.name, values) for level, entry, values in _TRIED}
-#: Those that are as straight for large values as for small ones.
+#: Levels of functions that are nearly linear for large values, so that large sums test them well.
 STRAIGHT = frozenset(level for level, entry, _ in _TRIED if entry.straight)
-#: Those that f64 has.
+#: Levels of functions that can be computed in f64.
 REAL = frozenset(level for level, entry, values in _TRIED if _has_f64(entry.name, values))
-#: Operators and functions of two values, and the choice between them.
+#: Operators and functions of two values, and the choice ``where``.
 BINARY = (
     *(name for name, entry in REGISTRY.items() if len(entry.operands) == 2 and not entry.own),
     "where",
 )
-#: Register tiles, of whole vectors of no target, that fit all of them.
+#: Register tiles that fit every target. None has whole vectors of any target.
 TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
-#: Factors so small that they are 0 or the smallest number of their type.
+#: A factor so small that it becomes 0 or the smallest number of its type.
 SMALLEST = "smallest"
-#: Epilogues that the sums are no part of.
+#: Epilogues that do not read the sums.
 WITHOUT_SUMS = ("operand alone", "function of an operand", "old value alone", "a number")
-#: Names of operands that mean something in Python's or C's libraries, or in the generated C.
+#: Names of operands that Python's or C's libraries, or the generated C, use for something else.
 NAMES = ("int64_t", "INT64_MAX", "main", "sums", "m", "i", "mask", "c0_0", "new_")
 
-#: Formats of B with few bits: stored type, type of scales, zero, block.
+#: Low-bit formats of B: stored type, type of the scales, zero point, block.
 QUANTIZED = (
     ("u4", "f16", 8, 32), ("u4", "f16", "u4", 128), ("s4", "f32", "f16", 24), ("s8", "bf16", 0, 40),
     ("u8", "f32", "u8", 64), ("u2", "f16", "bf16", 16), ("f4_e2m1", "e8m0", 0, 32),
@@ -86,7 +89,8 @@ QUANTIZED = (
     ("f8_e4m3", "f32", 0, (128, 128)), ("u5", "f16", 16, 40), ("s6", "f32", "f16", 16),
     ("u3", "bf16", "u3", None),
 )  # fmt: skip
-#: How A meets such a B in integers: what has a scale, and a zero point; or as it is given.
+#: How A is given to a product of integers with a low-bit B: quantized with scales and zero points,
+#: or as integers.
 QUANTIZED_A = (
     "blocks", "rows", "blocks and zeros", "rows and zeros", "integers", "integers and scales",
 )  # fmt: skip
@@ -143,12 +147,12 @@ AXES: dict[str, tuple[Level, ...]] = {
 
 
 def deal(seed: int, index: int) -> dict[str, Level]:
-    """The level of every axis in case ``index``."""
+    """Return the level of each axis in case ``index``."""
     return {axis: _card(levels, f"{seed} {axis}", index) for axis, levels in AXES.items()}
 
 
 def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:
-    """One card of a shuffled deck; every deck is shuffled anew."""
+    """Return one card of a shuffled deck of levels. Each deck is shuffled anew."""
     deck, place = divmod(index, len(levels))
     cards = list(range(len(levels)))
     random.Random(f"{key} {deck}").shuffle(cards)
@@ -156,7 +160,7 @@ def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:
 
 
 def title(level: Level) -> str:
-    """A level in a table."""
+    """Return a level as text for a table."""
     if isinstance(level, bool):
         return "yes" if level else "no"
     if isinstance(level, tuple):

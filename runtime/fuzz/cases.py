@@ -1,4 +1,4 @@
-"""Random batch-reduce products, each with the Python that makes and verifies it."""
+"""Random batch-reduce products, each with the Python code that makes and verifies it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from .axes import (
     title,
 )
 
-#: Of each kernel: one case of whole numbers, and one of any.
+#: Cases of each kernel: one of whole numbers, and one of arbitrary numbers.
 CASES = 2
-#: Cases that are drawn in vain before a search for some is given up.
+#: Cases that are drawn without a hit before a search is given up.
 PATIENCE = 20_000
-#: Sums are made smaller than this on their way into functions that are straight beyond it.
+#: Magnitude to which sums are scaled before a function that is nearly linear beyond it.
 _CURVED = 4.0
-#: About what sums have for a size known only at the call, and the root mean squares of elements.
+#: Usual value of a size known only at the call, and root mean squares of elements.
 _USUAL = 32
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0, "s16": 18_900.0, "u16": 37_800.0}
-#: What sums of integers wrap at.
+#: Magnitude at which sums of integers wrap.
 _MOST = 2.0**31
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided", "Offsets",
@@ -58,8 +58,8 @@ _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 class Case:
     """A kernel to make and to verify.
 
-    ``levels`` is what each axis says, without those that mean nothing here; ``arguments`` are
-    those of ``Gemm``, which may refuse them.
+    ``levels`` are the levels of the axes that have a meaning in this case. ``arguments`` are those
+    of ``Gemm``, which may refuse them.
     """
 
     seed: int
@@ -69,11 +69,11 @@ class Case:
     schedule: Schedule
 
     def spec(self) -> Gemm:
-        """What is computed."""
+        """Return the spec."""
         return Gemm(**self.arguments)
 
     def python(self, target: str) -> str:
-        """The statement that makes the kernel and verifies it as the sweep does."""
+        """Return the statement that makes the kernel and verifies it as the sweep does."""
         sizes = [self.arguments[slot] for slot in "mnk"]
         options = {
             name: (value, None) for name, value in self.arguments.items() if name not in "mnk"
@@ -87,7 +87,7 @@ class Case:
 
 
 def draw(seed: int, index: int) -> Case:
-    """Case ``index`` of those that ``seed`` makes."""
+    """Return case ``index`` of a seed."""
     hand = _Hand(seed, index)
     arguments = _arguments(hand)
     schedule = _schedule(hand, arguments)
@@ -96,9 +96,9 @@ def draw(seed: int, index: int) -> Case:
 
 
 def numbers(seed: int, first: int, having: Mapping[str, str]) -> Iterator[int]:
-    """The numbers, from ``first`` on, of the cases whose axes have the levels that are asked for.
+    """Yield the numbers, from ``first`` on, of the cases with the wanted levels.
 
-    Raises SpecError for what is no axis or no level of it, and where no case has them all.
+    SpecError for an unknown axis or level, and if no case has all of them.
     """
     for axis, level in having.items():
         _check_level(axis, level)
@@ -124,12 +124,12 @@ def _check_level(axis: str, level: str) -> None:
 
 
 def _short(value: Any) -> Any:
-    """An operand of the usual order as its type."""
+    """Return the type alone of an operand in the usual order."""
     return value.type if isinstance(value, Matrix) and value.order == "C" else value
 
 
 class _Hand:
-    """The levels dealt to a case, and those it has taken."""
+    """The levels dealt to a case, and those that the case has used."""
 
     def __init__(self, seed: int, index: int) -> None:
         self._levels = deal(seed, index)
@@ -137,7 +137,7 @@ class _Hand:
         self.taken: dict[str, str] = {}
 
     def take(self, axis: str, applies: bool = True) -> Level:
-        """The level of ``axis``; None, and not taken, where it means nothing."""
+        """Return the level of ``axis`` and mark it as used; None if it has no meaning here."""
         if not applies:
             return None
         level = self._levels[axis]
@@ -146,11 +146,11 @@ class _Hand:
 
     @property
     def stacked(self) -> bool:
-        """Whether it is a stack of products: it has neither outputs nor operands of C's size."""
+        """True for a stack of products, which has neither outputs nor operands of C's size."""
         return str(self._levels["batch"]).startswith("stack")
 
     def size(self, axis: str, *, fixed: bool = False) -> Size:
-        """A size; any of the numbers where a size must be ``fixed`` and is not."""
+        """Return a size; a random number if it must be ``fixed`` and the level is not."""
         level = self.take(axis)
         if fixed and not isinstance(level, int):
             level = self._random.choice([x for x in AXES[axis] if isinstance(x, int)])
@@ -160,17 +160,17 @@ class _Hand:
         return int(level)
 
     def whole(self, axis: str) -> bool:
-        """Whether the level of a factor may be a whole number."""
+        """True if the level of a factor may be a whole number."""
         level = self._levels[axis]
         return level == "scalar" or (level != SMALLEST and float(level).is_integer())
 
     def below(self, stop: int) -> int:
-        """A number."""
+        """Return a random number below ``stop``."""
         return self._random.randrange(stop)
 
 
 def _arguments(hand: _Hand) -> dict[str, Any]:
-    """Every argument of ``Gemm``, None for what is left out."""
+    """Return each argument of ``Gemm``, None if it is left out."""
     first, second = hand.take("types")
     sums = accumulator(first, second)
     kind = hand.take("batch")
@@ -216,7 +216,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
 
 
 def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, Any]:
-    """The rest of the arguments where sums are of 64 bits, and C or D is as they are."""
+    """Return the remaining arguments for 64-bit sums that C or D holds unchanged."""
     given["c"] = _matrix(hand, "c", "s64")
     given["d"] = _matrix(hand, "d", "s64") if hand.take("d") else None
     for name in ("alpha", "beta"):
@@ -227,7 +227,7 @@ def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, An
 
 
 def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize | None:
-    """An A that is summed in integers; None where it is not."""
+    """Return an A that is summed in integers, None if the level has none."""
     if not level:
         return None
     if level.startswith("integers"):
@@ -237,7 +237,7 @@ def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize
 
 
 def _quantized(hand: _Hand, applies: bool) -> Quantized | None:
-    """A B of few bits, where A is of floating point and B of a fixed size."""
+    """Return a low-bit B, if A is floating point and B has a fixed size."""
     level = hand.take("quantized b", applies)
     if level is None:
         return None
@@ -246,12 +246,12 @@ def _quantized(hand: _Hand, applies: bool) -> Quantized | None:
 
 
 def _sums(level: Level) -> Level:
-    """Sums of so many elements of K in f16, or a type."""
+    """Return f16 sums over a number of elements of K, or a type."""
     return ("f16", level) if isinstance(level, int) else level
 
 
 def _factor(level: Level, sums: str) -> Level:
-    """A factor; the smallest of its type, which is no whole number where sums are integers."""
+    """Return a factor; the smallest number of its type is not whole."""
     return level if level != SMALLEST else 2.0 ** (-1074 if sums == "f64" else -149)
 
 
@@ -263,7 +263,7 @@ def _matrix(hand: _Hand, name: str, type_: str) -> Matrix:
 
 
 def _line(given: Mapping[str, Any], name: str) -> Size:
-    """The length of a contiguous line of an operand."""
+    """Return the length of a contiguous line of an operand."""
     size: Size = given[SHAPES[name][given[name].order == "C"]]
     return size
 
@@ -271,7 +271,7 @@ def _line(given: Mapping[str, Any], name: str) -> Size:
 def _leading(
     hand: _Hand, given: Mapping[str, Any], name: str, *, flat: bool = False
 ) -> Size | None:
-    """A leading dimension; that of a ``flat`` operand cannot be told by the call."""
+    """Return a leading dimension. A call cannot determine that of a ``flat`` operand."""
     slot, line = f"ld{name}", _line(given, name)
     level = hand.take(slot, not isinstance(given[name], Packed))
     if level is None:
@@ -283,10 +283,10 @@ def _leading(
 
 
 def _batch(hand: _Hand, given: Mapping[str, Any], kind: str | None) -> dict[str, Any]:
-    """The batch, and the leading dimensions of A and B."""
+    """Return the batch, and the leading dimensions of A and B."""
     flat = kind in ("offsets", "static offsets")
     count = hand.size("count", fixed=kind == "static offsets") if kind else 1
-    if kind == "addresses" and count == 0:  # of no matrix could a call read sizes
+    if kind == "addresses" and count == 0:  # a call could not read sizes from no matrix
         count, hand.taken["count"] = 1, title(1)
     whole = isinstance(count, int) and isinstance(given["k"], int)
     if kind == "along k" and whole and count and given["k"] and given["a"].order == "C":
@@ -330,7 +330,7 @@ def _kind(
 
 
 def _stride(given: Mapping[str, Any], name: str, leading: Size | None) -> Size | None:
-    """A little more than a matrix has elements."""
+    """Return a stride of slightly more elements than a matrix has."""
     if isinstance(given[name], Packed):
         return None
     lines: Size = given[SHAPES[name][given[name].order != "C"]]
@@ -341,7 +341,7 @@ def _stride(given: Mapping[str, Any], name: str, leading: Size | None) -> Size |
 
 
 def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Leading dimensions of what there is of C and D."""
+    """Return the leading dimensions of C and D, as far as they exist."""
     makes = ("d", "a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
     has_d = any(given.get(name) is not None for name in makes)
     given = given if given["d"] else {**given, "d": given["c"]}
@@ -356,7 +356,7 @@ def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | None:
-    """A multiple of D's old value, then a function and an operation, in either order."""
+    """Return a multiple of D's old value, then a function and an operation in either order."""
     tree = hand.take("tree")
     if tree is not None:
         return _tree(hand, tree, "f64" if sums == "f64" else None)
@@ -379,19 +379,19 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
 
 
 def _gated(made: Expression, gate: str) -> Expression:
-    """What was made of the sums, with those of the product with B2."""
+    """Combine the expression with the sums of the product with B2."""
     return made * acc2 if gate == "times" else as_expression(postops.maximum(made, acc2))
 
 
 def _other(hand: _Hand, type_: TypeName | None) -> Operand:
-    """The operand, of a type of its own unless it must be ``type_``."""
+    """Return the named operand, of its own type unless it must be ``type_``."""
     type_ = type_ or hand.take("operand")
     per = hand.take("operand per", not (hand.stacked and hand._levels["operand per"] == "full"))
     return Operand(hand.take("operand name"), type_, per)
 
 
 def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
-    """An expression that leaves the sums out, or one with numbers that are none of its type."""
+    """Return an expression without the sums, or one with numbers that its type cannot hold."""
     match tree:
         case "operand alone":
             return _other(hand, type_)
@@ -406,7 +406,7 @@ def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
 
 
 def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
-    """An output of the sums, or of an operand alone."""
+    """Return an output that reduces the sums, or an operand alone."""
     level = hand.take("outputs", sums != "f64" and not hand.stacked)
     if level is None:
         return None
@@ -439,7 +439,7 @@ def _operation(x: Expression, name: str, y: Operand) -> Expression:
 
 
 def _shrink(given: Mapping[str, Any]) -> float:
-    """The power of two that brings sums to where functions are curved."""
+    """Return the power of two that scales sums to where functions are curved."""
     batch: Batch | None = given["batch"]
     terms = [given["k"], 1 if batch is None else batch.count]
     sums = sqrt(prod(size if isinstance(size, int) else _USUAL for size in terms))
@@ -449,9 +449,9 @@ def _shrink(given: Mapping[str, Any]) -> float:
 
 
 def _unpacks(given: Mapping[str, Any]) -> bool:
-    """Whether a quantized B may be unpacked beforehand: for an A of floating point.
+    """True if a quantized B may be unpacked before the product: A is floating point.
 
-    One that dot products of a target meet must lie in rows of whole blocks without zero points.
+    If dot products of a target are used, A must have rows of whole blocks without zero points.
     """
     form: Quantized | None = getattr(given["b"], "quantized", None)
     a, k = given["a"], given["k"]
@@ -463,7 +463,7 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
 
 
-#: The types of A and B that every target multiplies by vectors along K, though it converts them.
+#: Types of A and B for which each target can run vectors along K, although it converts them.
 _ALONG_K = frozenset(
     {
         *(("s8", "s8"), ("u8", "s8"), ("u8", "u8"), ("s16", "s16"), ("u8", "s16"), ("u16", "s16")),
@@ -473,9 +473,10 @@ _ALONG_K = frozenset(
 
 
 def _along_k(given: Mapping[str, Any]) -> bool:
-    """Whether vectors may lie along K on any target.
+    """True if vectors may run along K on any target.
 
-    One of A and B does, if they are multiplied as they are; both do, if they are converted.
+    One of A and B must be contiguous along K if they are multiplied directly, both if they are
+    converted.
     """
     a, b = given["a"], given["b"]
     if not (isinstance(a, Matrix) and isinstance(b, Matrix) and given["sums"] is None):
@@ -492,7 +493,9 @@ def _along_k(given: Mapping[str, Any]) -> bool:
 
 
 def _scattered(given: Mapping[str, Any]) -> bool:
-    """Whether B is of few bits and found by addresses: the batch's loop is then left of m and n."""
+    """True if B is low-bit and found by addresses: the batch loop must then be outside of m and
+    n.
+    """
     b = given["b"]
     few = isinstance(b, Packed) and b.quantized is not None
     return few and isinstance(given["batch"], Addresses)
@@ -504,9 +507,9 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     lacks += [] if _unpacks(given) else ["unpacked"]
     lacks += [] if _along_k(given) else ["along k"]
-    if getattr(given["b"], "quantized", None) is not None:  # whose tiles need more registers
+    if getattr(given["b"], "quantized", None) is not None:  # its tiles need more registers
         lacks += list(TILES)
-    if isinstance(given["sums"], tuple):  # then K and the batch are outside
+    if isinstance(given["sums"], tuple):  # K and the batch are then outside
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
     if _scattered(given):
         lacks += ["n outside", "m outside"]

@@ -1,4 +1,7 @@
-"""Random products made, run and compared with numpy, many at a time in processes of their own."""
+"""Make random products, run them, and compare with numpy, in processes that work side by side.
+
+In go a target, a seed and a number of cases. Out come the cases, each with its outcome.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ from .cases import CASES, Case, draw, numbers
 Verdict = Literal["passed", "failed", "refused"]
 #: Kernels that are compiled into one library.
 BATCH = 32
-#: Libraries that a process loads before another takes its place.
+#: Libraries that a process loads before a new process replaces it.
 _LIBRARIES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case, and why if it did not pass."""
+    """The verdict of a case, and the reason if it did not pass."""
 
     index: int
     verdict: Verdict
@@ -48,7 +51,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Tally:
-    """Outcomes counted, of all cases and of each level of each axis."""
+    """Counts of outcomes: over all cases, and for each level of each axis."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     levels: dict[str, dict[str, Counter[Verdict]]] = field(default_factory=dict)
@@ -66,7 +69,10 @@ class Tally:
 def made(
     cases: Sequence[Case], target: str, flags: Sequence[str] = ()
 ) -> Iterator[tuple[Case, Kernel | Outcome]]:
-    """Each case's kernel, or why there is none; one that cannot be made is found by halving."""
+    """Yield each case with its kernel, or with the outcome that there is none.
+
+    If a library of many cases cannot be made, the cases are halved until the faulty one is found.
+    """
     try:
         specs = [case.spec() for case in cases]
         asked = [(spec, case.schedule, target) for spec, case in zip(specs, cases, strict=True)]
@@ -84,7 +90,7 @@ def made(
 
 
 def _packs(spec: Gemm) -> Iterator[Pack]:
-    """What will pack B when the kernel of ``spec`` is verified."""
+    """Yield the specs that pack B when the kernel of ``spec`` is verified."""
     if isinstance(spec.b, Packed) and spec.quantized is None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))
@@ -92,7 +98,7 @@ def _packs(spec: Gemm) -> Iterator[Pack]:
 
 
 def verified(case: Case, kernel: Kernel) -> Outcome:
-    """What becomes of a case that has its kernel."""
+    """Verify a case's kernel and return the outcome."""
     try:
         kernel.verify(cases=CASES, seed=case.index)
     except Exception as error:  # noqa: BLE001, as above
@@ -101,13 +107,13 @@ def verified(case: Case, kernel: Kernel) -> Outcome:
 
 
 def _verdict(error: Exception) -> Verdict:
-    """Refused is what tilewright itself says no to."""
+    """Return "refused" if tilewright refused the case by an error of its own, else "failed"."""
     wrong = isinstance(error, (ToolchainError, VerificationError))
     return "refused" if isinstance(error, TilewrightError) and not wrong else "failed"
 
 
 def said(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -125,11 +131,26 @@ def sweep(
     jobs: int = 1,
     flags: Sequence[str] = (),
 ) -> Iterator[tuple[Case, Outcome]]:
-    """So many cases of ``seed``, from ``first`` on, in order; ``jobs`` processes at a time.
+    """Run cases of a seed and yield each with its outcome, in order.
 
-    Where axes are to be ``having`` levels, only cases that have them count. A process makes and
-    checks ``BATCH`` of them at a time. What ends or outlasts it is that case's outcome. ``flags``
-    go to the C compiler. Raises SpecError, as ``numbers`` does, before any case runs.
+    Parameters
+    ----------
+    target : str
+        The target's name.
+    cases, seed, first : int
+        How many cases of which seed, and the number of the first one.
+    having : mapping
+        Levels that axes must have. Other cases are skipped and do not count.
+    jobs : int
+        Processes that work at a time. Each makes and checks ``BATCH`` cases at once. If a process
+        crashes or hangs, that is the outcome of the case it was running.
+    flags : sequence of str
+        Flags for the C compiler.
+
+    Raises
+    ------
+    SpecError
+        ``having`` names an unknown axis or level, or too few cases have it. No case runs then.
     """
     chosen = list(islice(numbers(seed, first, having or {}), cases))
     batches = [chosen[i : i + BATCH] for i in range(0, len(chosen), BATCH)]
@@ -157,7 +178,9 @@ def sweep(
 
 
 class _Worker:
-    """A process that checks one batch after the other; another takes its place when it ends."""
+    """A process that checks one batch after another. When it ends, a new process takes its
+    place.
+    """
 
     def __init__(
         self, target: str, seed: int, flags: Sequence[str], cache: Path, name: str
@@ -170,7 +193,9 @@ class _Worker:
         self._libraries = 0
 
     def outcomes(self, batch: list[int]) -> Iterator[Outcome]:
-        """The outcomes of a batch; what is left when a process ends is for the next."""
+        """Yield the outcomes of a batch. Cases left over when a process ends go to the next
+        process.
+        """
         left = batch
         while left:
             started, found = self._ask(left)
@@ -188,7 +213,7 @@ class _Worker:
             left = left[1:]
 
     def _ask(self, batch: list[int]) -> tuple[int | None, list[Outcome]]:
-        """The case that was begun last, and the outcomes there were."""
+        """Return the number of the case begun last, and the outcomes received."""
         if self._libraries >= _LIBRARIES:
             self.end()
         process = self._process = self._process or self._start()
@@ -221,7 +246,7 @@ class _Worker:
             )
 
     def end(self) -> str:
-        """End the process, if there is one; how it ended."""
+        """End the process if there is one, and return how it ended."""
         process, self._process, self._libraries = self._process, None, 0
         if process is None:
             return ""

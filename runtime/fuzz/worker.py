@@ -1,6 +1,6 @@
 """One process of a sweep: ``python -m tilewright.runtime.fuzz.worker TARGET SEED FLAG...``.
 
-Reads lines of cases' numbers. Writes a line of JSON before each case is run and one after it.
+It reads lines with numbers of cases. It writes a line of JSON before and after each case.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tilewright.runtime.store.folders import remove
 from .cases import draw
 from .sweep import made, verified
 
-#: A kernel that runs longer than this many seconds ends the process.
+#: Seconds after which a running kernel ends the process.
 _SECONDS = 300
 
 
 def main(target: str, seed: int, flags: Sequence[str]) -> None:
-    """Check what the lines of the standard input ask for."""
+    """Check the cases that the lines of the standard input name."""
     for line in sys.stdin:
         _check(target, seed, flags, list(map(int, line.split())))
 

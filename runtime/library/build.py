@@ -1,4 +1,4 @@
-"""A library compiled here: for every architecture that has a compiler, and its self-test run."""
+"""Compile a library for each architecture that has a compiler here, and run its self-test."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from tilewright.targets import load
 from .choice import Choice, machines
 from .files import Described
 
-#: What compiles where no target says for which CPU.
+#: Target whose compiler is used for files without a target.
 _ANY = "scalar"
 _LINE = re.compile(r"(pass|fail|skip): \w+, ([\w+]+)(?:, (\d+) kernels, (\d+) calls|: (.*))")
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One target's kernels, compiled: ``seconds`` of all compilers together, ``bytes`` of objects.
+    """The kernels of one target, compiled.
 
-    ``checked`` is what the self-test said of it: "pass", "fail", or why it was not run.
+    ``seconds`` is the sum over all compiler runs, ``bytes`` the size of the objects. ``checked`` is
+    the self-test's verdict: "pass", "fail", or the reason why it was not run.
     """
 
     target: str
@@ -41,10 +42,26 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was compiled for one architecture: into ``folder``, by ``compiler``, in ``seconds``.
+    """The result of compiling a library for one architecture.
 
-    ``missing`` says why nothing was; then there are no libraries. ``output`` is what the self-test
-    printed.
+    Attributes
+    ----------
+    machine : str
+        The architecture.
+    folder : pathlib.Path
+        The folder of the compiled files.
+    compiler : str
+        The compiler with its version.
+    targets : tuple of Compiled
+        The kernels of each target.
+    static, shared : pathlib.Path or None
+        The libraries, None if nothing was compiled.
+    seconds : float
+        Time of the whole build.
+    output : str
+        Text that the self-test printed.
+    missing : str
+        Reason why nothing was compiled, "" otherwise.
     """
 
     machine: str
@@ -59,7 +76,7 @@ class Built:
 
     @property
     def passed(self) -> bool:
-        """Whether the self-test found nothing wrong, and came to its end."""
+        """True if the self-test found no error and came to its end."""
         return not any(line.startswith("fail") for line in self.output.splitlines())
 
 
@@ -71,10 +88,10 @@ def build(
     selftest: bool = True,
     jobs: int | None = None,
 ) -> tuple[Built, ...]:
-    """Compile the files in ``folder`` into ``folder/build``, for each architecture; see ``Built``.
+    """Compile the files in ``folder`` into ``folder/build`` for each architecture; see ``Built``.
 
-    ToolchainError if there is no compiler for this machine and its targets, or if one fails;
-    TargetError if the library has no target for one of the ``architectures`` asked for.
+    ToolchainError if a compiler fails, or if there is none for this machine and its targets.
+    TargetError if the library has no target for one of ``architectures``.
     """
     known = dict(_architectures(told.choices))
     asked = list(known) if architectures is None else list(architectures)
@@ -89,7 +106,7 @@ def build(
 
 
 def _architectures(found: Sequence[Choice]) -> Iterator[tuple[str, tuple[Choice, ...]]]:
-    """Each architecture with its targets, among them those for any."""
+    """Yield each architecture with its targets, including those for any architecture."""
     groups = {name: members for name, _, members in machines(found)}
     anywhere = groups.pop("", ())
     for name, members in groups.items() or [(machine(), ())]:
@@ -136,7 +153,9 @@ def _build_for(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One architecture's build: sources in ``folder``, products in ``out``, objects in ``part``."""
+    """The build for one architecture: sources in ``folder``, products in ``out``, objects in
+    ``part``.
+    """
 
     told: Described
     folder: Path
@@ -167,7 +186,7 @@ class _Work:
         ]
 
     def compile_kernels(self) -> list[tuple[Choice, float, int]]:
-        """Compile all kernels and the dispatch; of each target the seconds and the bytes."""
+        """Compile all kernels and the dispatch; return the seconds and bytes of each target."""
         source = self.folder / "src" / f"{self.name}.c"
         units = [Unit(source, self.part / f"{self.name}.o", load(_ANY), self._flags())]
         by_target = {choice.label: self._objects(choice) for choice in self.members}
@@ -202,9 +221,9 @@ class _Work:
         return static, shared
 
     def selftest(self) -> str:
-        """Compile the self-test and run it; what it printed, or why it was not run.
+        """Compile and run the self-test; return its output, or the reason why it was not run.
 
-        Elsewhere it runs on each CPU that an emulator must play for one of the targets.
+        For another architecture it runs in an emulator, once for each CPU that a target needs.
         """
         include = f"-I{self.folder / 'include'}"
         units = [
@@ -233,7 +252,7 @@ def _run_selftest(command: tuple[str, ...]) -> str:
 
 
 def _checked(output: str) -> dict[str, str]:
-    """What the self-test said of each target: the worst of where it ran."""
+    """Return the self-test's verdict for each target, the worst one if it ran several times."""
     found: dict[str, str] = {}
     for line in output.splitlines():
         if (said := _LINE.fullmatch(line)) is not None:

@@ -1,4 +1,4 @@
-"""The targets of a library: in which order they are chosen, and what each needs of a CPU."""
+"""The targets of a library: the order in which they are chosen, and what each needs of a CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.targets import NAMES
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One target as the library's C knows it; ``label`` is its name as a part of C's names."""
+    """One target as the library's C names it."""
 
     target: Target
     rank: int
@@ -26,7 +26,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """Its name as a part of C's names and of paths."""
+        """The target's name in C identifiers and paths."""
         return self.target.name.replace("+", "_").replace(".", "_")
 
     def source(self, kernel: str) -> str:
@@ -35,28 +35,28 @@ class Choice:
 
     @property
     def machine(self) -> str:
-        """The architecture that it is compiled for; "" for any."""
+        """The architecture that it is compiled for, "" for any."""
         return self.target.machine
 
     @property
     def detection(self) -> Detection | None:
-        """How C finds out what the CPU has; None where nothing is needed."""
+        """How C finds out the CPU's features, None if none are needed."""
         return self.target.detection
 
     @property
     def needs(self) -> tuple[tuple[str, CpuBit], ...]:
-        """The CPU flags that it needs, and where each is found."""
+        """The CPU flags that it needs, each with its place in the detection's words."""
         if self.detection is None:
             return ()
         return tuple((flag, self.detection.bits[flag]) for flag in self.target.cpu_flags)
 
 
 def choices(names: Sequence[str]) -> tuple[Choice, ...]:
-    """The targets called ``names``, in the order in which a CPU that has several chooses.
+    """Return the targets called ``names`` in the order of choice on a CPU that has several.
 
-    That is the order of ``tilewright.targets.NAMES``, best first; of two with one base, that one
-    comes first which needs more. Raises TargetError for unknown ones, and for two between which no
-    CPU could choose.
+    This is the order of ``tilewright.targets.NAMES``, best first. Of two targets with one base, the
+    one that needs more features comes first. TargetError for unknown targets, and for two that need
+    the same features.
     """
     if isinstance(names, str) or not names:
         raise TargetError(
@@ -82,7 +82,7 @@ def _order(target: Target) -> tuple[int, int]:
 
 
 def _check_detected(target: Target) -> None:
-    """TargetError unless C can find out whether a CPU has the target."""
+    """Raise TargetError unless C can find out whether a CPU has the target."""
     known = {} if target.detection is None else target.detection.bits
     unknown = [flag for flag in target.cpu_flags if flag not in known]
     if unknown:
@@ -94,7 +94,7 @@ def _check_detected(target: Target) -> None:
 
 
 def machines(found: Sequence[Choice]) -> Iterator[tuple[str, Detection | None, tuple[Choice, ...]]]:
-    """The targets by architecture, with how its CPUs are asked; those for any machine come last."""
+    """Yield the targets by architecture, with its way to detect features. "" (any) comes last."""
     for machine in sorted({each.machine for each in found}, key=lambda name: (not name, name)):
         members = tuple(each for each in found if each.machine == machine)
         yield machine, members[0].detection, members

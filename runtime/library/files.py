@@ -1,4 +1,4 @@
-"""The text of every file of a library but the kernels' and the self-test's."""
+"""The texts of all files of a library except those of kernels and of the self-test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .choice import Choice, machines
 from .interface import FamilyFunction, Function
 from .members import Contents
 
-#: For any CPU: what the files without a target are compiled for.
+#: Target that files without a target are compiled for.
 _ANY = "scalar"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a library is called; ``version`` is three numbers."""
+    """The library's name, version (three numbers) and description."""
 
     name: str
     version: str
@@ -31,23 +31,23 @@ class Identity:
 
     @property
     def macro(self) -> str:
-        """What its macros begin with."""
+        """Prefix of the library's macros."""
         return self.name.upper()
 
     @property
     def major(self) -> str:
-        """The number that changes when programs must be compiled anew."""
+        """The number that changes when programs must be compiled again."""
         return self.version.partition(".")[0]
 
     @property
     def numbers(self) -> tuple[tuple[str, str], ...]:
-        """The parts of the version by the ends of their macros' names."""
+        """The parts of the version, each with the end of its macro's name."""
         return tuple(zip(("MAJOR", "MINOR", "PATCH"), self.version.split("."), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """All that the files are made of."""
+    """All data from which the files are made."""
 
     library: Identity
     held: Contents
@@ -58,7 +58,7 @@ class Described:
 
 
 def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
-    """The files by their paths; ``selftests`` are the paths of the self-test's."""
+    """Return the files by path; ``selftests`` are the paths of the self-test's files."""
     name = told.library.name
     context = {
         "tool": VERSION,
@@ -97,10 +97,10 @@ def _own_symbols(name: str) -> list[str]:
 
 
 def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
-    """Flags by compiler family: of every file, of each target's, of those for any CPU, and what
-    undoes -ffast-math.
+    """Return flags by compiler family: for all files, for each target, for any CPU, and against
+    fast math.
 
-    Optimisation and language stand in all; the target's own come behind.
+    Optimisation and language flags are in all of them, and the target's own flags follow.
     """
     families = get_args(Compilers)
     of_any = {family: source_flags(load(_ANY), family) for family in families}

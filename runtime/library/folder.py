@@ -1,4 +1,4 @@
-"""A library's folder: its own files are written anew, all others are left alone."""
+"""Write a library's folder: replace the library's own files, and leave all others alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 
 
 def write(folder: Path, library: str, files: Mapping[str, str]) -> Path:
-    """Write ``files`` by their paths; see ``Library.write``. The manifest comes last."""
+    """Write ``files`` by path, the manifest last; see ``Library.write``."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentValueError(
             "a library is written into a folder", got=f"{folder}, which is a file"
@@ -34,7 +34,7 @@ def write(folder: Path, library: str, files: Mapping[str, str]) -> Path:
 
 
 def _written(folder: Path, library: str) -> Mapping[str, str]:
-    """The digests of the files that were written here before, by their paths."""
+    """Return the digests of the files that an earlier ``write`` left here, by path."""
     try:
         text = (folder / MANIFEST).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -60,14 +60,16 @@ def _written(folder: Path, library: str) -> Mapping[str, str]:
 
 
 def _inside(path: str) -> str:
-    """``path``, if it stays in the folder; ValueError else: what it names may be removed."""
+    """Return ``path`` if it stays in the folder; ValueError otherwise, since the file may be
+    removed.
+    """
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise ValueError(path)
     return path
 
 
 def _check_own(folder: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
-    """ArgumentValueError if a file to write or remove is not as it was written here before."""
+    """Raise ArgumentValueError if a file to write or remove is foreign, or was edited."""
     foreign = [path for path in files if path not in before and (folder / path).exists()]
     edited = [path for path, was in before.items() if _differs(folder / path, was)]
     if foreign or edited:
@@ -91,7 +93,7 @@ def _differs(place: Path, was: str) -> bool:
 
 
 def _remove_empty(folder: Path, inner: Path) -> None:
-    """Remove ``inner`` and the folders around it, inside of ``folder``, while they are empty."""
+    """Remove ``inner`` and its parents inside ``folder`` while they are empty."""
     while inner != folder and inner.is_dir() and not any(inner.iterdir()):
         inner.rmdir()
         inner = inner.parent

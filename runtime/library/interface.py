@@ -1,4 +1,6 @@
-"""The functions of a library: what its header declares, and by what each target computes it."""
+"""The functions of a library: their declarations in the header, and each target's
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ from .choice import Choice
 from .members import Contents, Family, Member, common_sizes
 from .sources import Made
 
-#: What the header itself declares, and the other fields of a target's table.
+#: Names that the header itself declares, and other fields of a target's table.
 _RESERVED = ("version", "status", "target", "use", "has", "name", "status_text", "needs", "consent")
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """A kernel as one target computes it; ``label`` is a name in C that no other has.
+    """A kernel of one target; ``label`` is a C name that no other implementation has.
 
-    ``format`` is that of what it packs, if it does.
+    ``format`` is the packed format if the kernel packs a B.
     """
 
     symbol: str
@@ -42,7 +44,7 @@ class Implementation:
 
 
 class Extent(NamedTuple):
-    """How many bytes an array has, by the sizes of the call."""
+    """The size of an array in bytes, as a function of the call's sizes."""
 
     name: str
     bytes: Expr
@@ -50,10 +52,11 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel as the header declares it; ``field`` is its place in the table of each target.
+    """A kernel as the header declares it.
 
-    ``scratch`` and ``configures``: on one target or more. ``on`` has its implementations by the
-    ranks of targets, ``about`` the lines that describe it.
+    ``field`` is its name in each target's table. ``scratch`` and ``configures`` are True if they
+    are for at least one target. ``on`` has the implementations by the targets' ranks, ``about`` the
+    lines of the comment.
     """
 
     name: str
@@ -73,15 +76,15 @@ class Function:
 
     @property
     def packs(self) -> bool:
-        """Whether it packs a B."""
+        """True if it packs a B."""
         return isinstance(self.member.spec, Pack | PackQuantized)
 
     def adapted(self, one: Implementation) -> bool:
-        """Whether a target's own function takes other parameters than the header's."""
+        """True if a target's own function has other parameters than the header's."""
         return one.scratch != self.scratch or any(a.stored for a in self.signature.arrays)
 
     def symbols(self) -> Iterator[str]:
-        """The names of all functions that the header declares for it."""
+        """Yield the names of all functions that the header declares for this kernel."""
         yield self.name
         if self.scratch:
             yield f"{self.name}_scratch_bytes"
@@ -93,14 +96,14 @@ class Function:
 
 
 class Condition(NamedTuple):
-    """What the general kernel of a family demands of a size: ``value`` is a number or a slot."""
+    """A condition of a family's general kernel on a size; ``value`` is a number or a slot."""
 
     kind: Literal["multiple", "most", "least", "equal"]
     slot: str
     value: int | str
 
 
-#: Sizes in order, and behind each what follows from it: m, then n, then k and a kernel's place.
+#: Tables of a family: for each m, then each n, then each k, the place of a kernel.
 _ByK = tuple[tuple[int, int], ...]
 _ByN = tuple[tuple[int, _ByK], ...]
 
@@ -109,8 +112,8 @@ _ByN = tuple[tuple[int, _ByK], ...]
 class FamilyFunction:
     """A family as the header declares it: its members in order, the general one last.
 
-    ``fixed`` finds a place by m, n and k; ``conditions`` are those of the general kernel, None
-    where there is none.
+    ``fixed`` finds a kernel's place by m, n and k. ``conditions`` are those of the general kernel,
+    None if there is none.
     """
 
     name: str
@@ -124,17 +127,17 @@ class FamilyFunction:
 
     @property
     def title(self) -> str:
-        """What its comment begins with."""
+        """First line of its comment."""
         sizes = ", ".join("x".join(map(_shown, each.member.sizes)) for each in self.members)
         return f"{self.name}: m x n x k of {sizes}."
 
     @property
     def type(self) -> str:
-        """What the header calls the type of its kernels."""
+        """The header's name of the type of its kernels."""
         return f"{self.name}_kernel"
 
     def symbols(self) -> Iterator[str]:
-        """The names of all functions that the header declares for it."""
+        """Yield the names of all functions that the header declares for this family."""
         yield self.name
         if self.scratch:
             yield f"{self.name}_scratch_bytes"
@@ -145,7 +148,7 @@ def _shown(size: int | Dim) -> str:
 
 
 def symbol(library: str, member: Member, choice: Choice) -> str:
-    """What one target's function of a kernel is called."""
+    """Return the name of one target's function of a kernel."""
     return f"{library}_{member.name}_{choice.label}"
 
 
@@ -155,7 +158,7 @@ def symbol(library: str, member: Member, choice: Choice) -> str:
 def functions(
     library: str, held: Contents, found: Sequence[Choice], made: Mapping[tuple[str, int], Made]
 ) -> tuple[Function, ...]:
-    """Every kernel; ``made`` is what was generated, by a member's name and a target's rank."""
+    """Return all kernels; ``made`` holds the generated C by a member's name and a target's rank."""
     return tuple(_function(library, held, member, found, made) for member in held.members)
 
 
@@ -199,7 +202,7 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
 
 
 def _about(member: Member, parameters: Signature, made: Made, packer: str | None) -> Iterator[str]:
-    """The lines that describe a kernel."""
+    """Yield the lines that describe a kernel."""
     packs = isinstance(member.spec, Pack | PackQuantized)
     yield made.formula.rpartition(":")[0] if packs else made.formula
     yield repr(member.spec)
@@ -211,7 +214,7 @@ def _about(member: Member, parameters: Signature, made: Made, packer: str | None
 
 
 def _described(p: ArrayParameter) -> str:
-    """An array's shape, type and lines."""
+    """Return an array's shape, type and order in words."""
     shape = " x ".join(map(_shown, p.shape))
     if p.kind in ("vector", "offsets"):
         return f"{shape} {p.type}"
@@ -228,7 +231,7 @@ def _described(p: ArrayParameter) -> str:
 
 
 def _part(p: ArrayParameter, form: Quantized) -> str:
-    """What an array is of a matrix of few bits, which is given tight."""
+    """Return in words which part of a low-bit matrix an array is; the arrays are tight."""
     lines = f"{'rows' if p.order == 'C' else 'columns'} contiguous"
     if p.name == "q":
         return f"{lines}; {'codes' if form.stored.floating else 'numbers'} of {form.type}"
@@ -240,14 +243,16 @@ def _part(p: ArrayParameter, form: Quantized) -> str:
 
 
 def _contents(p: ArrayParameter, packer: str | None) -> str:
-    """What is read or written, and what makes it."""
+    """Return in words whether an array is read or written, and which function makes it."""
     if p.packed:
         return f", made by {packer}"
     return {"in": "", "out": "; written", "inout": "; read and written"}[p.role]
 
 
 def _extents(parameters: Signature) -> Iterator[Extent]:
-    """The bytes of the arrays that sizes tell; of pointers and offsets, those of one matrix."""
+    """Yield the bytes of arrays that sizes determine; for pointers and offsets, those of one
+    matrix.
+    """
     for p in parameters.arrays:
         if p.stored:
             continue
@@ -257,7 +262,7 @@ def _extents(parameters: Signature) -> Iterator[Extent]:
 
 
 def _elements(p: ArrayParameter) -> Expr | None:
-    """Elements from an array's first to behind its last."""
+    """Return the elements of an array from its first to its last, both included."""
     sizes = [size_expr(slot, size) for slot, size in zip(p.slots, p.shape, strict=False)]
     if p.kind in ("vector", "offsets"):
         return sizes[0] if sizes else ONE
@@ -281,7 +286,7 @@ def _elements(p: ArrayParameter) -> Expr | None:
 def family_functions(
     library: str, families: Sequence[Family], known: Sequence[Function]
 ) -> tuple[FamilyFunction, ...]:
-    """The families of kernels that are ``known``."""
+    """Return the families of the kernels in ``known``."""
     by_member = {each.member.name: each for each in known}
     return tuple(_family_function(library, family, by_member) for family in families)
 
@@ -304,7 +309,7 @@ def _family_function(
 
 
 def _by_sizes(fixed: Sequence[Member]) -> tuple[tuple[int, _ByN], ...]:
-    """Places by m, then n, then k."""
+    """Return the kernels' places by m, then n, then k."""
     rows = sorted((*_numbers(each), place) for place, each in enumerate(fixed))
     return tuple(
         (m, tuple((n, tuple((k, place) for *_, k, place in by_k)) for n, by_k in _grouped(of_m, 1)))
@@ -326,7 +331,7 @@ def _grouped(rows: Sequence[_Row], column: int) -> Iterator[tuple[int, list[_Row
 
 
 def _conditions(general: Member) -> Iterator[Condition]:
-    """What m, n and k must be for the kernel with sizes of the call."""
+    """Yield the conditions on m, n and k for the kernel with sizes of the call."""
     first: dict[str, str] = {}
     for slot, size in zip("mnk", general.sizes, strict=True):
         if isinstance(size, int):
@@ -348,7 +353,7 @@ def _conditions(general: Member) -> Iterator[Condition]:
 def check_symbols(
     library: str, known: Sequence[Function], families: Sequence[FamilyFunction]
 ) -> tuple[str, ...]:
-    """The functions that the header declares for kernels; SpecError if two names are one."""
+    """Return the functions that the header declares for kernels; SpecError if two have one name."""
     owners = {f"{library}_{name}": "the library itself" for name in _RESERVED}
     declared: list[Function | FamilyFunction] = [*known, *families]
     for each in declared:

@@ -32,11 +32,23 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library as texts: ``files`` by their paths, written by ``write``.
+    """A library as texts; ``write`` and ``build`` make the folder.
 
-    ``kernels`` are the names of its functions without the library's, ``targets`` in the order in
-    which a CPU chooses. ``seconds`` is how long it took to generate.
+    Attributes
+    ----------
+    name, version : str
+        The library's name, and its version of three numbers.
+    targets : tuple of str
+        Targets in the order in which a CPU chooses.
+    kernels : tuple of str
+        Names of its functions, without the library's prefix.
+    files : dict
+        Texts of the files by path.
+    seconds : float
+        Time that it took to generate the files.
 
+    Examples
+    --------
     >>> made = tw.library("tiny", {"gemm": tw.Gemm(2, 2, 2)}, targets=["scalar"], jobs=1)
     >>> made.kernels, made.targets, "include/tiny.h" in made.files
     (('gemm',), ('scalar',), True)
@@ -52,7 +64,9 @@ class Library:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What the file manifest.json says: the kernels, and of each file what made it."""
+        """The content of manifest.json: the kernels, and for each file the command that makes
+        it.
+        """
         found: dict[str, Any] = json.loads(self.files["manifest.json"])
         return found
 
@@ -60,11 +74,25 @@ class Library:
         return f"<Library {self.name} {self.version}: {len(self.kernels)} kernels, {self.targets}>"
 
     def write(self, folder: str | Path) -> Path:
-        """Write the files into ``folder``, which is made where it is missing.
+        """Write the files into a folder, which is made if it is missing.
 
-        What an earlier ``write`` left there is replaced, and removed where it is no longer a part.
-        ArgumentError before anything is written, if that would overwrite a file that is not this
-        library's, or one that was edited since.
+        Files of an earlier ``write`` are replaced, or removed if the library no longer has them.
+
+        Parameters
+        ----------
+        folder : str or pathlib.Path
+            The folder.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder.
+
+        Raises
+        ------
+        ArgumentError
+            A file that would be overwritten is not this library's, or was edited. Nothing is
+            written.
         """
         return folders.write(Path(folder), self.name, self.files)
 
@@ -76,12 +104,31 @@ class Library:
         selftest: bool = True,
         jobs: int | None = None,
     ) -> tuple[Built, ...]:
-        """Write the files into ``folder``, and compile them into ``folder/build``.
+        """Write the files into ``folder`` and compile them into ``folder/build``.
 
-        For each architecture that has a compiler here, or those named, as "x86_64": the static and
-        the shared library, and the self-test, run where the CPU or qemu can. ``jobs`` files
-        are compiled at a time, by default one for each CPU. ToolchainError if a compiler fails, or
-        if there is none for this machine; of others the result says that they are missing.
+        Parameters
+        ----------
+        folder : str or pathlib.Path
+            The folder.
+        architectures : sequence of str, optional
+            Architectures such as "x86_64"; by default all for which a compiler is installed.
+        selftest : bool
+            True to run the self-test, natively or in qemu.
+        jobs : int, optional
+            Files compiled at a time; by default one for each CPU.
+
+        Returns
+        -------
+        tuple of Built
+            For each architecture the static and the shared library, or the reason why they are
+            missing.
+
+        Raises
+        ------
+        ToolchainError
+            A compiler fails, or there is none for this machine.
+        ArgumentError
+            As ``write``.
         """
         from .build import build
 
@@ -99,17 +146,42 @@ def library(
     description: str | None = None,
     jobs: int | None = None,
 ) -> Library:
-    """The C of ``kernels`` for each of ``targets``, with all that makes a library of it.
+    """Generate the C of kernels for several targets, with header, dispatch, build files and
+    self-test.
 
-    ``kernels`` has by name a spec, ``(spec, schedule)``, or a list of these that differ in m, n and
-    k alone: a family, whose function takes m, n and k and returns the kernel for them. At most one
-    of a family has sizes of the call. A schedule may be a dict from targets to schedules; the cost
-    model chooses for the others. C's functions are called ``<name>_<kernel>``. At its first
-    call the library chooses the best target that the CPU has; ``write`` makes the folder, with a
-    header, build files and a self-test. Nothing is compiled here. ``version`` is three numbers, of
-    which the first is the shared library's. ``jobs`` processes generate, by default one for each
-    CPU. Raises SpecError, ScheduleError, PlanError or TargetError.
+    At its first call the library chooses the best target that the CPU has. This function compiles
+    nothing: see ``Library.build``.
 
+    Parameters
+    ----------
+    name : str
+        The library's name. C functions are called ``<name>_<kernel>``.
+    kernels : mapping
+        For each kernel's name a spec, ``(spec, schedule)``, or a list of these that differ only in
+        m, n and k. A list is a family: its C function takes m, n and k and returns the kernel for
+        them. At most one member of a family has sizes of the call. A schedule may be a dict from
+        targets to schedules; the cost model chooses for targets without one.
+    targets : sequence of str
+        Names of the targets.
+    version : str
+        Three numbers; the first is the version of the shared library.
+    description : str, optional
+        A sentence for the build files.
+    jobs : int, optional
+        Processes that generate C; by default one for each CPU.
+
+    Returns
+    -------
+    Library
+        The files as texts.
+
+    Raises
+    ------
+    SpecError, ScheduleError, PlanError, TargetError
+        A kernel cannot be made; the message names it.
+
+    Examples
+    --------
     >>> sizes = [tw.Gemm(2, 2, 2), tw.Gemm(3, 3, 3)]
     >>> made = tw.library("tiny", {"gemm": sizes}, targets=["scalar"], jobs=1)
     >>> made.kernels, sorted(path.name for path in made.write("tiny").iterdir())[0]
@@ -165,7 +237,7 @@ def _pairs(held: Contents, found: Sequence[Choice]) -> list[tuple[str, Choice]]:
 def _generated(
     name: str, held: Contents, found: Sequence[Choice], jobs: int | None
 ) -> dict[tuple[str, int], Made]:
-    """The C of each kernel for each target, by its name and the target's rank."""
+    """Return the C of each kernel for each target, by its name and the target's rank."""
     orders = {
         (member.name, choice.rank): Order(
             member.name,

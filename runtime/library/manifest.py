@@ -1,4 +1,6 @@
-"""The manifest: of every file its origin, and of each kernel what makes it again."""
+"""The manifest of a library: the origin of each file, and the command that makes each kernel
+again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ FORMAT = 1
 def manifest(
     told: Described, made: Mapping[tuple[str, int], Made], files: Mapping[str, str]
 ) -> str:
-    """The manifest as JSON: all files by their paths, each with its digest."""
+    """Return the manifest as JSON: all files by path, each with its digest."""
     origins = dict(_origins(told, made))
     said = {
         "tool": f"tilewright {VERSION}",
@@ -53,12 +55,12 @@ def manifest(
 
 
 def digest(text: str) -> str:
-    """What tells one content of a file from another."""
+    """Return the digest of a file's content."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _command(told: Described) -> str:
-    """The call that makes the whole library."""
+    """Return the call that makes the whole library."""
     library = told.library
     families = {
         name: each for each in told.families for name in (one.field for one in each.members)
@@ -85,14 +87,16 @@ def _command(told: Described) -> str:
 
 
 def _asked(function: Function) -> str:
-    """One entry of the call: a spec, with schedules if there are any."""
+    """Return one entry of the call: a spec, with its schedules if there are any."""
     member = function.member
     schedule: object = dict(member.schedules) or member.schedule
     return f"({member.spec!r}, {schedule!r})" if schedule != Schedule() else repr(member.spec)
 
 
 def _kernel(function: Function, choices: Sequence[Choice]) -> dict[str, Any]:
-    """A function; of one that packs also the format of each target, and its bytes."""
+    """Return the facts of a function; for a packing function also each target's format and
+    bytes.
+    """
     found = {
         "name": function.field,
         "function": function.name,
@@ -111,7 +115,7 @@ def _kernel(function: Function, choices: Sequence[Choice]) -> dict[str, Any]:
 def _origins(
     told: Described, made: Mapping[tuple[str, int], Made]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each kernel's file: what made it, and what it is compiled with."""
+    """Yield for each kernel's file the command that made it, and its compiler flags."""
     for choice in told.choices:
         flags = {
             family: list(source_flags(choice.target, family)) for family in get_args(Compilers)
@@ -133,7 +137,7 @@ def _origins(
 
 
 def _emit(function: Function, choice: Choice) -> str:
-    """The command line that writes the same kernel."""
+    """Return the command line that writes the same kernel."""
     words = ["tilewright", "emit", "--target", choice.name, "--name"]
     words += [function.on[choice.rank].symbol, "--schedule"]
     words.append(repr(function.member.schedule_on(choice.name)))

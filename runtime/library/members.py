@@ -1,4 +1,4 @@
-"""What a library holds: kernels, the functions that pack their B, and families of sizes."""
+"""The contents of a library: kernels, the functions that pack their B, and families of sizes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tilewright.spec.sizes import Dim, Size, canonical, dim
 
 from .headers import HEADERS
 
-#: Where the sizes of a family's members stand.
+#: Fields of a spec in which the members of a family differ.
 _SIZES = ("m", "n", "k")
 _LOWER = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One kernel of a library; ``name`` is that of its C function, without the library's.
+    """One kernel of a library; ``name`` is its C function's name without the library's prefix.
 
-    ``schedules`` are those of targets by their resolved names, where they have one of their own.
-    ``packs`` is the kernel for which it packs B, "" for all others.
+    ``schedules`` are the schedules of single targets, by their resolved names. ``packs`` names the
+    kernel for which this member packs B, "" for other members.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Member:
     packs: str = ""
 
     def schedule_on(self, target: str) -> Schedule:
-        """The schedule for a target, called by its resolved name."""
+        """Return the schedule for a target, given its resolved name."""
         return dict(self.schedules).get(target, self.schedule)
 
     @property
@@ -52,7 +52,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kernels that differ in m, n and k alone; ``general`` is the one with sizes of the call."""
+    """Kernels that differ only in m, n and k; ``general`` is the one with sizes of the call."""
 
     name: str
     fixed: tuple[Member, ...]
@@ -60,27 +60,30 @@ class Family:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All of them, the general one last."""
+        """All members, the general one last."""
         return self.fixed if self.general is None else (*self.fixed, self.general)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Every kernel in the order given, each with what packs its B behind it, and the families."""
+    """All kernels in the order given, each followed by the function that packs its B, and the
+    families.
+    """
 
     members: tuple[Member, ...]
     families: tuple[Family, ...]
 
     def packer(self, member: Member) -> Member | None:
-        """What packs the B of a kernel; None where that is not packed ahead."""
+        """Return the member that packs the B of a kernel, None if B is not packed ahead."""
         return next((each for each in self.members if each.packs == member.name), None)
 
 
 def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
-    """What ``kernels`` ask for: a spec, (spec, schedule), or a list of these as a family.
+    """Return the kernels that ``kernels`` asks for: a spec, (spec, schedule), or a list as a
+    family.
 
-    A schedule may be a dict of some of ``targets``, by their resolved names. Raises SpecError,
-    ScheduleError or TargetError, which name the entry.
+    A schedule may be a dict of some of ``targets``, by their resolved names. SpecError,
+    ScheduleError or TargetError name the entry.
     """
     _check_library_name(library)
     if not isinstance(kernels, Mapping) or not kernels:
@@ -148,9 +151,9 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
 
 
 def _packer(member: Member) -> Iterator[Member]:
-    """What packs the B of a kernel, given in B's type with contiguous rows at any distance.
+    """Yield the member that packs the B of a kernel, from rows of B's type at any distance.
 
-    Of a B of few bits elements, scales and zeros are given, rows contiguous and tight.
+    A low-bit B is given as elements, scales and zeros, with tight rows.
     """
     spec = member.spec
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
@@ -174,7 +177,7 @@ def _packer(member: Member) -> Iterator[Member]:
 
 
 def _family(name: str, asked: Sequence[Any], targets: Sequence[str]) -> Family:
-    """The family that a list of kernels is; their names say their sizes."""
+    """Return the family for a list of kernels; their names contain their sizes."""
     if not asked:
         raise SpecError(f"family {name!r} is empty", expected="a spec or more")
     members = [_sized(_member(name, each, targets)) for each in asked]
@@ -210,7 +213,7 @@ def _is_general(member: Member) -> bool:
 
 
 def _check_alike(family: str, first: Member, other: Member) -> None:
-    """SpecError unless one call fits both: they differ in m, n and k alone."""
+    """Raise SpecError unless one call fits both kernels: they differ only in m, n and k."""
     for field in fields(Gemm):
         if field.name in _SIZES:
             continue
@@ -225,6 +228,6 @@ def _check_alike(family: str, first: Member, other: Member) -> None:
 
 
 def common_sizes(family: Family) -> tuple[str, ...]:
-    """The sizes that a call passes besides m, n and k, by their slots in C's order."""
+    """Return the sizes that a call passes besides m, n and k, by slot in C's order."""
     one = signature(family.members[0].spec)
     return tuple(p.slot for p in one.sizes if p.slot not in _SIZES)

@@ -1,8 +1,8 @@
-"""The self-test: calls of every kernel by way of the library, and what is right for them.
+"""The self-test of a library: calls of each kernel through the library, with the right results.
 
-A call's arguments and the limits of its results are those of the harness. To keep the files small
-long arrays repeat a few numbers in an order that looks random, and of large results some elements
-are checked: the corners, and others drawn anew for each kernel.
+Arguments and bounds are made as for the harness. To keep the files small, a long array repeats a
+few numbers in an order that looks random. Of a large result some elements are checked: the corners,
+and others that are drawn for each kernel.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from .choice import Choice
 from .files import Described
 from .interface import FamilyFunction, Function
 
-#: A prime: how many numbers a long array repeats. No line of a matrix is as long by design.
+#: Numbers that a long array repeats. It is a prime, so rows of usual lengths differ.
 _NUMBERS = 251
-#: Arrays of up to so many elements are written out.
+#: Most elements of an array that is written out in full.
 _SHORT = 512
 #: The first and the last element of A or B in a call.
 _ODD = np.nan, np.inf
-#: So many elements of a result are checked.
+#: Elements of a large result that are checked.
 _CHECKED = 256
-#: The factor by which a place in an array becomes the place of its number; templates/ has it too.
+#: Factor and shift that turn a place in an array into the place of its number. The template has
+#: them too.
 _MIXED, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Calls of a kernel; ``target`` is the only one that they are for, "" for all."""
+    """Calls of a kernel; ``target`` is the only target that they are for, "" for all."""
 
     target: str
     runs: tuple[Run, ...]
@@ -58,8 +59,8 @@ class Check:
 class Packing:
     """An operand that the self-test packs: ``count`` matrices, None for one.
 
-    A ``count`` that the call says is its slot. ``table``: they are passed as pointers. ``parts``:
-    the arrays that each is made of, 0 for one of elements alone.
+    ``count`` is a slot if the call passes it. ``table`` is True if the matrices are passed as
+    pointers. ``parts`` is the number of arrays of each matrix, 0 if it has only elements.
     """
 
     name: str
@@ -73,14 +74,14 @@ class Packing:
 
 
 class Test(NamedTuple):
-    """A kernel's calls as C knows them."""
+    """The C names of a kernel's calls."""
 
     name: str
     file: str
 
 
 def selftest_files(told: Described) -> dict[str, str]:
-    """The files of the self-test by their paths: two, and one for each kernel."""
+    """Return the files of the self-test by path: two, and one for each kernel."""
     tests = [
         Test(f"test_{each.field}", f"selftest/{each.field}_calls.c") for each in told.functions
     ]
@@ -116,7 +117,7 @@ def _calls(told: Described, function: Function, test: Test) -> str:
 
 
 class _Called(NamedTuple):
-    """A function as the self-test calls it; ``packer`` packs its B, ``family`` holds it."""
+    """A function as the self-test calls it; ``packer`` packs its B, ``family`` contains it."""
 
     function: Function
     packer: str
@@ -124,12 +125,12 @@ class _Called(NamedTuple):
 
     @property
     def passed(self) -> list[str]:
-        """Its sizes, as elements of the array that a call has."""
+        """Its sizes, as C elements of the call's array."""
         return [f"sizes[{place}]" for place in range(len(self.sizes))]
 
     @property
     def family_sizes(self) -> list[str]:
-        """Those of a call by way of the family: fixed ones are numbers."""
+        """Its sizes in a call through the family, in which fixed sizes are numbers."""
         assert self.family is not None
         fixed = dict(zip("mnk", self.function.member.sizes, strict=True))
         known = dict(zip(self.sizes, self.passed, strict=True))
@@ -137,12 +138,12 @@ class _Called(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What C calls it."""
+        """The C function's name."""
         return self.function.name
 
     @property
     def signature(self) -> Signature:
-        """Its parameters."""
+        """The C function's parameters."""
         return self.function.signature
 
     @property
@@ -152,12 +153,12 @@ class _Called(NamedTuple):
 
     @property
     def scratch(self) -> bool:
-        """Whether it takes scratch memory."""
+        """True if it takes scratch memory."""
         return self.function.scratch
 
 
 def _packings(function: Function) -> Iterator[Packing]:
-    """What the self-test packs before a call."""
+    """Yield the operands that the self-test packs before a call."""
     spec = function.member.spec
     for index, p in enumerate(function.signature.arrays):
         if not p.packed:
@@ -176,7 +177,7 @@ def _packings(function: Function) -> Iterator[Packing]:
 
 
 def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
-    """A kernel's calls: for all targets, or where it packs, for each its own."""
+    """Yield a kernel's calls: for all targets, or one set for each target if the kernel packs."""
     if not isinstance(function.member.spec, Pack | PackQuantized):
         yield Check("", tuple(_runs(function, choices[0], "")))
         return
@@ -185,7 +186,9 @@ def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
 
 
 def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
-    """A call whose results are exact, and one with numbers of any kind, NaN and Inf among them."""
+    """Yield a call whose results are exact, and one with arbitrary numbers, NaN and Inf among
+    them.
+    """
     spec = function.member.spec
     parameters = function.on[choice.rank].signature
     rng = np.random.default_rng(zlib.crc32(function.field.encode()))
@@ -234,7 +237,7 @@ def _sizes(parameters: Signature, held: Sample) -> Iterator[int]:
 
 
 def _thinned(p: ArrayParameter, given: Any) -> bool:
-    """Whether an array is long; then its memory repeats a few of its numbers, as of all parts."""
+    """Replace the elements of a long array by a few repeated numbers; True if the array is long."""
     if p.packed and p.quantized is not None:
         for matrix in _matrices(given):
             for part in parts_of(p.quantized):
@@ -244,7 +247,7 @@ def _thinned(p: ArrayParameter, given: Any) -> bool:
 
 
 def _thin(given: Array) -> bool:
-    """Whether an array is long, whose memory then repeats a few of its numbers."""
+    """Replace the elements of a long array by a few repeated numbers; True if it is long."""
     if given.size <= _SHORT:
         return False
     memory = _memory(given)
@@ -253,14 +256,14 @@ def _thin(given: Array) -> bool:
 
 
 def _memory(array: Array) -> Array:
-    """The memory from an array's first element to its last, itself."""
+    """Return a view of the memory from an array's first element to its last."""
     steps = zip(array.shape, array.strides, strict=True)
     elements = sum((n - 1) * stride for n, stride in steps) // array.itemsize + 1
     return strided(array, (elements,), (array.itemsize,))
 
 
 def _drawn(length: int) -> Array:
-    """Which number stands where."""
+    """Return the index of the number at each place."""
     places = np.arange(length, dtype=np.uint64)
     with np.errstate(over="ignore"):
         found: Array = (places * _MIXED >> _SHIFT) % np.uint64(_NUMBERS)
@@ -279,7 +282,7 @@ def _block(name: str, given: Array, element: str, long: bool) -> Block:
 
 
 def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
-    """An input as C takes it; what is packed by the self-test, in its own type."""
+    """Return an input as C takes it. An operand that the self-test packs has its own type."""
     if p.packed and p.quantized is not None:
         blocks = _parts(name, p.quantized, given)
         return Argument(name, "", tuple(blocks), table=True)
@@ -291,14 +294,14 @@ def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
 
 
 def _matrices(given: QuantizedMatrix | Sequence[QuantizedMatrix]) -> list[QuantizedMatrix]:
-    """The matrices of few bits of an operand, one by one."""
+    """Return the low-bit matrices of an operand one by one."""
     return [
         one for each in ([given] if isinstance(given, QuantizedMatrix) else given) for one in each
     ]
 
 
 def _parts(name: str, form: Quantized, given: Any) -> Iterator[Block]:
-    """The arrays of each matrix of few bits, one after the other."""
+    """Yield the arrays of each low-bit matrix in order."""
     for index, matrix in enumerate(_matrices(given)):
         for part, element in parts_of(form).items():
             array = getattr(matrix, part)
@@ -308,7 +311,7 @@ def _parts(name: str, form: Quantized, given: Any) -> Iterator[Block]:
 def _result(
     name: str, p: ArrayParameter, given: Array, right: Any, rng: np.random.Generator, long: bool
 ) -> Output:
-    """An output, and what is right for it, all of it or of some elements."""
+    """Return an output with its right results, for all elements or for some."""
     at = None
     if given.size > _CHECKED:
         line = given.shape[-2 if p.order == "F" and given.ndim > 1 else -1]

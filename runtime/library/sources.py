@@ -1,4 +1,6 @@
-"""The C of one kernel for one target, and what the library's other files must know of it."""
+"""Generate the C of one kernel for one target, with the facts that the library's other files
+need.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tilewright.spec.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One file to make: of which kernel, what C calls it, what it computes, where, for whom."""
+    """A file to generate: the kernel, its C name, spec, schedule, target and caller."""
 
     kernel: str
     symbol: str
@@ -26,7 +28,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The file. ``seconds`` is how long it took to make; the rest is what ``Defined`` says."""
+    """A generated file. ``seconds`` is the time it took; ``Defined`` describes the other fields."""
 
     text: str
     scratch: bool
@@ -38,7 +40,7 @@ class Made:
 
 
 def make(order: Order) -> Made:
-    """Make one file; PlanError, ScheduleError or TargetError where there is no such kernel."""
+    """Generate one file; PlanError, ScheduleError or TargetError if there is no such kernel."""
     begun = time.perf_counter()
     target = resolve(order.target)
     request = Request(order.symbol, order.spec, order.schedule, target)

@@ -1,7 +1,7 @@
-"""A process that makes C files: ``python -m tilewright.runtime.library.worker FD``.
+"""A process that generates C files: ``python -m tilewright.runtime.library.worker FD``.
 
-Orders come through the connection that FD is, one by one, and go back as what was made of them, or
-as the error that stood in the way. It ends when the other side closes the connection.
+It receives orders through the connection FD, one by one, and answers each with the file or the
+error. It ends when the other side closes the connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .sources import make
 
 
 def serve(connection: Connection) -> None:
-    """Answer orders until there are no more."""
+    """Answer orders until the connection is closed."""
     from tilewright.emit.render import keep_compiled
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 

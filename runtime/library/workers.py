@@ -1,4 +1,4 @@
-"""Many C files made side by side, in processes of their own: Python generates on one core each."""
+"""Generate many C files in several processes, since Python uses one core in each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilewright.runtime.machine.host import usable_cpus
 from .sources import Made, Order, make
 
 _WORKER = (sys.executable, "-m", "tilewright.runtime.library.worker")
-#: Fewer files are made here: a process takes about as long to start as that.
+#: Least number of files for which processes are started: starting one takes about as long as these.
 _WORTH = 24
 
 
 class _Answers:
-    """What was made, by the orders' places, and the first error."""
+    """The generated files by the orders' places, and the first error."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
         self.made: list[Made | None] = [None] * len(orders)
@@ -31,7 +31,7 @@ class _Answers:
             self._left.put(place)
 
     def take(self) -> tuple[int, Order] | None:
-        """The next order and its place; None where there is none, or something failed."""
+        """Return the next order with its place, None if there is none or an order failed."""
         try:
             return None if self.error else self._left.get_nowait()
         except queue.Empty:
@@ -39,10 +39,10 @@ class _Answers:
 
 
 def make_all(orders: Sequence[Order], jobs: int | None = None) -> list[Made]:
-    """What is made of each order, by up to ``jobs`` processes: as many as there are CPUs.
+    """Generate all orders in up to ``jobs`` processes, by default one for each CPU.
 
-    An order that cannot be sent to another process, as one with a post-op that a user defined, is
-    made in this one. The first error is raised.
+    An order that cannot be sent to another process, for example with a user's own post-op, is
+    generated here. The first error is raised.
     """
     elsewhere = [i for i, order in enumerate(orders) if _travels(order)]
     jobs = min(usable_cpus() if jobs is None else jobs, len(elsewhere) // (_WORTH // 2))
@@ -61,7 +61,7 @@ def _made_here(order: Order) -> Made:
 
 
 def _named(order: Order, error: Exception) -> Exception:
-    """The error of one order, which says whose it is."""
+    """Return an order's error with the kernel's name."""
     if not isinstance(error, TilewrightError):
         return error
     return type(error)(
@@ -81,7 +81,7 @@ def _travels(order: Order) -> bool:
 
 
 def _is_users_own(order: Order) -> bool:
-    """Whether a post-op is defined in the user's program, which other processes do not run."""
+    """True if a post-op is defined in the user's program, which other processes do not run."""
     from tilewright.runtime.pickled import own_programs_of
 
     return bool(own_programs_of(order.spec))
@@ -100,7 +100,7 @@ def _side_by_side(orders: Sequence[Order], jobs: int) -> list[Made]:
 
 
 def _work(answers: _Answers) -> None:
-    """Have one process make files until there are no more orders."""
+    """Have one process generate files until there are no more orders."""
     mine, theirs = Pipe()
     with theirs:
         process = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""This machine: its CPU, the targets that run here, and by what means."""
+"""This machine: its CPU, the targets that run here, and whether natively or emulated."""

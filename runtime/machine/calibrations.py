@@ -1,11 +1,11 @@
-"""What ``tilewright calibrate`` measured: where it is kept, how it is named, how it travels.
+"""Store and find the numbers that ``tilewright calibrate`` measured.
 
-A calibration lies in the user's data directory, one for each kind of processor and compiler. Its
-numbers for a target have a name of their own, a digest: ``avx512+vnni+core1f00ba12`` says of any
-machine which numbers tiles were chosen by. Kernels carry them along when they are pickled.
+The user's data directory has one calibration for each kind of processor and compiler. Its numbers
+for a target have a name that is a digest of them, for example ``avx512+vnni+core1f00ba12``. So a
+kernel's name says which numbers its tiles were chosen by, on any machine. A pickled kernel carries
+its numbers along.
 
-A warm start reads the file and no more: it was checked when it was written, and a digest says that
-it is still the same.
+A warm start only reads the file and compares its digest. The file was checked when it was written.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     from tilewright.isa.core_file import CoreFile
     from tilewright.isa.target import Target
 
-#: The version of the file around a core's; that has its own.
+#: Version of the file's format. The core inside it has a version of its own.
 FORMAT = 1
 _LONGEST = 1 << 20
-#: What stands behind the + for measured numbers.
+#: Pattern of the name of measured numbers, after the "+".
 _NAME = re.compile(r"core[0-9a-f]{8}")
-#: What a file's name has "_" for.
+#: Characters that become "_" in a file's name.
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 class Measured(NamedTuple):
-    """Numbers measured for ``target``, as JSON holds them, and in words who measured them."""
+    """Numbers measured for ``target``, as plain JSON data; ``source`` says in words who measured
+    them.
+    """
 
     name: str
     target: str
@@ -49,7 +51,7 @@ class Measured(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A file: of which processor, compiled by what, the numbers by target, and the core's file."""
+    """A calibration file: processor, compiler, the numbers by target, and the core's raw data."""
 
     processor: str
     compiler: str
@@ -58,24 +60,28 @@ class Calibration(NamedTuple):
 
 
 def is_measured(name: str) -> bool:
-    """Whether ``name`` is that of measured numbers."""
+    """True if ``name`` is a name of measured numbers."""
     return _NAME.fullmatch(name) is not None
 
 
 def path_of(processor: str) -> Path:
-    """The file of a processor; of the compiler too, where the environment names one."""
+    """Return the calibration file of a processor, and of the compiler if the environment names
+    one.
+    """
     named = settings().compiler
     parts = [processor] if named is None else [processor, named]
     text = _NO_LETTERS.sub("_", " ".join(parts).lower()).strip("_")
-    if named is not None or len(text) > 80:  # of commands that differ in what is no letter
+    if (
+        named is not None or len(text) > 80
+    ):  # so that commands which differ only in other characters get different names
         text = f"{text[:80]}_{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
     return folders.data_directory() / "cores" / f"{text}.json"
 
 
 def of(processor: str) -> Calibration | None:
-    """The calibration of a processor, None without one.
+    """Return the calibration of a processor, None if there is none.
 
-    What cannot be used, as damaged, another processor's or another version's, is renamed, and said.
+    A file that is damaged, or of another processor or version, is renamed with a warning.
     """
     path = str(path_of(processor))
     try:
@@ -101,7 +107,7 @@ def _known(path: str, processor: str, *_status: int) -> Calibration | None:
 
 
 def _read(path: str, processor: str) -> Calibration:
-    """Raises UnusableError or OSError."""
+    """Read a calibration file; raises UnusableError or OSError."""
     text, _ = folders.read_file(path, _LONGEST)
     try:
         raw = json.loads(text)
@@ -129,17 +135,14 @@ def _canonical(value: Any) -> str:
 
 
 def measured(target: str, numbers: Mapping[str, Any], source: str) -> Measured:
-    """Numbers with their name: others have another one, wherever they were measured."""
+    """Return numbers with their name. Different numbers have different names."""
     text = _canonical({"target": target, "numbers": numbers})
     name = f"core{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return Measured(name, target, numbers, source)
 
 
 def keep(processor: str, compiler: str, core: CoreFile) -> Path:
-    """Store what was measured, in one step, in place of what there was; the file.
-
-    Raises OSError.
-    """
+    """Store a calibration in one step, replacing the old one; return its file. Raises OSError."""
     said = {"format": FORMAT, "processor": processor, "compiler": compiler, "core": core.raw()}
     path = path_of(processor)
     folders.make_directory(path.parent)
@@ -164,19 +167,19 @@ def forget(path: Path) -> bool:
 
 # --- numbers by their name ---------------------------------------------------------------------
 
-#: What came to this process with a pickled kernel.
+#: Numbers that came to this process with a pickled kernel, by name.
 _carried: dict[str, Measured] = {}
 
 
 def carry(given: Measured) -> None:
-    """Know numbers that came with a kernel; TargetError if they are not what their name says."""
+    """Register numbers that came with a kernel; TargetError if they do not match their name."""
     if measured(given.target, given.numbers, given.source).name != given.name:
         raise TargetError("a kernel's numbers of a core are not those of its name", got=given.name)
     _carried[given.name] = given
 
 
 def called(name: str) -> Measured:
-    """The numbers called ``name``; TargetError where nobody here has them."""
+    """Return the numbers called ``name``; TargetError if they are not on this machine."""
     if name in _carried:
         return _carried[name]
     for path in sorted((folders.data_directory() / "cores").glob("*.json")):
@@ -195,7 +198,9 @@ def called(name: str) -> Measured:
 
 @cache
 def scheduled(target: Target, name: str) -> Target:
-    """``target`` with the numbers called ``name``; TargetError if they are another target's."""
+    """Return ``target`` with the numbers called ``name``; TargetError if they are another
+    target's.
+    """
     from tilewright.isa.core_file import core_of
 
     found = called(name)

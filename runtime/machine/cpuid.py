@@ -1,4 +1,4 @@
-"""What an x86 CPU says of itself by CPUID, of which Linux does not list everything."""
+"""Features of an x86 CPU that CPUID tells and Linux does not list."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .remembered import remembered
 
-#: A leaf and a subleaf of CPUID to the registers EAX, EBX, ECX and EDX.
+#: Returns the registers EAX, EBX, ECX and EDX for a leaf and a subleaf of CPUID.
 Ask = Callable[[int, int], tuple[int, int, int, int]]
-#: What leaf 0x24 has of AVX10's version.
+#: Mask of AVX10's version in EBX of leaf 0x24.
 _AVX10_VERSION = 0xFF
 
 
 def unlisted(processor: str) -> frozenset[str]:
-    """The features of this CPU that Linux may leave out of ``/proc/cpuinfo``.
+    """Return the features of this CPU that Linux may leave out of ``/proc/cpuinfo``.
 
-    The operating system's part is not asked for: what such a feature extends, it lists. CPUID is
-    asked once, and what it said remembered in the cache directory for this ``processor``.
+    The operating system's support is not checked here: Linux lists the base features that these
+    extend. CPUID is read once, and the answer is kept in the cache directory for this
+    ``processor``.
     """
     here = " ".join([*os.uname(), processor])
     return remembered(
@@ -29,7 +30,9 @@ def unlisted(processor: str) -> frozenset[str]:
 
 
 def _asked() -> Iterator[str]:
-    """Those of ``X86.unlisted`` that the CPU has; none where no code can be run to ask it."""
+    """Yield the features of ``X86.unlisted`` that the CPU has; none if no code can be run to read
+    CPUID.
+    """
     from tilewright.targets.detection import X86
 
     try:
@@ -44,9 +47,9 @@ def _asked() -> Iterator[str]:
 
 
 def words(ask: Ask) -> Mapping[str, int]:
-    """The words of ``X86`` in which the unlisted features are, as C's ``cpu_read`` makes them.
+    """Return the words of ``X86`` that hold the unlisted features, as C's ``cpu_read`` makes them.
 
-    Of AVX10 bit v says whether the CPU has version v.
+    In the word for AVX10, bit v is set if the CPU has version v.
     """
     most = ask(0, 0)[0]
     further = ask(7, 0)[0] if most >= 7 else 0

@@ -1,4 +1,4 @@
-"""What this machine is, and by what means it runs a target."""
+"""The host: which targets this machine runs, natively or emulated, and which is the best."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.isa.machine import Emulation
     from tilewright.isa.target import Feature, Target
 
-    #: A target, described in full or not.
+    #: A target, with or without its full description.
     Found = TypeVar("Found", Target, Identity)
 
 __all__ = [
@@ -47,14 +47,16 @@ Means = Literal["native", "qemu", "header"]
 
 
 def describe() -> str:
-    """The CPU's name and microarchitecture, for people."""
+    """Return the CPU's name and microarchitecture, for people."""
     import archspec.cpu
 
     return f"{cpu().name} ({archspec.cpu.host().name})"
 
 
 def caches() -> dict[str, int]:
-    """Bytes of the first core's data caches by level: ``{"L1": 32768, "L2": ..}``; {} unknown."""
+    """Return bytes of the first core's data caches by level, such as ``{"L1": 32768}``; {} if
+    unknown.
+    """
     sizes: dict[str, int] = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))
@@ -65,7 +67,7 @@ def caches() -> dict[str, int]:
 
 
 def cache_shares() -> dict[str, int]:
-    """What one core has of the caches of ``caches``, where all cores use them; {} unknown."""
+    """Return one core's share of each cache when all cores use them, in bytes; {} if unknown."""
     found: dict[str, int] = {}
     threads = 0
     for level, size in caches().items():
@@ -76,7 +78,7 @@ def cache_shares() -> dict[str, int]:
 
 
 def _users(level: str) -> int:
-    """How many processors use the first core's cache of a level."""
+    """Return how many CPUs share the first core's cache of a level."""
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         told = f"L{(index / 'level').read_text().strip()}", (index / "type").read_text().strip()
         if told[0] == level and told[1] != "Instruction":
@@ -86,7 +88,7 @@ def _users(level: str) -> int:
 
 
 def usable_cpus() -> int:
-    """How many CPUs this process may use."""
+    """Return how many CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -98,7 +100,7 @@ def is_native(target: Target | Identity) -> bool:
 
 
 def check_thread(target: Identity) -> None:
-    """TargetError where this thread's vectors have another length than kernels of ``target``."""
+    """Raise TargetError if this thread's vectors have another length than ``target`` needs."""
     own = processor.thread_features()
     lacking = [flag for flag in target.cpu_flags if not own.get(flag, True)]
     if lacking:
@@ -111,12 +113,14 @@ def check_thread(target: Identity) -> None:
 
 
 def resolve(target: str) -> Target:
-    """The target called ``target``; "host" is the best one that this CPU runs natively."""
+    """Return the target called ``target``; "host" is the best target that this CPU runs
+    natively.
+    """
     return _called(target, load)
 
 
 def identify(target: str) -> Identity:
-    """As ``resolve``, without the description."""
+    """Return the identity of a target: as ``resolve``, without the full description."""
     return _called(target, identities())
 
 
@@ -134,9 +138,10 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 
 
 def _here(known: Callable[[str], Found]) -> Found:
-    """The best target that this CPU runs, with its features and the numbers of its core.
+    """Return the best target that this CPU runs, with its features and the numbers of its core.
 
-    ``TILEWRIGHT_MAX_TARGET`` may name a lesser one, whose features are then those that it names.
+    ``TILEWRIGHT_MAX_TARGET`` may name a lesser target; only the features that it names are used
+    then.
     """
     limit = settings().max_target
     best, allowed = (NAMES[0], None) if limit is None else _limit(limit, known)
@@ -163,9 +168,9 @@ def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
 
 
 def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:
-    """``base`` with ``features`` and the numbers of this CPU's core.
+    """Return ``base`` with ``features`` and the numbers of this CPU's core.
 
-    Those are what was measured here, else a shipped core's, else the target's own.
+    The numbers are those of a calibration, else of a shipped core, else the target's own.
     """
     calibration = calibrations.of(cpu().processor)
     numbers = None if calibration is None else calibration.cores.get(base.name)
@@ -183,7 +188,7 @@ def _scheduled(found: Found, name: str) -> Found:
 
 
 def features_here(target: Target | Identity) -> Iterator[str]:
-    """The features of ``target`` that this CPU has; cores are none, see ``for_this_core``."""
+    """Yield the features of ``target`` that this CPU has, without cores: see ``for_this_core``."""
     features: Mapping[str, Feature | Extension] = target.features
     for name, feature in features.items():
         if not feature.processors and is_native(target.having([name])):
@@ -191,9 +196,9 @@ def features_here(target: Target | Identity) -> Iterator[str]:
 
 
 def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
-    """By what ``target`` runs here; ``emulated`` True asks for what stands in for the CPU.
+    """Return how ``target`` runs here: natively, in qemu, or through a header.
 
-    Raises TargetError, which says what to install.
+    ``emulated=True`` asks for the emulator. TargetError says what to install if there is no way.
     """
     if emulated is False or (emulated is None and _runs_natively(target)):
         return "native"
@@ -224,14 +229,14 @@ def _install(emulation: Emulation) -> str:
 
 
 def _runs_natively(target: Target | Identity) -> bool:
-    """Whether the CPU has what ``target`` needs, and the user does not ask for an emulator."""
+    """True if the CPU has what ``target`` needs and the user does not ask for an emulator."""
     if not is_native(target) or not settings().emulate:
         return is_native(target)
     return target.emulation.qemu is None and target.emulation.header is None
 
 
 def find_qemu(target: Target | Identity) -> str | None:
-    """The path of the program that emulates ``target``'s CPU; None if there is none."""
+    """Return the path of the program that emulates ``target``'s CPU, None if there is none."""
     import shutil
 
     name = target.emulation.qemu
@@ -240,7 +245,7 @@ def find_qemu(target: Target | Identity) -> str | None:
 
 @cache
 def qemu_version(path: str) -> str:
-    """The version of the emulator at ``path``; "" if it does not say."""
+    """Return the version of the emulator at ``path``, "" if it does not tell."""
     import re
     import subprocess
 
@@ -250,7 +255,7 @@ def qemu_version(path: str) -> str:
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """A version's numbers, to be compared: what follows the digits of a part is left out."""
+    """Return a version's numbers for comparison. Text after the digits of a part is dropped."""
     import re
 
     parts = (re.match(r"\d+", part) for part in version.split("."))
@@ -258,7 +263,9 @@ def numbers_of(version: str) -> tuple[int, ...]:
 
 
 def user_compiler(target: Target | Identity, means: Means) -> str | None:
-    """The compiler that the environment names for ``target``: a part of a kernel's key."""
+    """Return the compiler that the environment names for ``target``; it is part of a kernel's
+    key.
+    """
     if means == "header" or target.machine in ("", machine()):
         return settings().compiler
     return cross_compiler(target.machine)

@@ -1,4 +1,4 @@
-"""``tw.targets()``: by what means each target runs on this machine."""
+"""``tw.targets()``: how each target runs on this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from . import host
 
 
 def survey() -> dict[str, str]:
-    """For each target's name: "native", the emulator ("qemu-aarch64"), "header", or "interpreter".
+    """Return "native", the emulator such as "qemu-aarch64", "header" or "interpreter" for each
+    target.
 
-    With "interpreter" kernels compile, if there is a compiler, but nothing here runs them.
+    With "interpreter", kernels compile if there is a compiler, but this machine cannot run them.
     """
     return {name: _means(name) for name in NAMES}
 

@@ -1,4 +1,4 @@
-"""The CPU that this process runs on: its architecture, its name, and what it has."""
+"""The CPU that this process runs on: architecture, name and features."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .remembered import remembered
 
 _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
-#: The keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
+#: Keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
 _AUXV_KEYS = {"HWCAP": 16, "HWCAP2": 26}
-#: The bytes of the segments that the length of vectors is a multiple of.
+#: Bytes of a segment; the length of vectors is a multiple of it.
 _SEGMENT = 16
-#: Linux' call that says what a RISC-V processor has, and its question for extensions.
+#: Number of Linux' system call for a RISC-V processor's properties, and its key for extensions.
 _HWPROBE, _EXTENSIONS = 258, 4
-#: ``csrr a0, vlenb`` and ``ret`` of RISC-V.
+#: Machine code of RISC-V's ``csrr a0, vlenb`` and ``ret``.
 READ_VLENB = struct.pack("<2I", 0xC2202573, 0x00008067)
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 #: Fields of ``/proc/cpuinfo`` that name the CPU.
@@ -29,9 +29,9 @@ _NAMES = ("uarch", "model name", "CPU part", "cpu")
 
 
 class Cpu(NamedTuple):
-    """The CPU: ``features`` in the words of ``/proc/cpuinfo``; ``name`` as the vendor has it.
+    """The CPU: ``features`` as ``/proc/cpuinfo`` spells them, and ``name`` as the vendor gives it.
 
-    ``processor`` is its vendor, family and model, where there are such, else its name.
+    ``processor`` is vendor, family and model if the CPU has them, else the name.
     """
 
     machine: str
@@ -41,7 +41,7 @@ class Cpu(NamedTuple):
 
 
 def machine() -> str:
-    """The architecture: ``x86_64``, ``aarch64``, ..."""
+    """Return the architecture, for example ``x86_64`` or ``aarch64``."""
     if hasattr(os, "uname"):
         name = os.uname().machine
     else:
@@ -53,8 +53,10 @@ def machine() -> str:
 
 @cache
 def cpu() -> Cpu:
-    """The CPU here. Linux says itself what it has, x86 CPUs what it leaves out; elsewhere archspec
-    finds out, once.
+    """Return the CPU of this machine.
+
+    Linux lists the features. x86 CPUs are asked for those that Linux leaves out. On other systems
+    archspec detects the CPU, once.
     """
     fields = _first_processor()
     features = _features(fields)
@@ -71,7 +73,7 @@ def cpu() -> Cpu:
 
 
 def _features(fields: Mapping[str, str]) -> Iterable[str] | None:
-    """What the CPU has, by the way of its architecture; None if Linux does not say."""
+    """Return the CPU's features in the architecture's way, None if Linux does not tell."""
     if machine() == "ppc64le":
         return _power_features()
     if machine() == "riscv64":
@@ -83,10 +85,9 @@ def _features(fields: Mapping[str, str]) -> Iterable[str] | None:
 
 
 def thread_features() -> dict[str, bool]:
-    """Of what no file says, and a thread may have of its own, whether this one has it.
+    """Return, for features that differ between threads, whether this thread has them.
 
-    That is the length of vectors: of SVE's on AArch64, also in SME's streaming mode, of V's on
-    RISC-V.
+    These are vector lengths: of SVE on AArch64, also in SME's streaming mode, and of V on RISC-V.
     """
     if machine() not in ("aarch64", "riscv64"):
         return {}
@@ -99,9 +100,10 @@ def thread_features() -> dict[str, bool]:
 
 
 def vector_bytes(question: int) -> int:
-    """The bytes of this thread's vectors where they have one of several lengths; 0: none.
+    """Return the bytes of this thread's vectors if the architecture allows several lengths, else 0.
 
-    ``question`` is Linux' number of it (include/uapi/linux/prctl.h), which says of which vectors.
+    ``question`` is the number of Linux' ``prctl`` call for these vectors
+    (include/uapi/linux/prctl.h).
     """
     if machine() == "riscv64":
         return _riscv_vector_bytes() if "v" in _riscv_extensions() else 0
@@ -112,7 +114,7 @@ def vector_bytes(question: int) -> int:
 
 
 def _riscv_features(isa: str | None) -> Iterator[str]:
-    """What Linux answers; before 6.4 ``rv64imafdcv_zvfh``, in which V may be a draft."""
+    """Yield the features that Linux tells. Before 6.4 the text ``isa`` may mean a draft of V."""
     found = _riscv_extensions()
     if not found and isa is not None:
         letters, *names = isa.lower().split("_")
@@ -124,7 +126,7 @@ def _riscv_features(isa: str | None) -> Iterator[str]:
 
 @cache
 def _riscv_extensions() -> frozenset[str]:
-    """The extensions that targets ask for, by the system call ``hwprobe``; none if it fails."""
+    """Return the extensions that the system call ``hwprobe`` tells; none if the call fails."""
     import ctypes
 
     from tilewright.targets.detection import RISCV
@@ -138,9 +140,9 @@ def _riscv_extensions() -> frozenset[str]:
 
 
 def _riscv_vector_bytes() -> int:
-    """What the register ``vlenb`` holds, which no call of Linux tells: read by two instructions.
+    """Read the register ``vlenb`` by two instructions, since Linux has no call for it.
 
-    They are executed from a file in memory: what is mapped from one is fetched as it was written.
+    The code runs from a mapped file in memory, so the instruction fetch sees what was written.
     """
     import ctypes
     import mmap
@@ -162,7 +164,9 @@ def _riscv_vector_bytes() -> int:
 
 
 def _power_features() -> Iterator[str]:
-    """What the kernel told this process of the CPU; ``/proc/cpuinfo`` does not have it."""
+    """Yield the features that the kernel told this process; ``/proc/cpuinfo`` does not have
+    them.
+    """
     from tilewright.targets.detection import POWER
 
     words = dict(struct.iter_unpack("@LL", _AUXV.read_bytes()))
@@ -182,7 +186,7 @@ def _first_processor() -> dict[str, str]:
 
 
 def _detected() -> Cpu:
-    """What archspec says, remembered under the machine's own name."""
+    """Return the CPU that archspec detects, remembered under the machine's name."""
     here = " ".join(os.uname()) if hasattr(os, "uname") else sys.platform
 
     def find() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What was found out about this machine, kept in the cache directory until it is another one."""
+"""Facts about this machine that are slow to find out, kept in the cache directory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def remembered(
     find: Callable[[], Mapping[str, Any]],
     read: Callable[[Mapping[str, Any]], T],
 ) -> T:
-    """What ``read`` makes of the plain data that ``find`` finds out, once for the machine ``here``.
+    """Return ``read`` of the data that ``find`` returns; ``find`` runs once for the machine
+    ``here``.
 
-    It is kept in the file ``name``. One that is damaged, or of another machine, is written anew;
-    where none can be written it is found out each time.
+    The data is kept in the file ``name``. A file that is damaged, or of another machine, is written
+    again. If no file can be written, ``find`` runs each time.
     """
     file = cache_directory() / name
     try:

@@ -1,7 +1,7 @@
-"""What a warm start knows of targets: their names, and what they need of a machine.
+"""A table of all targets for a warm start: names, and what each needs of a machine.
 
-The descriptions in ``targets/`` say it, and take long to import. So it is kept as an entry of the
-cache, whose key follows every source: another description is another entry.
+The full descriptions in ``targets/`` take long to import. So the table is an entry of the cache.
+Its key depends on the sources, so another description makes another entry.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ _TABLE = "targets.json"
 
 
 class Extension(NamedTuple):
-    """A feature: the CPU flags that it adds, and the processors that it describes (none: any)."""
+    """A feature: the CPU flags that it adds, and the processors that it describes (none means
+    any).
+    """
 
     cpu_flags: tuple[str, ...]
     processors: tuple[str, ...]
 
 
 class Identity(NamedTuple):
-    """A target as far as a kernel's key and its loading go; it stands for the ``description``.
+    """A target as far as a kernel's key and its loading need it, in place of the full
+    ``description``.
 
-    ``unit`` names the registers of a matrix unit, ``consent`` is the system call that asks for
-    their use; both are empty without one.
+    ``unit`` names the registers of a matrix unit, and ``consent`` is the system call that asks for
+    their use. Both are empty without a matrix unit.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Identity(NamedTuple):
     consent: tuple[int, ...]
 
     def having(self, names: Iterable[str]) -> Identity:
-        """This target and the features called ``names``; TargetError if one is unknown."""
+        """Return this target with the features ``names``; TargetError if one is unknown."""
         asked = set(names)
         if not asked <= self.features.keys():
             load(self.name).having(asked)  # says which
@@ -58,12 +61,12 @@ class Identity(NamedTuple):
         )
 
     def scheduled(self, name: str) -> Identity:
-        """This target with measured numbers of a core."""
+        """Return this target with measured numbers of a core."""
         return self._replace(name=f"{self.name}+{name}")
 
     @property
     def description(self) -> Target:
-        """All that is known of the target; TargetError if nobody here has its core's numbers."""
+        """The full target; TargetError if its core's numbers are not on this machine."""
         base, *features = self.name.split("+")
         found = load(base).having(name for name in features if not calibrations.is_measured(name))
         for name in filter(calibrations.is_measured, features):
@@ -72,24 +75,24 @@ class Identity(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the target is, for people."""
+        """The target's name for people."""
         return self.description.title
 
     @property
     def emulation(self) -> Emulation:
-        """How a CPU without the target runs it."""
+        """How a CPU without the target's instructions runs it."""
         return self.description.emulation
 
 
 def identities() -> Callable[[str], Identity]:
-    """What finds a target without features by its name; TargetError if there is none."""
+    """Return a function from a name to a target without features; it raises TargetError."""
     known = _identities(cache_directory())
     return lambda name: known[name] if name in known else _identity(load(name))
 
 
 @cache
 def _identities(root: Path) -> dict[str, Identity]:
-    """Those of all targets by name, as the cache directory ``root`` has them."""
+    """Return the identities of all targets by name, from the cache directory ``root``."""
     key = store.key("targets", *Identity._fields, *Extension._fields)
     entry = store.lookup(key) or store.publish(key, _write)
     rows = json.loads(entry.library.read_bytes())

@@ -1,4 +1,4 @@
-"""What threadpoolctl knows of the threads of kernels: how many there are, and how to limit them."""
+"""Make threadpoolctl know the threads of kernels, so that it can count and limit them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import ctypes
 import os
 import sys
 
-#: The variable of every library whose loops run in parallel, and what such libraries are called.
+#: Name of the variable of each library with parallel loops, and the prefix of such libraries'
+#: names.
 SYMBOL, PREFIX = "tilewright_most_threads", "kernels"
 _registered = False
 
 
 def register() -> None:
-    """Tell threadpoolctl of kernels, once, if the program has imported it.
+    """Register kernels with threadpoolctl once, if the program has imported it.
 
-    ``threadpool_limits(1)`` then holds for kernels that were loaded before, as it does for BLAS.
+    From then on, ``threadpool_limits(1)`` limits the kernels that are loaded, as it limits BLAS.
     """
     global _registered
     if _registered or "threadpoolctl" not in sys.modules:

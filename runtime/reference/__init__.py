@@ -1,1 +1,1 @@
-"""What a kernel must compute, and how far it may be off."""
+"""The reference: right results of a kernel, and how far each element may differ from them."""

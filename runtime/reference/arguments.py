@@ -1,4 +1,8 @@
-"""Arguments made up for a kernel: to verify it and to time it."""
+"""Random arguments for a kernel, with which it is verified and timed.
+
+In go the kernel's signature and a random generator. Out come arrays with padding around them,
+scalars, and a value for each size that the spec leaves open.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _FEW = 128
 
 
 class Sampled(Protocol):
-    """What timing and verifying need of a kernel."""
+    """The part of a kernel that timing and verification use."""
 
     @property
     def name(self) -> str:
@@ -35,24 +39,24 @@ class Sampled(Protocol):
 
     @property
     def spec(self) -> Spec:
-        """What it computes."""
+        """The spec of the kernel."""
 
     @property
     def isa(self) -> Target:
-        """What it runs on."""
+        """The target of the kernel."""
 
     @property
     def signature(self) -> Signature:
-        """Its parameters."""
+        """The parameters of the C function."""
 
     def pack_b(self, b: Any) -> PackedMatrix:
-        """B packed for it."""
+        """Pack B for this kernel."""
 
     def frame(self, *arrays: Any, **named: Any) -> Frame:
-        """The arguments of one call, checked."""
+        """Check the arguments of one call and return them as a frame."""
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """The output, written."""
+        """Call the kernel and return the output."""
 
 
 #: The packed matrices that offsets count, where they are given at the call.
@@ -60,9 +64,11 @@ _SOME = 3
 
 
 class Sample(NamedTuple):
-    """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values.
+    """Arguments of one call.
 
-    In place of a packed operand is what is to be packed.
+    ``arrays`` are in the signature's order, each inside the block of ``memory`` with the same
+    index. ``sizes`` holds the values of the dims. A packed operand is represented by the matrix
+    that is to be packed.
     """
 
     arrays: tuple[Any, ...]
@@ -71,7 +77,7 @@ class Sample(NamedTuple):
     sizes: Mapping[str, int]
 
     def named(self, kernel: Sampled) -> dict[str, Any]:
-        """The arguments as a call passes them, all by name."""
+        """Return the arguments by name, as a call passes them."""
         given: dict[str, Any] = {}
         for parameter, array in zip(kernel.signature.arrays, self.arrays, strict=True):
             if parameter.packed and parameter.kind == "sequence":
@@ -82,7 +88,7 @@ class Sample(NamedTuple):
         return {**given, **self.scalars}
 
     def size(self, size: Size) -> int:
-        """The value of ``size`` in this sample."""
+        """Return the value of ``size`` in this sample."""
         return value_of(size, self.sizes)
 
 
@@ -95,11 +101,11 @@ def sample(
     gain: float = 1.0,
     given: Mapping[str, int] | None = None,
 ) -> Sample:
-    """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
+    """Draw random arguments.
 
-    ``given`` are run-time sizes by their slots, in place of usual ones.
-    For their elements see ``Draws``. What is only written has all bits set, which is NaN in
-    floating point, and so has all memory around the elements of matrices.
+    If ``varied``, open sizes and paddings are random, else they have usual values. ``given`` fixes
+    open sizes by slot. ``Draws`` describes the elements. Arrays that are only written have all bits
+    set, which is NaN in floating point. So has all memory around the elements of matrices.
     """
     sizes = _sizes(signature, rng if varied else None, given or {})
     draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
@@ -128,9 +134,9 @@ def call_sizes(signature: Signature, given: Mapping[str, int]) -> list[int]:
 
 
 def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator[Sample]:
-    """Random arguments for each of ``cases``; those of the first make results exact.
+    """Yield random arguments for each of ``cases``. Those of the first case make results exact.
 
-    Where beta is given at the call, it is 0 in every third case, and C has all bits set.
+    If beta is an argument of the call, every third case has beta 0 and a C with all bits set.
     """
     rng = np.random.default_rng(seed)
     for case in range(cases):
@@ -157,14 +163,14 @@ def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
 
 
 def _without_c(signature: Signature, held: Sample) -> Sample:
-    """The same with a beta of 0, and a C of which nothing may be seen in the results."""
+    """Return the sample with beta 0 and a C with all bits set, which the result must not show."""
     c = held.arrays[signature.arrays.index(signature.array("c"))]
     c[...] = np.full(c.itemsize, 0xFF, np.uint8).view(c.dtype)
     return held._replace(scalars={**held.scalars, "beta": 0.0})
 
 
 def gain(spec: Spec) -> float:
-    """What the scales that ``spec`` fixes do to sums."""
+    """Return the factor by which the fixed scales of ``spec`` multiply the sums."""
     factor = 1.0
     for name, power in (("a_scale", 1), ("b_scale", 1), ("d_scale", -1)):
         scale = getattr(spec, name, None)
@@ -173,13 +179,13 @@ def gain(spec: Spec) -> float:
 
 
 def extent(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
-    """Elements from a matrix's first to behind its last."""
+    """Return the elements from a matrix's first element to its last, both included."""
     line, lines, leading = _lines(parameter, sizes)
     return (lines - 1) * leading + line if line and lines else 0
 
 
 def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> Iterator[Array]:
-    """The operand's matrices, one per step of the batch, as views."""
+    """Yield the operand's matrices as views, one for each step of the batch."""
     array = held.arrays[signature.arrays.index(parameter)]
     if parameter.kind == "sequence":
         yield from array
@@ -202,7 +208,9 @@ def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> I
 
 
 def _lines(parameter: ArrayParameter, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-    """The length of a line, the number of lines, and their distance."""
+    """Return the length of a contiguous line, the number of lines, and their distance in
+    elements.
+    """
     rows, cols = (value_of(size, sizes) for size in parameter.shape)
     line, lines = (cols, rows) if parameter.order == "C" else (rows, cols)
     return line, lines, line if parameter.leading is None else value_of(parameter.leading, sizes)
@@ -217,7 +225,7 @@ def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) 
 
 
 def _view(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of contiguous ``memory`` that must lie in it, whatever the sizes are."""
+    """Return a view of contiguous ``memory``; asserts that the view is inside it."""
     last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
     assert 0 in shape or last + memory.itemsize <= memory.nbytes, (shape, strides, memory.nbytes)
     return strided(memory, shape, strides)
@@ -229,7 +237,7 @@ def _view(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Ar
 def _sizes(
     signature: Signature, rng: np.random.Generator | None, given: Mapping[str, int]
 ) -> dict[str, int]:
-    """A value for every dim: lengths first, then leading dimensions that hold them."""
+    """Return a value for each dim: lengths first, then leading dimensions that are large enough."""
     sizes: dict[str, int] = {}
     largest = _largest(signature)
     leadings = {p.leading for p in signature.arrays if isinstance(p.leading, Dim)}
@@ -259,9 +267,9 @@ def _sizes(
 
 
 def _largest(signature: Signature) -> dict[str, float]:
-    """The largest legal value of each dim: its own maximum, and what its leading dimension holds.
+    """Return the largest legal value of each dim by name, infinity if nothing limits it.
 
-    A dim of which no maximum follows has infinity.
+    A dim is limited by its own maximum and by fixed leading dimensions.
     """
     dims = {parameter.dim for parameter in signature.sizes}
     largest = {dim.name: _floor(dim, inf if dim.max is None else dim.max) for dim in dims}
@@ -285,9 +293,9 @@ def _hold_lines(
     largest: Mapping[str, float],
     rng: np.random.Generator | None,
 ) -> bool:
-    """Raise leading dimensions that are shorter than a line, with ``rng`` by a bit more.
+    """Raise leading dimensions that are shorter than a line; with ``rng`` by a few elements more.
 
-    Returns whether there were any.
+    Returns True if there was one.
     """
     changed = False
     for array in signature.arrays:
@@ -301,22 +309,22 @@ def _hold_lines(
 
 
 def _length(parameter: ArrayParameter) -> Size:
-    """The length of a contiguous line."""
+    """Return the length of a contiguous line."""
     return parameter.shape[1 if parameter.order == "C" else 0]
 
 
 def _floor(dim: Dim, value: float) -> float:
-    """The largest multiple that ``dim`` may be and ``value`` holds."""
+    """Return the largest multiple of ``dim.multiple_of`` that is at most ``value``."""
     return value if value == inf else int(value) // dim.multiple_of * dim.multiple_of
 
 
 def _within(drawn: int, largest: float) -> int:
-    """A number from 1 to ``largest``: ``drawn`` where it is one."""
+    """Return ``drawn`` if it is at most ``largest``, else a number from 1 to ``largest``."""
     return drawn if drawn <= largest else 1 + int((drawn - 1) % max(largest, 1))
 
 
 def _legal(dim: Dim, wanted: int, largest: float) -> int:
-    """The nearest legal value, ``wanted`` or above where there is one up to ``largest``."""
+    """Return the least legal value that is at least ``wanted``, or ``largest``."""
     step = dim.multiple_of
     return int(min(-(-wanted // step) * step, largest))
 
@@ -325,7 +333,9 @@ def _legal(dim: Dim, wanted: int, largest: float) -> int:
 
 
 def _memory(elements: int, parameter: ArrayParameter) -> Array:
-    """That many elements, the first at a cache line: all bits set, NaN in floating point."""
+    """Return memory for elements, aligned to a cache line, with all bits set: NaN in floating
+    point.
+    """
     dtype = preferred(parameter.type)
     block = aligned(elements * dtype.itemsize)
     block[...] = 0xFF
@@ -335,7 +345,7 @@ def _memory(elements: int, parameter: ArrayParameter) -> Array:
 def _operand(
     parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
 ) -> tuple[Any, Array]:
-    """An operand and the memory it lies in (of a sequence: of its last array)."""
+    """Return an operand and its memory; of a sequence, the memory of the last array."""
     if parameter.kind == "offsets":  # filled in when the flat array is there
         return (), np.empty(0)
     if parameter.kind == "vector":
@@ -366,7 +376,7 @@ def _operand(
 
 
 def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> Any:
-    """Integers of few bits, with scales."""
+    """Return low-bit integers with their scales."""
     form = parameter.quantized
     assert form is not None
     k, n = (value_of(size, sizes) for size in parameter.shape)
@@ -388,7 +398,9 @@ def matrices_in(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
 
 
 def _flat(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> tuple[Array, Array]:
-    """What offsets index: all of it, for any of it may be a matrix's."""
+    """Return the flat array that offsets index. All of it is filled, since each element may be
+    read.
+    """
     _, lines, leading = _lines(parameter, sizes)
     static = parameter.static_offsets
     behind = max(static, default=0) if static is not None else 2 * lines * leading
@@ -397,7 +409,7 @@ def _flat(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> 
 
 
 def _filled(array: Array, parameter: ArrayParameter, draws: Draws) -> Array:
-    """``array`` with elements drawn, unless it is only written."""
+    """Fill ``array`` with random elements unless the kernel only writes it."""
     if parameter.role != "out":
         array[...] = draws(parameter, array.shape)
     return array

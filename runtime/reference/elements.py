@@ -1,4 +1,4 @@
-"""Random elements for a kernel's operands, scales and zero points."""
+"""Random elements for the operands, scales and zero points of a kernel."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import is_integer
 
-#: The largest whole number that is drawn where results are to be exact.
+#: Largest whole number that is drawn if results are to be exact.
 _WHOLE = 4
-#: What sums are scaled to on their way to an integer D: most of s8's range, and a bit more.
+#: Magnitude to which sums are scaled before they become an integer D. It covers most of s8's range,
+#: and some sums saturate.
 _REACH = 64.0
-#: About what sums of integers are that wrap.
+#: Typical magnitude of integer sums that wrap at 32 bits.
 _WRAPPED = 2.0**31 / sqrt(3)
-#: One in so many zero points is any number of 32 bits.
+#: One zero point in this many is drawn from all 32-bit integers.
 _RARE = 8
 
 
 class Draws:
-    """Draws elements for the operands of one call.
+    """Draws the elements of the operands of one call.
 
-    ``whole``: small whole numbers and powers of two, which make results exact; else integers over
-    the whole range of their type, and numbers between -1 and 1. ``gain`` is what scales that are
-    fixed do to sums.
+    If ``whole``, elements are small whole numbers and powers of two, so that results are exact.
+    Otherwise integers cover the range of their type, and other numbers are between -1 and 1.
+    ``gain`` is the factor by which fixed scales multiply the sums.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class Draws:
         self._signature, self._sizes, self._rng, self._whole = signature, sizes, rng, whole
         names = [p.name for p in signature.arrays]
         scales = [name for name in ("d_scale", "b_scale", "a_scale") if name in names]
-        #: The scale that brings sums into the range of an integer D, and their size before it.
+        #: Name of the scale that brings sums into the range of an integer D.
         self._fitted = scales[0] if scales and is_integer(signature.output.type) else None
         self._size_of_sums = gain * self._spread()
 
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
-        """Elements for one operand."""
+        """Return elements for one operand."""
         name = parameter.name
         if parameter.quantized is not None:
             drawn = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
@@ -70,7 +71,7 @@ class Draws:
         return encode(numbers, parameter.type)
 
     def stored(self, form: Quantized, shape: tuple[int, ...]) -> Array:
-        """Elements of few bits."""
+        """Return elements of a low-bit format."""
         if not is_integer(form.stored.unpacked):
             numbers: Array = self._rng.uniform(-1, 1, shape)
             if self._whole:
@@ -82,7 +83,7 @@ class Draws:
         return self._rng.integers(low, high + 1, shape).astype(DTYPES[form.stored.unpacked])
 
     def scales(self, form: Quantized, shape: tuple[int, ...]) -> Array:
-        """Scales of blocks; of either sign, where their type has one."""
+        """Return scales of blocks, with both signs if the type has a sign."""
         if form.scale == "e8m0":
             return self._rng.integers(118, 128, shape).astype(np.uint8)
         numbers: Array = self._rng.uniform(0.5, 2, shape) * self._rng.choice([-1, 1], shape)
@@ -90,13 +91,13 @@ class Draws:
         return encode(numbers, form.scale)
 
     def zeros(self, form: Quantized, shape: tuple[int, ...]) -> Array:
-        """Zero points of blocks, or minima."""
+        """Return zero points, or minima, of blocks."""
         if form.zeros == "zeros":
             return self.stored(form, shape)
         return encode(self._rng.integers(-_WHOLE, _WHOLE + 1, shape) / 8, str(form.zero))
 
     def factor(self, type_: str) -> float:
-        """A value of alpha or beta."""
+        """Return a value for alpha or beta."""
         if self._whole or is_integer(type_):
             return float(self._rng.integers(-3, 4))
         return float(self._rng.uniform(-2, 2))
@@ -111,7 +112,7 @@ class Draws:
         return low, high
 
     def _scale(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Positive."""
+        """Return positive scales."""
         numbers: Array = self._rng.uniform(0.5, 2, shape)
         if name == self._fitted:
             fit = self._size_of_sums / _REACH
@@ -119,7 +120,7 @@ class Draws:
         return np.exp2(np.rint(np.log2(numbers))) if self._whole else numbers
 
     def _zero(self, name: str, shape: tuple[int, ...]) -> Array:
-        """In the range of what it is the zero of; rarely any number of 32 bits."""
+        """Return a zero point in its operand's range; rarely any 32-bit integer."""
         names = {p.name for p in self._signature.arrays}
         operand = name[0] if name[0] in names else self._signature.output.name
         low, high = INTEGERS.get(self._signature.array(operand).type, (-1000, 1000))
@@ -130,7 +131,7 @@ class Draws:
         return self._rng.integers(low, high, shape, endpoint=True)
 
     def _spread(self) -> float:
-        """About what sums of products are."""
+        """Return the typical magnitude of sums of products."""
         if self._signature.arrays[0].name != "a":
             return 1.0
         a, b = (self._signature.array(name) for name in "ab")
@@ -139,7 +140,7 @@ class Draws:
         return min(spread, _WRAPPED) if is_integer(a.type) else spread
 
     def _usual(self, parameter: ArrayParameter) -> float:
-        """The root of the mean square of an operand's elements."""
+        """Return the root mean square of an operand's elements."""
         low, high = self._range(parameter) if is_integer(parameter.type) else (-1, 1)
         return (high - low) / sqrt(12)
 

@@ -1,4 +1,4 @@
-"""Epilogues evaluated beside the kernel: in float64, with bounds on what f32 makes of them."""
+"""Evaluate epilogues in float64, with bounds on the error that a kernel in f32 may make."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from .interval import Interval, add, choose, div, hull, less, monotone, mul, smo
 def evaluate(
     expression: Expression, sums: Mapping[str, Interval], operands: Mapping[str, Any]
 ) -> Interval:
-    """``expression`` of the ``sums`` "acc" and "acc2".
+    """Return the interval of ``expression``.
 
-    ``operands`` has what stands by name in the expression, and D's old value, decoded, as "d".
+    ``sums`` holds the intervals of the leaves "acc" and "acc2". ``operands`` holds the arrays of
+    named operands, and D's old value, decoded, as "d".
     """
     return _Evaluation(sums, operands).of(expression)
 
@@ -44,10 +45,10 @@ class _Evaluation:
     def __init__(self, sums: Mapping[str, Interval], operands: Mapping[str, Any]) -> None:
         self.sums, self.operands, self.acc = sums, operands, sums["acc"]
         self.values: dict[int, Interval] = {}
-        self.meanings: list[Expression] = []  # kept, as their nodes are known by address
+        self.meanings: list[Expression] = []  # kept alive, since nodes are identified by address
 
     def of(self, expression: Expression) -> Interval:
-        """Return the value of an expression; values are kept while something needs them."""
+        """Return the value of an expression. A value is kept only while another node needs it."""
         nodes = list(walk(expression, self.values))
         uses = Counter(id(arg) for node in nodes if isinstance(node, Call) for arg in node.args)
         made: set[int] = set()
@@ -72,7 +73,7 @@ class _Evaluation:
                 return _leaf(node, self.acc, self.operands)
 
     def _held(self, number: float) -> Any:
-        """A number as a kernel holds it."""
+        """Return a number rounded to the type that the kernel computes in."""
         return np.float32(number) if self.acc.element == "f32" else number
 
     def _constant(self, number: float) -> Interval:
@@ -80,7 +81,7 @@ class _Evaluation:
         return Interval.exactly(held, self.acc.element)
 
     def _call(self, node: Call) -> Interval:
-        """What the post-op's reference says of its operands, or else what it is defined by."""
+        """Return the value of a call, by the post-op's reference or else by its definition."""
         args = [self.values[id(arg)] for arg in node.operands]
         numbers = [float(self._held(number)) for number in node.parameters]
         match node.entry.reference:
@@ -101,7 +102,7 @@ class _Evaluation:
 
 
 def _checked(function: Callable[..., Any], node: Call) -> Callable[..., Array]:
-    """A user's reference; SpecError where it does not give one number for each."""
+    """Return a user's reference function, checked to return one number for each element."""
 
     def checked(values: Array, *numbers: float) -> Array:
         found = np.asarray(function(values, *numbers))
@@ -119,7 +120,7 @@ def _checked(function: Callable[..., Any], node: Call) -> Callable[..., Array]:
 def evaluate_whole(
     expression: Expression, sums: Mapping[str, Array], operands: Mapping[str, Any]
 ) -> Array:
-    """The same in integers, additions only; modulo 2**64."""
+    """Return the value of an epilogue of integer additions, modulo 2**64."""
     values: dict[int, Array] = {}
     for node in walk(expression):
         match node:
@@ -137,7 +138,9 @@ def evaluate_whole(
 
 
 def elements(leaf: Expression, operands: Mapping[str, Any]) -> Array:
-    """What an operand, or D's old value, stands for, in a shape that broadcasts to D's."""
+    """Return the decoded values of an operand, or of D's old value, in a shape that broadcasts to
+    D's.
+    """
     if not isinstance(leaf, Operand):
         old: Array = operands["d"]
         return old
@@ -174,7 +177,7 @@ def _neg(x: Interval) -> Interval:
     return Interval(-x.value, -x.high, -x.low, x.element)
 
 
-#: What operators make of intervals.
+#: Interval arithmetic of each operator.
 RULES: dict[str, Callable[..., Interval]] = {
     "add": add,
     "sub": sub,
@@ -191,7 +194,10 @@ RULES: dict[str, Callable[..., Interval]] = {
 
 
 def _row_sum(x: Interval) -> Interval:
-    """In any order; whole numbers are exact as long as their magnitudes are."""
+    """Return the sum of each row, with bounds for any order of summation.
+
+    Sums of whole numbers are exact while their magnitudes are exact.
+    """
     value, low, high = (part.sum(axis=1) for part in (x.value, x.low, x.high))
     size = np.maximum(np.abs(x.low), np.abs(x.high)).sum(axis=1)
     eps = epsilon(x.element)
@@ -206,7 +212,7 @@ def _largest(x: Interval, initial: float) -> Interval:
 
 
 def _row(x: Interval, value: Array, ends: list[Array]) -> Interval:
-    """One number for each row; unsure if one of its own is."""
+    """Return one number for each row. It is unsure if an element of the row is."""
     unsure = np.any(x.unsure, axis=1)
     whole = np.where(unsure, np.nan, 0.0)
     return hull(value, ends, Interval(np.zeros(value.shape), whole, whole, x.element))

@@ -1,8 +1,8 @@
-"""What a GEMM must make of its operands: exact values, and between which elements D must lie.
+"""The right results of a GEMM: exact values, and bounds between which the elements of D must be.
 
-Integers are summed in int64 and taken modulo 2**32, or 2**64 for sums in s64; all else is float64,
-or longdouble for f64. A bound follows the values through every rounding that a kernel may do; it is
-0 where none can occur.
+Integers are summed in int64 and taken modulo 2**32, or modulo 2**64 if the sums are s64. Other
+types are summed in float64, f64 in longdouble. A bound follows each value through every rounding
+that a kernel may do. It is 0 if no rounding can occur.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ class Expected:
     type: str
 
     def range(self) -> tuple[Array, Array]:
-        """The least and the greatest element that is right; infinite beyond the type's range."""
+        """Return the least and the greatest right element; infinite beyond the type's range."""
         low, high = self.values.low, self.values.high
         if self.type == self.values.element:  # the bound includes the last rounding
             return low, high
         return nearest(low, self.type), nearest(high, self.type)
 
     def limits(self) -> tuple[Array, Array, Array]:
-        """The least and the greatest number that is right, and where NaN is right.
+        """Return the least and the greatest right number, and a mask of the elements that may be
+        NaN.
 
-        Where only NaN is right, the least is above the greatest.
+        If only NaN is right, the least is above the greatest.
         """
         low, high = self.range()
         if low.dtype.kind == "i":  # of 64 bits, of which floating point has no more than 53
@@ -57,13 +58,17 @@ class Expected:
         return low, high, nan | unsure
 
     def wrong(self, got: Array) -> Array:
-        """Where an element of ``got`` is none of the right ones."""
+        """Return a mask of the elements of ``got`` that are not right."""
         elements, (low, high, nan) = decode(got, self.type), self.limits()
         right = (low <= elements) & (elements <= high)
         return ~(right | (nan & np.isnan(elements)))
 
     def error(self, got: Array) -> tuple[Array, Array]:
-        """How far each element is from the value, and the most that is right; saturated: 0."""
+        """Return the distance of each element from the exact value, and the largest allowed
+        distance.
+
+        Both are 0 for saturated elements.
+        """
         value, (low, high) = self.values.value, self.range()
         with np.errstate(invalid="ignore"):
             error = np.abs(decode(got, self.type) - value)
@@ -73,17 +78,22 @@ class Expected:
 
 
 def expected(spec: Gemm, operands: Mapping[str, Any]) -> Expected:
-    """What a kernel of ``spec`` must write to C, or to D where there is one."""
+    """Return what a kernel of ``spec`` must write to C, or to D if there is one."""
     return results(spec, operands)[spec.output]
 
 
 def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
-    """What a kernel of ``spec`` must write for ``operands``, by the outputs' names.
+    """Return what a kernel of ``spec`` must write, by the outputs' names.
 
-    ``operands`` has the matrices of A's and B's batch as sequences "a" and "b" (and "b2"), C as
-    "c" if beta is not 0, D's old value as "d" if an expression uses it, and by name what is passed
-    by name: arrays, or numbers where one value is taken. "out" has D's shape where nothing else
-    tells it. Of a stack of products "c", "d" and "out" have the batch as their first axis.
+    Parameters
+    ----------
+    spec : Gemm
+        The product.
+    operands : mapping
+        "a", "b" and "b2" are sequences of the batch's matrices. "c" is C if beta is not 0, "d" is
+        D's old value if an expression reads it. Arguments that are passed by name are under their
+        names. "out" has D's shape if nothing else tells it. For a stack of products, "c", "d" and
+        "out" have the batch as their first axis.
     """
     if spec.stacked:
         return _stack_results(spec, operands)
@@ -105,7 +115,7 @@ def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
 
 
 def _stack_results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
-    """``results`` of each product of a stack, along a new first axis."""
+    """Return ``results`` of each product of a stack, along a new first axis."""
     alone, shape = spec.alone(), operands["out"].shape
     parts = [_element(operands, i) for i in range(shape[0])]
     found = [results(alone, part)[spec.output] for part in parts]
@@ -117,7 +127,7 @@ def _stack_results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expecte
 
 
 def _element(operands: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The operands of one product of a stack."""
+    """Return the operands of one product of a stack."""
     lists = {name: [operands[name][index]] for name in ("a", "b", "b2") if name in operands}
     arrays = {name: operands[name][index] for name in ("c", "d", "out") if name in operands}
     return {**operands, **lists, **arrays}
@@ -126,7 +136,7 @@ def _element(operands: Mapping[str, Any], index: int) -> dict[str, Any]:
 def _scaled_sums(
     spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
 ) -> dict[str, Interval]:
-    """The leaves "acc" and "acc2" of expressions."""
+    """Return the leaves "acc" and "acc2" of expressions."""
     sums = {"acc": _factored(spec, operands, given, "b", with_c=True)}
     if spec.b2 is not None:
         sums["acc2"] = _factored(spec, operands, given, "b2", with_c=False)
@@ -139,7 +149,7 @@ def _scaled_sums(
 def _evaluated(
     spec: Gemm, expression: Expression, sums: Mapping[str, Interval], operands: Mapping[str, Any]
 ) -> Interval:
-    """An expression; where sympy may rewrite it, what it and the rewritten one may be."""
+    """Return the value of an expression. If sympy may rewrite it, the bounds include both forms."""
     values = evaluate(expression, sums, operands)
     if spec.algebra:
         from tilewright.elementwise.simplify import simplify
@@ -154,7 +164,7 @@ def _stored(
     given: Mapping[str, Array | None],
     operands: Mapping[str, Any],
 ) -> Interval:
-    """The epilogue, D's scale and D's zero point."""
+    """Apply the epilogue, D's scale and D's zero point to the sums."""
     values = sums["acc"]
     if spec.epilogue is not None:
         values = _evaluated(spec, spec.epilogue, sums, operands)
@@ -169,7 +179,7 @@ def _stored(
 def _stored_whole(
     spec: Gemm, given: Mapping[str, Array | None], operands: Mapping[str, Any]
 ) -> Interval:
-    """All in integers: an epilogue of additions, and D's zero point."""
+    """Apply an epilogue of integer additions and D's zero point, all in integers."""
     whole = _integers(spec, operands, given, "b", with_c=True)
     sums = {"acc": whole}
     if spec.epilogue is not None:
@@ -182,7 +192,7 @@ def _stored_whole(
 
 
 def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | None:
-    """A scale or zero point as the kernel has it, in a shape that broadcasts to D's."""
+    """Return a scale or zero point as the kernel holds it, in a shape that broadcasts to D's."""
     said = getattr(spec, name)
     if not of_sums(said):
         return None
@@ -198,7 +208,7 @@ def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | Non
 
 
 def factor(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Any:
-    """Alpha or beta as the kernel has it: rounded to the type of the arithmetic."""
+    """Return alpha or beta as the kernel holds it: rounded to the type of the arithmetic."""
     said = getattr(spec, name)
     value = operands[name] if said == "scalar" else said
     if spec.type == "f64":
@@ -217,7 +227,7 @@ def _factored(
     *,
     with_c: bool,
 ) -> Interval:
-    """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
+    """Return ``alpha * sum + beta * C`` in f32 or f64; without the last term unless ``with_c``."""
     if spec.sums_blocks:
         sums, steps = block_sums(spec, operands, b), block_count(spec, operands, b)
         return _in_f32(spec, operands, sums, with_c=with_c, steps=steps)
@@ -233,7 +243,7 @@ def _factored(
 def _in_f32(
     spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool, steps: int = 1
 ) -> Interval:
-    """``alpha * sums + beta * C`` with both of them in f32; C may take the sums in ``steps``."""
+    """Return ``alpha * sums + beta * C`` in f32. C may take the sums in ``steps`` additions."""
     alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
     total = sums.scaled(alpha)
     if with_c and beta != 0:
@@ -246,9 +256,9 @@ def _in_f32(
 
 
 def _sizes(spec: Gemm, b: Any, elements: Array) -> Array:
-    """The magnitudes of what is summed of B's elements.
+    """Return the magnitudes of B's elements as they enter the error bound.
 
-    Zero points and minima of blocks may multiply sums of A apart from B's numbers.
+    Zero points and minima of blocks may multiply sums of A apart from B's elements.
     """
     if not isinstance(b, QuantizedMatrix) or b.zeros is None or spec.a.type == "f32":
         return np.abs(elements)
@@ -265,15 +275,18 @@ def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Ar
 
 
 def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
-    """Of D's shape: that of C, or of the output where there is no pair of matrices."""
+    """Return zeros of D's shape: the shape of C, or of the output if there is no pair of
+    matrices.
+    """
     for a, b in zip(operands["a"], operands["b"], strict=True):
         return np.zeros((a.shape[0], b.shape[1]), dtype)
     return np.zeros(operands["c" if "c" in operands else "out"].shape, dtype)
 
 
 def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) -> Interval:
-    """Within ``(k * count + 4) * eps`` of the sum of magnitudes; exact for whole numbers as long
-    as the magnitudes are.
+    """Return the sums with bounds of ``(k * count + 4) * eps`` times the sum of magnitudes.
+
+    Sums of whole numbers are exact while their magnitudes are exact.
     """
     wide: Any = np.longdouble if spec.type == "f64" else np.float64
     total = _zeros(spec, operands, wide)
@@ -298,15 +311,15 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
     return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
 
 
-#: From here on a number is infinity in f16.
+#: Least magnitude that rounds to infinity in f16.
 _BEYOND_F16 = 65520.0
 
 
 def _halves(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
-    """Sums that may be held in f16, all of them or those of some elements of K.
+    """Return sums of which all, or parts along K, may be held in f16.
 
-    Within the bound of ``_floats`` with f16's epsilon; such sums may pass f16's end on their way,
-    upwards or downwards, and are infinite then. Sums in f32 are right as well.
+    The bound is that of ``_floats`` with f16's epsilon. Such sums may overflow f16 on their way, in
+    either direction, and are infinite then. Sums in f32 are right as well.
     """
     total = _zeros(spec, operands, np.float64)
     magnitude, sizes, steps, whole = np.zeros_like(total), np.zeros_like(total), 0, True
@@ -356,7 +369,7 @@ def _integers(
     *,
     with_c: bool,
 ) -> Array:
-    """``alpha * sum + beta * C`` modulo the range of sums."""
+    """Return ``alpha * sum + beta * C`` modulo the range of the sums."""
     alpha, beta = (int(factor(spec, name, operands)) for name in ("alpha", "beta"))
     total = alpha * _integer_sums(spec, operands, given, b)
     if with_c and beta != 0:
@@ -365,12 +378,14 @@ def _integers(
 
 
 def _real(integers: Array) -> Interval:
-    """s32 as f32."""
+    """Return s32 integers converted to f32."""
     return Interval.exactly(integers.astype(np.float64), "f32").rounded()
 
 
 def _product(a: Array, b: Array) -> Array:
-    """The product of int64 matrices modulo 2**64; in float64 where that is exact, and fast."""
+    """Return the product of int64 matrices modulo 2**64, by float64 if that is exact and so
+    faster.
+    """
     largest = [float(np.abs(matrix).max(initial=0)) for matrix in (a, b)]
     if largest[0] * largest[1] * a.shape[1] < 2.0**53:
         product: Array = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
@@ -379,5 +394,5 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _wrap(integers: Array, type_: str) -> Array:
-    """Modulo the range of ``type_``, as int64."""
+    """Return integers modulo the range of ``type_``, as int64."""
     return integers.astype(DTYPES[type_]).astype(np.int64)

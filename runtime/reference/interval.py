@@ -1,6 +1,6 @@
-"""Numbers that a kernel computes in f32 or f64: exactly, and between which others they lie.
+"""Interval arithmetic: exact numbers, with bounds on the numbers that a kernel may compute instead.
 
-What is exact stays so as long as every result can be held: one rounding of it changes nothing.
+A number stays exact while its results can be held by the type: one rounding then changes nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import numpy as np
 from tilewright.runtime.arrays.elements import epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array
 
-#: Points of an interval where a function is evaluated, and what may lie beside what was seen.
+#: Points of an interval at which a function is evaluated, and the share of the observed range that
+#: is added on each side for values between the points.
 _POINTS, _BESIDE = 7, 0.25
-#: Below this, rounding errors are no longer relative.
+#: Magnitude below which rounding errors are absolute, not relative.
 LEAST: dict[str, Any] = {"f16": 2.0**-24, "f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Exact values, and the ``low`` and ``high`` ends of what a kernel may have in their place.
+    """Exact values, and the ``low`` and ``high`` bounds of the numbers that a kernel may have
+    instead.
 
-    ``element`` is the type it computes them in. Unsure are numbers whose ends alone are NaN: they
-    may be anything.
+    ``element`` is the type that the kernel computes in. A number is unsure, which means that it may
+    be anything, if its bounds are NaN and its value is not.
     """
 
     value: Array
@@ -35,19 +37,19 @@ class Interval:
 
     @staticmethod
     def exactly(value: Array, element: str) -> Interval:
-        """Nothing but ``value``."""
+        """Return an interval of ``value`` alone."""
         return Interval(value, value, value, element)
 
     @staticmethod
     def around(value: Array, bound: Array, element: str) -> Interval:
-        """At most ``bound`` off; what is not finite is exact."""
+        """Return an interval of ``value`` plus or minus ``bound``; infinity and NaN stay exact."""
         finite = np.isfinite(value)
         low, high = (np.where(finite, value + way * bound, value) for way in (-1, 1))
         return Interval(value, low, high, element)
 
     @staticmethod
     def stacked(parts: Sequence[Interval]) -> Interval:
-        """Those of several arrays of one shape, along a new first axis."""
+        """Return the intervals of several arrays of one shape, stacked along a new first axis."""
         value, low, high = (
             np.stack([getattr(part, name) for part in parts]) for name in ("value", "low", "high")
         )
@@ -55,18 +57,20 @@ class Interval:
 
     @property
     def exact(self) -> Array:
-        """Where it is one number, or NaN."""
+        """A mask of the numbers that are exact, or NaN."""
         exact: Array = (self.low == self.high) | np.isnan(self.value)
         return exact
 
     @property
     def unsure(self) -> Array:
-        """Where it may be anything."""
+        """A mask of the numbers that may be anything."""
         unsure: Array = np.isnan(self.low) & ~np.isnan(self.value)
         return unsure
 
     def rounded(self, roundings: int = 1) -> Interval:
-        """After ``roundings`` to ``element``; more than one are of unknown numbers."""
+        """Return the interval after ``roundings`` to ``element``. Several roundings are of unknown
+        numbers.
+        """
         unit = roundings * epsilon(self.element) / 2
         held = self.exact & (roundings == 1)
         ends = []
@@ -78,7 +82,7 @@ class Interval:
         return Interval(value, low, high, self.element)
 
     def widened(self, bound: Array) -> Interval:
-        """What lies ``bound`` further off as well, where it is finite."""
+        """Return the interval with its finite bounds moved apart by ``bound`` on each side."""
         low, high = (
             np.where(np.isfinite(end), end + way * bound, end)
             for way, end in ((-1, self.low), (1, self.high))
@@ -86,18 +90,20 @@ class Interval:
         return Interval(self.value, low, high, self.element)
 
     def spread(self, shape: tuple[int, ...]) -> Interval:
-        """One for each element of ``shape``."""
+        """Return the interval broadcast to ``shape``."""
         parts = (np.broadcast_to(part, shape) for part in (self.value, self.low, self.high))
         value, low, high = parts
         return Interval(value, low, high, self.element)
 
     def joined(self, other: Interval) -> Interval:
-        """What either may be."""
+        """Return the interval that holds this interval and ``other``."""
         ends = [self.low, self.high, other.low, other.high]
         return hull(self.value, ends, self, other)
 
     def scaled(self, factor: Any) -> Interval:
-        """Times a rounded factor, and rounded; a power of two is no rounded one."""
+        """Return the interval times a rounded factor, rounded. A power of two is an exact
+        factor.
+        """
         product = mul(self, Interval.exactly(factor, self.element), rounds=False)
         power = np.frexp(np.abs(factor))[0] == 0.5
         once, twice = product.rounded(), product.rounded(2)
@@ -112,9 +118,9 @@ def _overflowed(value: Array, element: str) -> Array:
 
 
 def hull(value: Array, candidates: list[Array], *args: Interval) -> Interval:
-    """From the least to the greatest of ``candidates``, made of ``args``.
+    """Return the interval from the least to the greatest of ``candidates``, which ``args`` led to.
 
-    Unsure where an argument is, or where NaN is only one of them.
+    A number is unsure if it is in an argument, or if only some of the candidates are NaN.
     """
     candidates = list(np.broadcast_arrays(*candidates))
     low, high = np.minimum.reduce(candidates), np.maximum.reduce(candidates)
@@ -130,19 +136,19 @@ def hull(value: Array, candidates: list[Array], *args: Interval) -> Interval:
 
 
 def add(x: Interval, y: Interval) -> Interval:
-    """``x + y``, rounded."""
+    """Return ``x + y``, rounded."""
     ends = [x.low + y.low, x.high + y.high]
     return hull(x.value + y.value, ends, x, y).rounded()
 
 
 def sub(x: Interval, y: Interval) -> Interval:
-    """``x - y``, rounded."""
+    """Return ``x - y``, rounded."""
     ends = [x.low - y.high, x.high - y.low]
     return hull(x.value - y.value, ends, x, y).rounded()
 
 
 def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
-    """``x * y``; unsure where one may be infinite, and the other 0."""
+    """Return ``x * y``; unsure if one may be infinite while the other may be 0."""
     candidates = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
     lost = (_infinite(x) & _zero(y)) | (_infinite(y) & _zero(x))
     candidates.append(np.where(lost, np.nan, candidates[0]))
@@ -151,19 +157,22 @@ def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
 
 
 def _infinite(x: Interval) -> Array:
-    """Where it may be infinite."""
+    """Return a mask of the numbers that may be infinite."""
     infinite: Array = np.isinf(x.low) | np.isinf(x.high)
     return infinite
 
 
 def _zero(x: Interval) -> Array:
-    """Where it may be 0."""
+    """Return a mask of the numbers that may be 0."""
     zero: Array = (x.low <= 0) & (x.high >= 0)
     return zero
 
 
 def div(x: Interval, y: Interval) -> Interval:
-    """``x / y``, rounded; unsure where y may be 0 and is not exactly that, or where both may be."""
+    """Return ``x / y``, rounded.
+
+    A quotient is unsure if y may be 0 but is not exactly 0, or if both may be 0.
+    """
     candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
     found = hull(x.value / y.value, candidates, x, y)
     crosses = _zero(y) & ~(y.exact & (x.exact | (x.low > 0) | (x.high < 0)))
@@ -172,7 +181,7 @@ def div(x: Interval, y: Interval) -> Interval:
 
 
 def less(x: Interval, y: Interval, holds: Callable[[Array, Array], Any]) -> Interval:
-    """1.0 where ``holds``, a comparison, is true of the numbers, else 0.0."""
+    """Return 1.0 for the numbers for which the comparison ``holds``, else 0.0."""
     pairs = [(x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high)]
     found = [np.asarray(holds(a, b), x.value.dtype) for a, b in pairs]
     apart = (x.low > y.high) | (y.low > x.high) | np.isnan(x.value) | np.isnan(y.value)
@@ -184,7 +193,9 @@ def less(x: Interval, y: Interval, holds: Callable[[Array, Array], Any]) -> Inte
 
 
 def choose(condition: Interval, x: Interval, y: Interval) -> Interval:
-    """``x`` where the condition is not 0, else ``y``; either, where it may be both."""
+    """Return ``x`` if the condition is not 0, else ``y``; the hull of both if the condition is
+    unknown.
+    """
     value = np.where(condition.value != 0, x.value, y.value)
     sure = condition.exact | (condition.low > 0) | (condition.high < 0)
     taken = condition.value != 0
@@ -195,7 +206,7 @@ def choose(condition: Interval, x: Interval, y: Interval) -> Interval:
 
 
 def monotone(function: Callable[..., Array], *args: Interval) -> Interval:
-    """An exact function that falls in no argument, as maximum does."""
+    """Apply an exact function that decreases in no argument, such as maximum."""
     ends = [function(*(getattr(arg, end) for arg in args)) for end in ("low", "high")]
     return hull(function(*(arg.value for arg in args)), ends, *args)
 
@@ -203,9 +214,10 @@ def monotone(function: Callable[..., Array], *args: Interval) -> Interval:
 def smooth(
     function: Callable[[Array], Array], x: Interval, ulps: float, absolute: float = 0.0
 ) -> Interval:
-    """A function that a kernel computes within ``ulps`` of its result and an ``absolute`` error.
+    """Apply a function that a kernel computes within ``ulps`` of its result plus an ``absolute``
+    error.
 
-    It is evaluated along the interval, and what it does in between is estimated.
+    The function is evaluated at points of the interval, and its range between them is estimated.
     """
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]

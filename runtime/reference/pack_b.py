@@ -1,4 +1,4 @@
-"""What a packing must write, by numpy."""
+"""The bytes that a packing kernel must write, computed by numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.types import is_integer
 
-#: What is added to an element of the first type to store it as one of the second.
+#: Number added to an element of the first type to store it as the second type.
 _SHIFTS = {
     ("s8", "u8"): 128,
     ("u8", "s8"): -128,
@@ -27,7 +27,7 @@ _SHIFTS = {
 
 
 def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:
-    """The bytes of each of ``matrices``, one to a line."""
+    """Return the packed bytes of ``matrices``, one row for each."""
     form = format_of(spec, target)
     given = list(matrices)
     data = np.zeros((len(given), form.nbytes), np.uint8)
@@ -39,13 +39,15 @@ def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array
 
 
 def packed_parts(spec: PackQuantized, target: Target, parts: Iterable[Array]) -> Array:
-    """The line of bytes of a matrix of few bits: of its elements, scales, and zeros if any."""
+    """Return the bytes of a packed low-bit matrix in one row: elements, scales, and zeros if
+    any.
+    """
     matrix = QuantizedMatrix(spec.type, *parts)
     return quantized_bytes(matrix, format_of(spec, target)).reshape(1, -1)
 
 
 def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
-    """``[n / nb][k / group][nb][group]``, then the sums of columns; zeros in between."""
+    """Write ``[n / nb][k / group][nb][group]``, then the sums of columns, with zeros as padding."""
     groups = form.groups
     padded = np.zeros((groups * form.group, form.blocks * form.nb), DTYPES[form.stored])
     padded[: form.k, : form.n] = _stored(matrix, form)
@@ -57,7 +59,7 @@ def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
 
 
 def _stored(matrix: Array, form: PackedFormat) -> Array:
-    """The elements as the target's multiply-adds take them."""
+    """Return the elements in the type that the target's multiply-adds read."""
     if is_integer(form.type):
         shift = _SHIFTS.get((form.type, form.stored), 0)
         return (decode(matrix, form.type) + shift).astype(DTYPES[form.stored])

@@ -1,4 +1,4 @@
-"""What blocks of integers with scales must make: A quantized exactly as the spec says, and sums."""
+"""Reference for blocks of integers with scales: the quantized A, and the sums of blocks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ _TOP, _HALF, _LEAST = np.float32(127), np.float32(127.5), np.float32(2.0**-119)
 
 
 class Blocks(NamedTuple):
-    """A matrix in rows of ``q``, int64 less zero points, and ``scales`` for each block of a row."""
+    """A matrix by rows: ``q``, int64 with zero points subtracted, and a scale for each block of a
+    row.
+    """
 
     q: Array
     scales: Array
 
 
 def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
-    """Rows of float32 as integers, as ``tw.Quantize`` says; the last block is filled with zeros.
+    """Quantize rows of float32 as ``tw.Quantize`` says; the last block is padded with zeros.
 
-    Without it they are integers already, with a scale of 1.
+    If ``how`` is None, the rows are integers already, with a scale of 1.
     """
     rows, k = a.shape
     count = -(-k // block)
@@ -47,16 +49,16 @@ def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
 
 
 def _on_both_sides(parts: Array) -> tuple[Array, Array]:
-    """Integers from -127 to 127, and what stands for 1."""
+    """Return integers from -127 to 127, and the scales."""
     top = np.abs(parts).max(axis=2, initial=0)
-    there = top >= _LEAST  # not where there is a NaN
+    there = top >= _LEAST  # False for a NaN
     scales = np.where(there, top / _TOP, np.float32(0))
     units = np.where(there, _TOP / top, np.float32(0))
     return np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP)), scales
 
 
 def _in_range(parts: Array) -> tuple[Array, Array]:
-    """Integers from -128 to 127 less the one that stands for 0, and what stands for 1."""
+    """Return integers from -128 to 127 with their zero point subtracted, and the scales."""
     half = np.float32(0.5)
     low, high = parts.min(axis=2, initial=0), parts.max(axis=2, initial=0)
     reach = high * half - low * half
@@ -68,15 +70,16 @@ def _in_range(parts: Array) -> tuple[Array, Array]:
 
 
 def block_count(spec: Gemm, operands: Mapping[str, Any], b: str) -> int:
-    """How many sums of blocks an element of C is the sum of."""
+    """Return how many block sums are added into one element of C."""
     assert spec.quantized is not None
     return sum(spec.quantized.blocks(*right.shape)[0] for right in operands[b])
 
 
 def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
-    """Sums of blocks, exact, scaled and added in f32 in the order of K, by FMA.
+    """Return sums of blocks: exact in each block, then scaled and added in f32 in the order of K by
+    FMA.
 
-    A kernel that adds parts of K apart is right within the bound of any such sum.
+    A kernel that adds parts of K separately is right within the bound of any such sum.
     """
     form = spec.quantized
     assert form is not None

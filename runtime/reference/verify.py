@@ -1,4 +1,4 @@
-"""A kernel's results against numpy in higher precision, within a proven bound."""
+"""Verify a kernel: compare its results with numpy in higher precision, within a proven bound."""
 
 from __future__ import annotations
 
@@ -26,8 +26,19 @@ from .pack_b import packed_bytes, packed_parts
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was seen: the largest ``max_error``, and the ``bound`` on the error of that element.
+    """What ``verify`` found.
 
+    Attributes
+    ----------
+    max_error : float
+        Largest error of an element of the output.
+    bound : float
+        Allowed error of that element.
+    cases : int
+        Number of cases.
+
+    Examples
+    --------
     >>> found = tw.compile(tw.Gemm(16, 16, 16)).verify(cases=3)
     >>> found.cases, found.max_error <= found.bound
     (3, True)
@@ -39,14 +50,14 @@ class Verification:
 
 
 def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
-    """Run ``cases`` random cases; VerificationError with the first wrong element.
+    """Run random cases; VerificationError with the first wrong element.
 
-    The first case has small whole numbers and must match bit for bit, as must integers; sums of
-    floating point must lie within ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``,
-    elementwise. What is done to them further, and the output's own rounding, add to that. All
-    bits of output that is not read are set before the call. Inputs and the memory around the
-    output's elements must stay as they were. Where sizes are of the call, some more cases have the
-    smallest and largest sizes that may be, and no K.
+    The first case has small whole numbers and must match bit for bit. So must integers. Sums of
+    floating point must be within ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``,
+    elementwise. The epilogue and the output's own rounding add to that bound. Before the call, all
+    bits of outputs that are not read are set. Inputs, and the memory around the output's elements,
+    must not change. If sizes are known only at the call, further cases have the smallest and
+    largest sizes, and a K of 0.
     """
     worst, allowed = 0.0, 0.0
     for case in cases_of(kernel, cases, seed):
@@ -57,7 +68,9 @@ def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
 
 
 def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
-    """The cases that ``verify`` runs, for ``kernel`` and all others of its spec and target."""
+    """Yield the cases that ``verify`` runs, for ``kernel`` and other kernels of its spec and
+    target.
+    """
     if cases < 1:
         raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
     for number, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
@@ -67,16 +80,16 @@ def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
 
 
 class Case:
-    """Arguments and what is right for them, computed once for any number of kernels."""
+    """Arguments with their right results, which are computed once for any number of kernels."""
 
     def __init__(self, kernel: Sampled, held: Sample, title: str) -> None:
         self.held, self.title = held, f"{title}, sizes {dict(held.sizes)}"
         self.right = right_results(kernel.spec, kernel.isa, kernel.signature, held)
 
     def run(self, kernel: Sampled) -> tuple[float, float]:
-        """The largest error of ``kernel`` and its bound; VerificationError where it is wrong.
+        """Run ``kernel``; return its largest error and the bound, or raise VerificationError.
 
-        Afterwards the arguments are as they were.
+        Afterwards the arguments hold their old values.
         """
         held, signature = self.held, kernel.signature
         before = [memory.copy() for memory in held.memory]
@@ -94,7 +107,7 @@ class Case:
 
 
 def _check_elements(problem: str, right: Expected, got: Array, title: str) -> None:
-    """VerificationError with the first element of ``got`` that is none of the right ones."""
+    """Raise VerificationError with the first wrong element of ``got``, if there is one."""
     wrong = np.argwhere(right.wrong(got))
     if wrong.size:
         at = tuple(int(i) for i in wrong[0])
@@ -108,7 +121,7 @@ def _check_elements(problem: str, right: Expected, got: Array, title: str) -> No
 
 
 def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, float]:
-    """The largest error of the output's elements, and the bound on that."""
+    """Return the largest error of the output's elements, and the bound of that element."""
     error, bound = right.error(held.arrays[signature.arrays.index(signature.output)])
     if not error.size:
         return 0.0, 0.0
@@ -117,7 +130,7 @@ def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, 
 
 
 def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str) -> None:
-    """Everything but the elements of outputs is as it was before the call."""
+    """Raise VerificationError if anything but the elements of outputs changed in the call."""
     for parameter, array, was, memory in zip(
         kernel.signature.arrays, held.arrays, before, held.memory, strict=True
     ):
@@ -142,7 +155,7 @@ def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str
 def right_results(
     spec: Spec, target: Target, signature: Signature, held: Sample
 ) -> dict[str, Expected]:
-    """What a kernel must write for the arguments ``held``, by the outputs' names."""
+    """Return what a kernel must write for the arguments ``held``, by the outputs' names."""
     if isinstance(spec, Gemm):
         return results(spec, _operands(signature, held))
     if isinstance(spec, PackQuantized):
@@ -156,7 +169,7 @@ def right_results(
 
 
 def _operands(signature: Signature, held: Sample) -> dict[str, Any]:
-    """The operands as ``results`` takes them: a batch's matrices one by one."""
+    """Return the operands as ``results`` takes them, with a batch's matrices as a sequence."""
     named = {p.name: array for p, array in zip(signature.arrays, held.arrays, strict=True)}
     for name in {"a", "b", "b2"} & named.keys():
         named[name] = list(matrices(signature.array(name), held, signature))

@@ -1,1 +1,1 @@
-"""Entries on disk: found by a digest, verified before use, published by one rename."""
+"""Entries on disk: found by a digest, verified before use, and published by one rename."""

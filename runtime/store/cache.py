@@ -1,12 +1,12 @@
-"""Compiled kernels on disk: found by a digest, verified before use, published by one rename.
+"""The cache of compiled kernels: found by a digest, verified before use, published by one rename.
 
-Layout: ``entries/<key>/`` holds an entry's files and its ``manifest.json``, ``building/<key>``
-what a process is making, ``locks/<key>.lock`` the lock under which it does; ``templates`` and
-``headers`` what spares compiling the same each time. An entry whose
-manifest names another key is a reference: one kernel of a library that holds many.
+Layout of the directory: ``entries/<key>/`` holds the files of an entry with its ``manifest.json``.
+``building/<key>`` holds what a process is making, under the lock ``locks/<key>.lock``.
+``templates`` and ``headers`` hold files that save compile time. If the manifest of an entry names
+another key, the entry is a reference: one kernel of a library with many kernels.
 
-A directory that cannot take entries (read-only, full) or cannot run them (noexec) is helped out
-by a private temporary one for the life of the process, and the user is told.
+If the directory takes no entries (read-only, full) or cannot run them (noexec), a private temporary
+directory is used until the process ends, with a warning.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ from .folders import (
 )
 from .patience import patience
 
-#: Writes an entry's files into a directory; what the manifest shall say.
+#: Writes an entry's files into a directory, and returns the facts for the manifest.
 Builder = Callable[[Path], Mapping[str, Any]]
-#: What is wrong with a manifest for who asks, in words; None if nothing is.
+#: Returns the caller's objection to a manifest in words, None if there is none.
 Check = Callable[[Mapping[str, Any]], str | None]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-#: Bytes of a manifest: that of a library of a thousand kernels has one for each spec.
+#: Most bytes of a manifest. A library of a thousand kernels has one record for each spec.
 _LONGEST_MANIFEST = 1 << 24
 LOCK_SECONDS = 600.0
-#: The means by which libraries run (machine.host.Means): loaded, or started as programs.
+#: How libraries run (machine.host.Means): loaded, or started as programs.
 _MEANS = ("native", "qemu", "header")
-#: What else lies in the cache directory: made again when it is gone (see ``shelf``).
+#: Other folders of the cache directory. Their files are made again if they are missing (see
+#: ``shelf``).
 _REMADE = ("templates", "headers")
 _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.py")
-#: Packages whose files decide what is generated. In a checkout their folders lie side by side, in
-#: an installation the second and third lie in the first.
+#: Packages whose files decide what is generated. In a checkout their folders are side by side. In
+#: an installation the second and the third are inside the first.
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
-#: What an installation holds in the first package beside the language, and is not part of it.
+#: Folders that an installation holds inside the first package and that are not part of the
+#: language.
 _OTHER_ROOMS = frozenset(
     {"targets", "templates", "runtime", "tuning", "torch", "jax", "examples", "cli"}
 )
-#: Names of sources end so: modules, templates, the numbers of cores.
+#: Endings of source files: modules, templates, numbers of cores.
 _SOURCES = (".py", ".j2", ".json")
 #: Folders that hold no sources.
 _NOT_SOURCES = frozenset({"__pycache__"})
@@ -67,7 +69,9 @@ _NOT_SOURCES = frozenset({"__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A verified entry: ``library`` may be loaded or run; ``manifest`` is what its maker said."""
+    """A verified entry. ``library`` may be loaded or run; ``manifest`` holds its builder's
+    facts.
+    """
 
     key: str
     directory: Path
@@ -76,20 +80,20 @@ class Entry:
 
     @property
     def source(self) -> Path:
-        """The C file from which the library was made."""
+        """The C file that the library was compiled from."""
         return self.directory / str(self.manifest["source"])
 
     @property
     def holder(self) -> str:
-        """The key of the entry whose directory this is: another one for a reference."""
+        """Key of the entry that owns the directory: another key if this entry is a reference."""
         return str(self.manifest.get("entry", self.key))
 
 
 @cache
 def sources_digest() -> str:
-    """SHA-256 of everything that decides what is generated, as it was when first asked for.
+    """Return the SHA-256 of all sources that decide what is generated, as of the first call.
 
-    A process goes on with the modules that it loaded, whatever becomes of their files.
+    A process continues with the modules that it loaded, even if their files change.
     """
     digest = hashlib.sha256()
     for name, path in sorted(_sources()):
@@ -101,14 +105,18 @@ def sources_digest() -> str:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    """Each source file, however deep: the number of its room and the path below it; its path."""
+    """Yield each source file: the number of its package with the path below it, and the full
+    path.
+    """
     yield "toolchain.py", _TOOLCHAIN
     for number, room in enumerate(_ROOMS):
         yield from _below(room, str(number), _NOT_SOURCES | _OTHER_ROOMS)
 
 
 def _below(folder: str, name: str, without: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """The source files in a folder and the folders in it, but for those called as ``without``."""
+    """Yield the source files in a folder and in its subfolders, except those named in
+    ``without``.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(_SOURCES):
@@ -118,7 +126,7 @@ def _below(folder: str, name: str, without: frozenset[str]) -> Iterator[tuple[st
 
 
 def key(*parts: str) -> str:
-    """The key of what ``parts`` describe, made by this generator, on this kind of machine."""
+    """Return the key of what ``parts`` describe, made by these sources on this kind of machine."""
     machine = os.uname().machine if hasattr(os, "uname") else ""
     digest = hashlib.sha256()
     for part in (sources_digest(), sys.platform, machine, *parts):
@@ -127,21 +135,37 @@ def key(*parts: str) -> str:
 
 
 def lookup(key: str, check: Check | None = None) -> Entry | None:
-    """The entry of ``key`` once it is verified; None, and a warning, when it must not be used.
+    """Return the verified entry of ``key``; None if there is none or, with a warning, if it is
+    unusable.
 
-    ``check`` says what more is wrong with its manifest.
+    ``check`` returns a further objection to the manifest, or None.
     """
     found = (_find(root, key, check) for root in _roots())
     return next((entry for entry in found if entry is not None), None)
 
 
 def publish(key: str, build: Builder, check: Check | None = None) -> Entry:
-    """The entry of ``key``: the one there is, or what ``build`` makes.
+    """Return the entry of ``key``, or build it.
 
-    One in which ``check`` finds fault is made anew. ``build`` writes into the directory that it is
-    given and returns what the manifest shall say; its ``library`` and ``source`` name two of the
-    files. Of several processes one builds, and the others take its entry. Raises CacheError when
-    there is nowhere to put it, and what ``build`` raises when its directory has room.
+    Parameters
+    ----------
+    key : str
+        The entry's key.
+    build : callable
+        Called with an empty directory. It writes the files and returns the facts for the manifest,
+        in which ``library`` and ``source`` name two of the files.
+    check : callable, optional
+        Returns an objection to a manifest. An existing entry with one is built again.
+
+    Returns
+    -------
+    Entry
+        The entry. If several processes ask at once, one builds and the others take its entry.
+
+    Raises
+    ------
+    CacheError
+        No directory can hold the entry. Errors of ``build`` pass through unless the disk is full.
     """
     root = _roots()[0]
     try:
@@ -161,7 +185,7 @@ def publish(key: str, build: Builder, check: Check | None = None) -> Entry:
 
 
 def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
-    """Make ``key`` find ``entry`` too, with ``info`` in place of what its manifest says."""
+    """Make ``key`` find ``entry`` too, with ``info`` as its manifest."""
     root = entry.directory.parent.parent
     own = {**info, "format": FORMAT, "key": key, "entry": entry.holder}
     if key == entry.holder:
@@ -184,12 +208,12 @@ def discard(entry: Entry) -> None:
 
 
 def list_entries() -> list[Entry]:
-    """All entries that can be used, references among them; those that cannot are said."""
+    """Return all usable entries, references included; warn about the others."""
     return [entry for key in _keys() if (entry := lookup(key)) is not None]
 
 
 def verify_entries() -> Iterator[tuple[str, str | None]]:
-    """Every key with what is wrong with it, or None; all files are read, not only libraries."""
+    """Yield each key with its fault, or None. All files are read, not only the libraries."""
     for key in _keys():
         try:
             entry = _open(folders.cache_directory(), key)
@@ -202,7 +226,9 @@ def verify_entries() -> Iterator[tuple[str, str | None]]:
 
 
 def clear() -> int:
-    """Remove every entry; how many there were. Libraries in use by a process stay usable to it."""
+    """Remove all entries and return their number. A process can go on using a library it has
+    loaded.
+    """
     keys, (root, *_) = _keys(), _roots()
     folders.collect_private()
     for name in ("entries", "building", "locks", *_REMADE):
@@ -216,7 +242,7 @@ def _keys() -> list[str]:
 
 
 def _roots() -> list[Path]:
-    """The cache directory, checked, then this process's private one if it has one."""
+    """Return the cache directory, checked, and this process's private directory if it has one."""
     root = folders.cache_directory()
     if folders.exists(root):
         check_directory(root)
@@ -241,7 +267,7 @@ def _find(root: Path, key: str, check: Check | None = None) -> Entry | None:
 
 
 def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
-    """The entry, its library verified. Raises FileNotFoundError when there is none."""
+    """Return the entry with its library verified. Raises FileNotFoundError if there is none."""
     entries = os.path.join(root, "entries")
     folder = os.path.join(entries, key)
     try:
@@ -267,7 +293,7 @@ def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
 
 
 def _parse(text: bytes, key: str) -> dict[str, Any]:
-    """The manifest, everything in it that this module reads being of the right type."""
+    """Return the manifest; UnusableError if a field that this module reads has the wrong type."""
     try:
         manifest = dict(json.loads(text))
         if manifest["format"] != FORMAT:
@@ -296,13 +322,13 @@ def _parse(text: bytes, key: str) -> dict[str, Any]:
 
 
 def _is_name(name: object) -> bool:
-    """Whether ``name`` is that of a file in a folder, and leads to no other place."""
+    """True if ``name`` is a plain file name that cannot lead to another folder."""
     if not isinstance(name, str) or name in ("", os.curdir, os.pardir):
         return False
     return name.isprintable() and os.path.basename(name) == name
 
 
-#: What this process has hashed: a library of many kernels is read once.
+#: Digests that this process computed, so that a library of many kernels is read once.
 _hashed: dict[tuple[Any, ...], str] = {}
 
 
@@ -323,7 +349,9 @@ def _verify(path: str, listed: Mapping[str, Any]) -> None:
 
 
 def _runnable(root: Path, entry: Entry) -> Entry:
-    """``entry`` itself, or with its library copied to where programs may run."""
+    """Return ``entry``, with its library copied to a directory where programs may run if
+    necessary.
+    """
     if not folders.is_noexec(root):
         return entry
     own = folders.make_private()
@@ -342,12 +370,12 @@ def _runnable(root: Path, entry: Entry) -> Entry:
 
 
 class _RefusedError(Exception):
-    """Why a directory takes no new entries."""
+    """A directory takes no new entries; the message says why."""
 
 
 @contextmanager
 def _own_files() -> Iterator[None]:
-    """File operations of the cache's own: where one fails, its directory is at fault."""
+    """Turn errors of the cache's own file operations into _RefusedError."""
     try:
         yield
     except OSError as error:
@@ -379,7 +407,7 @@ def _make(root: Path, key: str, build: Builder, check: Check | None) -> Entry:
 
 
 def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
-    """What ``build`` says; _RefusedError if it failed where there is no room."""
+    """Return the result of ``build``; _RefusedError if it failed because the disk is full."""
     try:
         with patience("compiling; it is kept in the cache"):
             return build(folder)
@@ -413,7 +441,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _put(root: Path, key: str) -> None:
-    """Make what was built the entry; one that could not be used goes first."""
+    """Turn what was built into the entry. An unusable entry is removed first."""
     remove(root / "entries" / key)
     os.rename(root / "building" / key, root / "entries" / key)
 
@@ -432,7 +460,7 @@ def _locked(root: Path, key: str) -> Any:
 
 
 def _collect(root: Path, key: str) -> None:
-    """Remove what processes left in ``building`` that were killed: nobody holds its lock."""
+    """Remove the folders in ``building`` of processes that were killed: their locks are free."""
     import filelock
 
     for name in os.listdir(root / "building"):
@@ -444,7 +472,7 @@ def _collect(root: Path, key: str) -> None:
 
 
 def _fresh(folder: Path) -> Path:
-    """The empty directory ``folder``: what a killed process left in it goes."""
+    """Return the empty directory ``folder``; the files of a killed process are removed."""
     remove(folder)
     folder.mkdir(mode=0o700)
     return folder

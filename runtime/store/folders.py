@@ -1,4 +1,6 @@
-"""Directories that hold what is executed: whose they are, and a private one when need be."""
+"""Directories that hold executable files: where they are, who owns them, and a private one if
+needed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, O
 
 
 class UnusableError(Exception):
-    """A file of the cache that must not be used, and why."""
+    """A file of the cache must not be used; the message says why."""
 
 
 class Purpose(NamedTuple):
@@ -36,7 +38,9 @@ DATA = Purpose("the data directory", "TILEWRIGHT_DATA_DIR", "its schedules decid
 
 
 def cache_directory() -> Path:
-    """The cache directory: ``TILEWRIGHT_CACHE_DIR``, or the user's; not checked, not made."""
+    """Return the cache directory: ``TILEWRIGHT_CACHE_DIR``, or the user's. It is not checked or
+    made.
+    """
     known = settings()
     if (found := _directory(known.cache_dir, known.user_cache, "~/.cache")) is not None:
         return found
@@ -46,9 +50,9 @@ def cache_directory() -> Path:
 
 
 def data_directory() -> Path:
-    """Where calibrations and tunings lie: ``TILEWRIGHT_DATA_DIR``, or the user's.
+    """Return the directory of calibrations and tunings: ``TILEWRIGHT_DATA_DIR``, or the user's.
 
-    It is not checked, and not made.
+    It is not checked or made.
     """
     known = settings()
     if (found := _directory(known.data_dir, known.user_data, "~/.local/share")) is not None:
@@ -101,7 +105,7 @@ def exists(path: Path) -> bool:
 
 
 def check_directory(path: Path, purpose: Purpose = CACHE) -> None:
-    """CacheError for what is no directory, or whose files another user could have written."""
+    """Raise CacheError for a path that is no directory, or whose files another user could write."""
     stat, title = os.stat(path), f"{purpose.title} {path}"
     if not modes.S_ISDIR(stat.st_mode):
         raise CacheError(
@@ -130,7 +134,7 @@ def check_directory(path: Path, purpose: Purpose = CACHE) -> None:
 
 
 def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
-    """CacheError if another user can replace a directory in its ``parent``."""
+    """Raise CacheError if another user can replace a directory in its ``parent``."""
     stat = os.stat(parent)
     if stat.st_uid not in (0, os.geteuid()) and _is_known(stat.st_uid):
         raise CacheError(
@@ -152,7 +156,9 @@ def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
 
 
 def _is_known(user: int) -> bool:
-    """Whether ``user`` is one of this system: in a container, those outside it look like one."""
+    """True if ``user`` is a user of this system. In a container, all users outside share one
+    number.
+    """
     try:
         text = Path("/proc/self/uid_map").read_text(encoding="ascii")
     except OSError:
@@ -162,20 +168,20 @@ def _is_known(user: int) -> bool:
 
 
 def _kind(mode: int) -> str:
-    """What a file is, for people."""
+    """Return the kind of a file, for people."""
     tests = {"file": modes.S_ISREG, "pipe": modes.S_ISFIFO, "socket": modes.S_ISSOCK}
     return next((name for name, test in tests.items() if test(mode)), "device")
 
 
 def _above(path: str) -> Iterator[str]:
-    """The directories around the absolute ``path``, innermost first."""
+    """Yield the directories that contain the absolute ``path``, innermost first."""
     while (parent := os.path.dirname(path)) != path:
         yield parent
         path = parent
 
 
 def make_directory(path: Path) -> None:
-    """Make ``path`` and what is missing around it, for this user alone."""
+    """Make ``path`` and its missing parents, accessible to this user alone."""
     missing = [path]
     while not os.path.lexists(parent := missing[-1].parent):
         missing.append(parent)
@@ -185,7 +191,9 @@ def make_directory(path: Path) -> None:
 
 
 def check_owner(file: int | str, path: str) -> os.stat_result:
-    """The status of ``file``, a path or an open file, that nobody else can have written."""
+    """Return the status of ``file``, a path or an open file; UnusableError if others can write
+    it.
+    """
     stat = os.stat(file)
     name = os.path.basename(path)
     if hasattr(os, "geteuid") and (stat.st_uid != os.geteuid() or stat.st_mode & 0o022):
@@ -194,9 +202,10 @@ def check_owner(file: int | str, path: str) -> os.stat_result:
 
 
 def read_file(path: str, most: int | None = None) -> tuple[bytes, os.stat_result]:
-    """What the file at ``path`` holds, and its status; UnusableError if it is not ours.
+    """Return the content of the file at ``path``, and its status.
 
-    Nor may it be a pipe, for whose bytes one would wait, or longer than ``most``. Raises OSError.
+    UnusableError if others can write it, if it is a pipe, or if it is longer than ``most`` bytes.
+    Raises OSError.
     """
     with open(path, "rb", buffering=0, opener=without_waiting) as file:
         stat = check_file(file.fileno(), path)
@@ -206,7 +215,7 @@ def read_file(path: str, most: int | None = None) -> tuple[bytes, os.stat_result
 
 
 def check_file(file: int, path: str) -> os.stat_result:
-    """The status of an open file, as ``check_owner`` gives it; UnusableError if it is a pipe."""
+    """Return the status of an open file, as ``check_owner`` does; UnusableError if it is a pipe."""
     stat = check_owner(file, path)
     if not modes.S_ISREG(stat.st_mode):
         raise UnusableError(f"{os.path.basename(path)} is a {_kind(stat.st_mode)}")
@@ -214,7 +223,7 @@ def check_file(file: int, path: str) -> os.stat_result:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Opens a file, and a pipe too without waiting for who writes into it."""
+    """Open a file; a pipe is opened without waiting for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -224,7 +233,7 @@ def is_noexec(path: Path) -> bool:
 
 
 def has_space(folder: Path) -> bool:
-    """True if a library's worth of bytes can be written into ``folder``, which is our own."""
+    """True if as many bytes as a library has can be written into ``folder``, which is our own."""
     probe = folder / f"space-{os.getpid()}"
     try:
         probe.write_bytes(b"\xff" * (1 << 18))
@@ -236,7 +245,7 @@ def has_space(folder: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove the directory ``path`` and all in it, or the file or link, if there is one."""
+    """Remove the directory ``path`` with its content, or the file or link, if it exists."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -251,18 +260,20 @@ def remove(path: Path) -> None:
 
 # --- this process's own directory --------------------------------------------------------------
 
-#: Beginning of their names, and the file in them on which their process holds a lock.
+#: Prefix of a private directory's name, and the file in it that its process keeps locked.
 _PREFIX, _IN_USE = "tilewright-", "in-use"
 _own: list[tuple[int, Path]] = []
 
 
 def private() -> Path | None:
-    """The private directory of this process, if it needed one so far."""
+    """Return the private directory of this process, None if it has not needed one."""
     return next((path for pid, path in _own if pid == os.getpid()), None)
 
 
 def make_private() -> Path:
-    """A directory that only this process uses and that may hold programs; removed at exit."""
+    """Return a directory that only this process uses and that may hold programs; removed at
+    exit.
+    """
     if (path := private()) is not None:
         return path
     import atexit
@@ -291,14 +302,14 @@ def make_private() -> Path:
 
 
 def _candidates() -> list[str]:
-    """Where private directories may be made."""
+    """Return directories in which private directories may be made."""
     import tempfile
 
     return [tempfile.gettempdir(), "/var/tmp", "/dev/shm", os.path.expanduser("~")]
 
 
 def collect_private() -> int:
-    """Remove the private directories of processes that were killed; how many there were."""
+    """Remove the private directories of processes that were killed, and return their number."""
     found = 0
     for base in dict.fromkeys(_candidates()):
         with suppress(OSError):
@@ -311,7 +322,7 @@ def collect_private() -> int:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether ``path`` was a private directory of this user, and its process has ended."""
+    """True if ``path`` was a private directory of this user whose process has ended."""
     stat = path.lstat()
     if not modes.S_ISDIR(stat.st_mode) or stat.st_uid != getattr(os, "geteuid", lambda: -1)():
         return False
@@ -326,9 +337,10 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    """Open the file ``path`` and lock it until it is closed: by the end of the process, at last.
+    """Open the file ``path`` and lock it until it is closed, at the latest when the process ends.
 
-    None where files cannot be locked. Raises OSError, BlockingIOError if another one has the lock.
+    Returns None if files cannot be locked. Raises OSError; BlockingIOError if another process has
+    the lock.
     """
     try:
         import fcntl
@@ -354,7 +366,7 @@ _said: set[str] = set()
 
 
 def say(message: str) -> None:
-    """Warn, once in a process."""
+    """Warn with ``message``, once in a process."""
     if message not in _said:
         _said.add(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)

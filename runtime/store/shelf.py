@@ -1,7 +1,7 @@
-"""What costs time to make and is the same for every process: files in the cache directory.
+"""Files in the cache directory that are slow to make and the same for every process.
 
-Such a file is no kernel: it may go at any time, and is then made again. What lies in one may be
-executed, so it is taken only from directories, and of owners, that kernels are taken from.
+Such a file is not a kernel. It may be removed at any time and is then made again. Its content may
+be executed, so directories and owners are checked as they are for kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.errors import CacheError
 from . import cache
 from .folders import UnusableError, cache_directory, check_directory, check_owner
 
-#: The compiled templates, in the cache directory.
+#: Folder of the compiled templates, in the cache directory.
 TEMPLATES = "templates"
 
 _DIGEST = hashlib.sha256().digest_size
@@ -25,19 +25,19 @@ _DIGEST = hashlib.sha256().digest_size
 class Shelf:
     """Bytes by name, kept for later processes in a folder of the cache directory.
 
-    Each file begins with the SHA-256 of what follows. A file that others may have written, that
-    was altered, or that another version of tilewright made is not taken.
+    Each file begins with the SHA-256 of the rest. A file that others can write, that was altered,
+    or that another version of tilewright made is ignored.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def path(self, name: str) -> Path:
-        """Where ``name`` lies, or would."""
+        """Return the path for ``name``, which need not exist."""
         return cache_directory() / self.folder / cache.key(self.folder, name)
 
     def read(self, name: str) -> bytes | None:
-        """What was written under ``name``; None where nothing is there that may be used."""
+        """Return the bytes stored under ``name``, None if there are none that may be used."""
         path = self.path(name)
         try:
             for folder in (path.parent.parent, path.parent):
@@ -51,7 +51,7 @@ class Shelf:
         return data if hashlib.sha256(data).digest() == held[:_DIGEST] else None
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep ``data`` under ``name``; a directory that takes no files is left as it is."""
+        """Store ``data`` under ``name``. If the directory takes no files, nothing happens."""
         path = self.path(name)
         part = path.with_name(f"{path.name}-{os.getpid()}")
         with suppress(OSError, CacheError):

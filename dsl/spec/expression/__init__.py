@@ -1,7 +1,6 @@
-"""Expressions: their nodes, and the functions that they may use, each a single entry.
+"""Expressions: their nodes, and the functions that they may use, each defined by a single entry.
 
-To add a function write its entry into one of the modules here, and its name into the module's
-``__all__``.
+A new function is an entry in one of the modules here, with its name in the module's ``__all__``.
 """
 
 from . import activations, arithmetic, comparisons, exponential, gaussian, logarithm
@@ -28,7 +27,7 @@ from .nodes import (
 )
 from .postop import REGISTRY, Arithmetic, Compared, Monotone, PostOp, Truth, Within
 
-#: Where tilewright's functions have their entries.
+#: Modules that define tilewright's functions.
 FAMILIES = (arithmetic, comparisons, activations, exponential, logarithm, gaussian)
 __all__ = [
     "FAMILIES",

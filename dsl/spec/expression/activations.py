@@ -1,4 +1,4 @@
-"""Activations of straight pieces."""
+"""Activation functions that are piecewise linear."""
 
 from __future__ import annotations
 
@@ -22,8 +22,22 @@ def _relu(b: Program, x: Lane, alpha: float) -> Lane:
 
 @builtin(lower=_relu, samples=((), (0.125,)), straight=True)
 def relu(x: Term, alpha: float = 0) -> Term:
-    """``x`` where it is positive, else ``alpha * x``; 0 for alpha 0, at -Inf too. NaN stays.
+    """Return ``x`` if it is positive, else ``alpha * x``. With alpha 0, -Inf becomes 0; NaN stays.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha : float, default 0
+        Slope for negative values.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.relu(tw.acc))
     array([[0., 0., 3.]], dtype=float32)
@@ -33,8 +47,22 @@ def relu(x: Term, alpha: float = 0) -> Term:
 
 @builtin()
 def prelu(x: Term, slope: Term) -> Term:
-    """``x`` where it is positive, else ``slope * x``.
+    """Return ``x`` if it is positive, else ``slope * x``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    slope : Expression or float
+        Slope for negative values, for example an operand for each column.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.prelu(tw.acc, 0.25))
     array([[-0.5,  0. ,  3. ]], dtype=float32)
@@ -44,8 +72,24 @@ def prelu(x: Term, slope: Term) -> Term:
 
 @builtin()
 def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Term:
-    """``alpha * x + beta`` clipped to 0 and 1.
+    """Return ``alpha * x + beta``, limited to the range from 0 to 1.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha : float, default 1/6
+        Slope.
+    beta : float, default 0.5
+        Value at 0.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.hardsigmoid(tw.acc)).round(4)
     array([[0.1667, 0.5   , 1.    ]], dtype=float32)
@@ -54,7 +98,9 @@ def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Term:
 
 
 def _hardswish(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
-    """The infinity whose factor is 0 becomes finite first: the limit, not NaN."""
+    """Lower hardswish; an infinity whose factor is 0 becomes finite first, so the result is the
+    limit.
+    """
     largest = float(np.finfo(np.float32 if b.real == "f32" else np.float64).max)
     finite = b("max", -largest, x) if alpha > 0 else b("min", largest, x)
     gate = b("min", 1.0, b("max", 0.0, b("add", b("mul", x, alpha), beta)))
@@ -66,8 +112,24 @@ def _hardswish(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
     reference=Within(lambda x, a, b: times(x, np.clip(a * x + b, 0, 1)), 4, COMPOSED),
 )
 def hardswish(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> None:
-    """``x * hardsigmoid(x, alpha, beta)``.
+    """Return ``x * hardsigmoid(x, alpha, beta)``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha : float, default 1/6
+        Slope of the gate.
+    beta : float, default 0.5
+        Gate at 0.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.hardswish(tw.acc)).round(4)
     array([[-0.3333,  0.    ,  3.    ]], dtype=float32)

@@ -1,4 +1,4 @@
-"""Operators and the functions that are exact, or rounded once like them."""
+"""Operators, and functions that are exact or rounded once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["abs", "clip", "linear", "maximum", "minimum", "round", "sqrt", "squa
     sympy=lambda x, y: x + y,
 )
 def add(x: Term, y: Term) -> None:
-    """``x + y``."""
+    """Return ``x + y``."""
 
 
 @builtin(
@@ -36,7 +36,7 @@ def add(x: Term, y: Term) -> None:
     sympy=lambda x, y: x - y,
 )
 def sub(x: Term, y: Term) -> None:
-    """``x - y``."""
+    """Return ``x - y``."""
 
 
 @builtin(
@@ -45,7 +45,7 @@ def sub(x: Term, y: Term) -> None:
     sympy=lambda x, y: x * y,
 )
 def mul(x: Term, y: Term) -> None:
-    """``x * y``."""
+    """Return ``x * y``."""
 
 
 @builtin(
@@ -54,14 +54,14 @@ def mul(x: Term, y: Term) -> None:
     sympy=lambda x, y: x / y,
 )
 def div(x: Term, y: Term) -> None:
-    """``x / y``."""
+    """Return ``x / y``."""
 
 
 @builtin(
     lower=lambda b, x: b("neg", x), reference=Arithmetic("neg"), whole=True, sympy=lambda x: -x
 )
 def neg(x: Term) -> None:
-    """``-x``."""
+    """Return ``-x``."""
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -69,8 +69,20 @@ def neg(x: Term) -> None:
 
 @builtin(lower=lambda b, x: b("abs", x), reference=Arithmetic("abs"), sympy="Abs", straight=True)
 def abs(x: Term) -> None:
-    """``x`` without its sign.
+    """Return ``x`` without its sign.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.abs(tw.acc))
     array([[2., 0., 3.]], dtype=float32)
@@ -79,8 +91,20 @@ def abs(x: Term) -> None:
 
 @builtin(lower=lambda b, x: b("mul", x, x), reference=Arithmetic("square"), sympy=lambda x: x**2)
 def square(x: Term) -> None:
-    """``x * x``.
+    """Return ``x * x``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.square(tw.acc))
     array([[4., 0., 9.]], dtype=float32)
@@ -94,8 +118,20 @@ def square(x: Term) -> None:
     straight=True,
 )
 def sqrt(x: Term) -> None:
-    """The square root, rounded once; NaN below 0.
+    """Return the square root, rounded once; NaN for negative values.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[0, 2, 4]])
     >>> tw.matmul(one, x, epilogue=tw.sqrt(tw.acc)).round(4)
     array([[0.    , 1.4142, 2.    ]], dtype=float32)
@@ -114,8 +150,20 @@ def _round(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_round, reference=Monotone(np.rint), straight=True)
 def round(x: Term) -> None:
-    """The nearest integer, the even one of two.
+    """Round to the nearest integer; halves go to the even one.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[1, 3, 5]])
     >>> tw.matmul(one, x, epilogue=tw.round(tw.acc / 2))
     array([[0., 2., 2.]], dtype=float32)
@@ -124,8 +172,22 @@ def round(x: Term) -> None:
 
 @builtin(sympy=lambda x, alpha, beta: alpha * x + beta, samples=((0.5, -1),), straight=True)
 def linear(x: Term, alpha: float, beta: float) -> Term:
-    """``alpha * x + beta``, rounded twice.
+    """Return ``alpha * x + beta``, rounded twice.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha, beta : float
+        Slope, and value at 0.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.linear(tw.acc, 2, 1))
     array([[-3.,  1.,  7.]], dtype=float32)
@@ -134,7 +196,9 @@ def linear(x: Term, alpha: float, beta: float) -> Term:
 
 
 def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
-    """Elementary max and min give y if x is a NaN: so x is a literal first, or is put back."""
+    """Lower max or min with NaN. The elementary operations return y if x is NaN, so x is a literal
+    or is restored.
+    """
     if isinstance(y, float) and not math.isnan(y):
         x, y = y, x
     if isinstance(x, float) and not math.isnan(x):
@@ -146,8 +210,20 @@ def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
     lower=lambda b, x, y: _extreme(b, "max", x, y), reference=Monotone(np.maximum), sympy="Max"
 )
 def maximum(x: Term, y: Term) -> None:
-    """The larger of both; NaN if either is.
+    """Return the larger of both; NaN if either is NaN.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.maximum(tw.acc, 1))
     array([[1., 1., 3.]], dtype=float32)
@@ -158,8 +234,20 @@ def maximum(x: Term, y: Term) -> None:
     lower=lambda b, x, y: _extreme(b, "min", x, y), reference=Monotone(np.minimum), sympy="Min"
 )
 def minimum(x: Term, y: Term) -> None:
-    """The smaller of both; NaN if either is.
+    """Return the smaller of both; NaN if either is NaN.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.minimum(tw.acc, 1))
     array([[-2.,  0.,  1.]], dtype=float32)
@@ -172,8 +260,27 @@ def _clip(b: Program, x: Lane, low: float, high: float) -> Lane:
 
 @builtin(lower=_clip, reference=Monotone(np.clip), finite=False, samples=((-1, 2),), straight=True)
 def clip(x: Term, low: float, high: float) -> None:
-    """``x``, but not below ``low`` and not above ``high``; NaN stays.
+    """Limit ``x`` to the range from ``low`` to ``high``; NaN stays.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    low, high : float
+        The bounds.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Raises
+    ------
+    SpecError
+        ``low`` is above ``high``.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.clip(tw.acc, -1, 1))
     array([[-1.,  0.,  1.]], dtype=float32)
@@ -183,5 +290,5 @@ def clip(x: Term, low: float, high: float) -> None:
 
 
 def times(x: Any, factor: Any) -> Any:
-    """``x * factor`` of numpy's arrays, with the limit 0 at infinity in place of NaN."""
+    """Return ``x * factor`` of numpy's arrays, with 0 in place of NaN for infinity times 0."""
     return np.where(np.isinf(x) & (factor == 0), 0.0, x * factor)

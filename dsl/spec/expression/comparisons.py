@@ -1,4 +1,6 @@
-"""Comparisons, which are masks in a kernel until a number is needed, and what is made of them."""
+"""Comparisons, logical functions, and the choice by them. They are masks until a number is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,20 @@ __all__ = [
 
 @builtin(lower=lambda b, x, y: Truth(b("eq", x, y)), reference=Compared(np.equal))
 def eq(x: Term, y: Term) -> None:
-    """1.0 where ``x == y``, else 0.0.
+    """Return 1.0 if ``x == y``, else 0.0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.eq(tw.acc, 3))
     array([[0., 0., 1.]], dtype=float32)
@@ -26,8 +40,20 @@ def eq(x: Term, y: Term) -> None:
 
 @builtin(lower=lambda b, x, y: Truth(b("eq", x, y), 0.0, 1.0), reference=Compared(np.not_equal))
 def ne(x: Term, y: Term) -> None:
-    """1.0 where ``x != y``, NaN included, else 0.0.
+    """Return 1.0 if ``x != y``, or one is NaN, else 0.0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.ne(tw.acc, 3))
     array([[1., 1., 0.]], dtype=float32)
@@ -36,8 +62,20 @@ def ne(x: Term, y: Term) -> None:
 
 @builtin(lower=lambda b, x, y: Truth(b("lt", x, y)), reference=Compared(np.less))
 def lt(x: Term, y: Term) -> None:
-    """1.0 where ``x < y``, else 0.0.
+    """Return 1.0 if ``x < y``, else 0.0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.lt(tw.acc, 0))
     array([[1., 0., 0.]], dtype=float32)
@@ -46,8 +84,20 @@ def lt(x: Term, y: Term) -> None:
 
 @builtin(lower=lambda b, x, y: Truth(b("le", x, y)), reference=Compared(np.less_equal))
 def le(x: Term, y: Term) -> None:
-    """1.0 where ``x <= y``, else 0.0.
+    """Return 1.0 if ``x <= y``, else 0.0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.le(tw.acc, 0))
     array([[1., 1., 0.]], dtype=float32)
@@ -56,8 +106,20 @@ def le(x: Term, y: Term) -> None:
 
 @builtin(lower=lambda b, x, y: Truth(b("lt", y, x)), reference=Compared(np.greater))
 def gt(x: Term, y: Term) -> None:
-    """1.0 where ``x > y``, else 0.0.
+    """Return 1.0 if ``x > y``, else 0.0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.gt(tw.acc, 0))
     array([[0., 0., 1.]], dtype=float32)
@@ -66,8 +128,20 @@ def gt(x: Term, y: Term) -> None:
 
 @builtin(lower=lambda b, x, y: Truth(b("le", y, x)), reference=Compared(np.greater_equal))
 def ge(x: Term, y: Term) -> None:
-    """1.0 where ``x >= y``, else 0.0.
+    """Return 1.0 if ``x >= y``, else 0.0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.ge(tw.acc, 0))
     array([[0., 1., 1.]], dtype=float32)
@@ -82,8 +156,22 @@ def _where(b: Program, condition: Lane | Truth, x: Lane, y: Lane) -> Lane:
 
 @builtin(lower=_where, reference=Arithmetic("where"), condition=True)
 def where(condition: Term, x: Term, y: Term) -> None:
-    """``x`` where the condition is not 0, else ``y``; NaN is not 0.
+    """Return ``x`` if the condition is not 0, else ``y``. NaN is not 0.
 
+    Parameters
+    ----------
+    condition : Expression or float
+        For example a comparison.
+    x, y : Expression or float
+        The values to choose from.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.where(tw.acc < 0, -1, tw.acc))
     array([[-1.,  0.,  3.]], dtype=float32)

@@ -1,4 +1,4 @@
-"""``@tw.postop``: how an entry is made of a Python function."""
+"""``@tw.postop``: make the entry of a function from a Python function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .nodes import Call, Expression, as_expression, parameter
 from .postop import REGISTRY, Lane, PostOp, Within
 
 P = ParamSpec("P")
-#: Names that stand for something else in the text of an expression.
+#: Names that have another meaning in the text of an expression.
 _TAKEN = ("acc", "acc2", "dst", "Operand")
 _NUMBERS = (float, int, "float", "int")
 
@@ -45,10 +45,10 @@ def postop(
     f64: bool = False,
     samples: Iterable[Sequence[float]] = ((),),
 ) -> Any:
-    """Make a function of epilogues of a Python function, whose name it has.
+    """Make a function of epilogues from a Python function, with the same name.
 
     The function takes operands, then parameters: numbers known when the kernel is made, annotated
-    ``float`` or with a default. It returns what it means in expressions of its operands::
+    ``float`` or with a default. It returns an expression of its operands::
 
         @tw.postop(reference=lambda x, limit: limit * np.tanh(x / limit), ulps=4, absolute=1e-6)
         def softcap(x, limit=30.0):
@@ -56,20 +56,42 @@ def postop(
 
         tw.Gemm(64, 48, 64, epilogue=softcap(tw.acc, 20))
 
-    Kernels compute that, unless ``lower(b, *operands, *parameters)`` writes a program of elementary
-    operations, such as ``b("fma", x, y, z)``, in f32, and with ``f64=True`` in f64 too. The
-    function may then return None, and raise SpecError for parameters that it does not take.
+    Parameters
+    ----------
+    function : function
+        The definition. With ``lower`` it may return None, and raise SpecError for wrong parameters.
+    lower : callable, optional
+        ``lower(b, *operands, *parameters)`` writes the kernel's program of elementary operations,
+        such as ``b("fma", x, y, z)``, in f32. By default kernels compute the returned expression.
+    reference : callable, optional
+        The same function on float64 arrays, with which ``kernel.verify()`` compares results. It has
+        one operand and must be smooth between neighbouring sums. By default each rounding of the
+        returned expression is followed.
+    ulps, absolute : float, optional
+        Allowed error: units in the last place of the result, plus an absolute error.
+    f64 : bool
+        True if ``lower`` can write f64 too.
+    samples : iterable of sequences
+        Parameters that tests try.
 
-    ``kernel.verify()`` holds results to ``reference``, the same on numpy arrays of float64, within
-    ``ulps`` units in the last place of its result plus ``absolute``; it must be smooth between
-    neighbouring sums, and have one operand. Without a reference each rounding of what the function
-    means is followed. ``samples`` are parameters that tests try it with.
+    Returns
+    -------
+    callable
+        The function of epilogues.
 
-    A definition takes the place of an earlier one of the same function; expressions made before
-    keep theirs. A name of tilewright's, or of another module's post-op, is a SpecError. The key of
-    a kernel in the cache has the program of elementary operations that the epilogue becomes, and
-    not the Python that writes it, its reference nor its bound.
+    Raises
+    ------
+    SpecError
+        The name is taken by tilewright or by another module's post-op, or an argument is wrong.
 
+    Notes
+    -----
+    A definition replaces an earlier one of the same function. Expressions that were made before
+    keep the old one. The key of a kernel in the cache contains the program of elementary
+    operations, not the Python function, its reference or its error bound.
+
+    Examples
+    --------
     >>> @tw.postop(reference=lambda x: np.maximum(x, 0) ** 2, ulps=2)
     ... def squared_relu(x):
     ...     return tw.square(tw.relu(x))
@@ -91,7 +113,7 @@ def postop(
 
 
 def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expression]]:
-    """The same for tilewright's own functions, with any field of the entry."""
+    """As ``postop``, for tilewright's own functions and with any field of the entry."""
 
     def decorate(body: Callable[P, object]) -> Callable[P, Expression]:
         return _made(_entry(body, **options))  # type: ignore[no-any-return]
@@ -100,7 +122,7 @@ def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expre
 
 
 def apply(entry: PostOp, args: Iterable[Expression]) -> Call:
-    """A use of ``entry``, with operands and parameters that are checked."""
+    """Return a use of ``entry`` with checked operands and parameters."""
     return Call(entry.name, tuple(args), entry if entry.own else None)
 
 
@@ -108,7 +130,7 @@ def apply(entry: PostOp, args: Iterable[Expression]) -> Call:
 
 
 def _bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> Within | None:
-    """What results are held to; None without a reference."""
+    """Return the reference with its error bound, None without a reference."""
     if reference is None:
         if ulps is not None or absolute:
             raise SpecError("ulps and absolute bound the distance from a reference: give one")
@@ -133,7 +155,7 @@ def _check_bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> None:
 
 
 def _tried(samples: Any) -> tuple[tuple[float, ...], ...]:
-    """Parameters to try a function with, as floats."""
+    """Return the parameters to try a function with, as floats."""
     try:
         return tuple(tuple(map(float, one)) for one in samples)
     except (TypeError, ValueError):
@@ -145,7 +167,7 @@ def _tried(samples: Any) -> tuple[tuple[float, ...], ...]:
 
 
 def _entry(body: Any, **options: Any) -> PostOp:
-    """The entry of a function, in the registry."""
+    """Return the entry of a function after it is registered."""
     if not isinstance(body, FunctionType):
         raise SpecError("a post-op is defined by a Python function", got=body)
     name, (operands, parameters) = body.__name__, _signature(body)
@@ -157,7 +179,7 @@ def _entry(body: Any, **options: Any) -> PostOp:
 
 
 def _signature(body: FunctionType) -> tuple[tuple[str, ...], tuple[tuple[str, float | None], ...]]:
-    """The names of operands, and parameters with their defaults."""
+    """Return the names of operands, and the parameters with their defaults."""
     code, defaults = body.__code__, body.__defaults__ or ()
     if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or code.co_kwonlyargcount:
         raise SpecError(
@@ -180,7 +202,7 @@ def _signature(body: FunctionType) -> tuple[tuple[str, ...], tuple[tuple[str, fl
 
 
 def _check_own(entry: PostOp) -> None:
-    """SpecError unless a user's definition can be used under its name."""
+    """Raise SpecError unless a user's definition may use its name."""
     name = check_name(entry.name, "a post-op")
     known = REGISTRY.get(name)
     taken = name in _TAKEN or (known is not None and not known.own)
@@ -208,7 +230,7 @@ def _place(entry: PostOp) -> tuple[str, str]:
 
 
 def _check_sample(entry: PostOp, values: tuple[float, ...]) -> None:
-    """SpecError unless the function can be used with these parameters; the usual ones for ()."""
+    """Raise SpecError unless the function accepts these parameters; () means the defaults."""
     if len(values) > len(entry.parameters):
         raise SpecError(
             f"a sample of {entry.name} has too many parameters",
@@ -242,7 +264,7 @@ def _parameters_of(body: FunctionType) -> inspect.Signature:
 
 
 def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
-    """The node of one use; SpecError for parameters that are no numbers or are refused."""
+    """Return the node of one use; SpecError for parameters that are refused or no numbers."""
     parameters = _parameters_of(entry.body)
     try:
         bound = parameters.bind(*given, **named)
@@ -282,7 +304,7 @@ def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
 
 
 def _made(entry: PostOp) -> Any:
-    """The function that users call."""
+    """Return the function that users call."""
 
     @wraps(entry.body)
     def function(*operands: Any, **named: Any) -> Expression:

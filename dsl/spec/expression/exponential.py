@@ -1,9 +1,9 @@
-"""exp and the functions made of it: in kernels, elementary operations on f32.
+"""exp and the functions built from it, as elementary operations on f32.
 
-``base**x`` is ``2**(step * n)`` times ``base**r`` with a small ``r``. A sum with ``MAGIC`` rounds
-to n and leaves it in its last bits, which a shift makes the exponent of a power of two. The
-polynomials are minimax: their coefficients were rounded to f32 one after the other, and what was
-left fitted anew by a linear program. ulp are units in the last place of the result.
+``base**x`` is ``2**(step * n)`` times ``base**r`` with a small ``r``. Adding ``MAGIC`` rounds to n
+and leaves it in the last bits. A shift makes these bits the exponent of a power of two. The
+polynomials are minimax: their coefficients were rounded to f32 one after another, and the rest was
+fitted again by a linear program. "ulp" means units in the last place of the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .postop import COMPOSED, Lane, Program, Within
 __all__ = ["elu", "exp", "gelu_tanh", "logistic", "mish", "silu", "soft_relu", "swish", "tanh"]
 
 
-#: 1.5 * 2**23: a sum with it has no bits behind the point. 127 is the bias of f32's exponent.
+#: 1.5 * 2**23: a sum with it has no fractional bits. 127 is the bias of f32's exponent.
 MAGIC = 1.5 * 2.0**23 + 127
 SIGN = 0x80000000
 LARGEST = float(np.finfo(np.float32).max)
@@ -35,7 +35,7 @@ LARGEST = float(np.finfo(np.float32).max)
 class Base:
     """``base**r = 1 + r * (terms[0] + terms[1] * r + ...)`` for ``|r| <= step / 2``.
 
-    ``step`` is given as a sum of two numbers: its f32 value and what that lacks.
+    ``step`` is a sum of two numbers: its f32 value, and the rest.
     """
 
     rate: float
@@ -53,7 +53,7 @@ TWO = Base(
     (1.0, 0.0),
     (0.6931472, 0.24022645, 0.05550363, 0.0096187955, 0.0013389502, 0.00015257546),
 )
-#: Steps of two powers of two: s scales twice, into infinity and into subnormal numbers.
+#: Steps of two powers of two: s scales twice, so that results can become infinite or subnormal.
 E_PAIRS = Base(
     _RATE / 2,
     (2 * LOG2[0], 2 * LOG2[1]),
@@ -78,7 +78,10 @@ _LOG1P += (-0.030068377, 0.005365454)
 
 
 def polynomial(b: Program, x: Lane, *coefficients: float) -> Lane:
-    """Lowest power first; Horner's rule in ``x * x`` on pairs halves the chain of operations."""
+    """Evaluate a polynomial, lowest power first.
+
+    Horner's rule in ``x * x`` on pairs halves the chain of dependent operations.
+    """
     pairs: list[Lane] = [
         b("fma", x, odd, even)
         for even, odd in zip(coefficients[::2], coefficients[1::2], strict=False)
@@ -91,19 +94,19 @@ def polynomial(b: Program, x: Lane, *coefficients: float) -> Lane:
 
 
 def clamp(b: Program, x: Lane, low: float, high: float) -> Lane:
-    """``x``, or the bound it exceeds; NaN stays."""
+    """Limit ``x`` to a range; NaN stays."""
     with b.part("clamped"):
         return b("min", high, b("max", low, x))
 
 
 def with_sign_of(b: Program, x: Lane, source: Lane) -> Lane:
-    """``x``, which is not negative, with the sign of ``source``."""
+    """Return ``x``, which is not negative, with the sign of ``source``."""
     with b.part("signed"):
         return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
 
 
 def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane, Lane]:
-    """n, the integer next to ``rate * x``, and ``2**(n + shift)``."""
+    """Return n, the integer nearest to ``rate * x``, and ``2**(n + shift)``."""
     with b.part("rounded"):
         moved = b("fma", x, rate, MAGIC + shift)
     with b.part("whole"):
@@ -113,7 +116,7 @@ def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane
 
 
 def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> tuple[Lane, Lane]:
-    """S and r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``, or s twice."""
+    """Return s and r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``, or s squared."""
     n, s = power_of_two(b, x, sign * base.rate, shift)
     r = x
     with b.part("remainder"):
@@ -126,7 +129,7 @@ def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> 
 def factors(
     b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1
 ) -> tuple[Lane, Lane, Lane]:
-    """s, r, q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``, or s twice."""
+    """Return s, r, q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``, or s squared."""
     s, r = reduce(b, x, base, shift, sign)
     terms = [term * sign ** (i + 1) for i, term in enumerate(base.terms)]
     with b.part("polynomial"):
@@ -134,7 +137,7 @@ def factors(
 
 
 def _exp_inside(b: Program, x: Lane) -> Lane:
-    """``exp(x)`` for x from -104 to 89."""
+    """Lower ``exp(x)`` for x from -104 to 89."""
     s, r, q = factors(b, x, E_PAIRS)
     with b.part("exp"):
         return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
@@ -146,8 +149,20 @@ def _exp(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_exp, reference=Within(np.exp, 2), f64=False, sympy="exp")
 def exp(x: Term) -> None:
-    """``e**x``.
+    """Return ``e**x``, within 2 units in the last place.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.exp(tw.acc)).round(4)
     array([[ 0.1353,  1.    , 20.0855]], dtype=float32)
@@ -155,7 +170,7 @@ def exp(x: Term) -> None:
 
 
 def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
-    """``(exp(x) - 1) * 2**shift`` for x from -80 to 80, relatively accurate."""
+    """Lower ``(exp(x) - 1) * 2**shift`` for x from -80 to 80, with a small relative error."""
     s, r = reduce(b, x, E, shift)
     with b.part("polynomial"):
         q = b("fma", b("mul", r, r), polynomial(b, r, *E.terms[1:]), r)
@@ -164,7 +179,9 @@ def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
 
 
 def _tanh(b: Program, x: Lane) -> Lane:
-    """Within 2 ulp: ``y / (y + 1)`` with ``y = expm1(2 * |x|) / 2``, corrected where y is small."""
+    """Lower tanh within 2 ulp: ``y / (y + 1)`` with ``y = expm1(2 * |x|) / 2``, corrected for small
+    y.
+    """
     with b.part("twice"):
         twice = b("mul", b("min", 10.0, b("abs", x)), 2.0)
     y = _expm1(b, twice, shift=-1)
@@ -178,8 +195,20 @@ def _tanh(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_tanh, reference=Within(np.tanh, 2), f64=False, sympy="tanh")
 def tanh(x: Term) -> None:
-    """The hyperbolic tangent.
+    """Return the hyperbolic tangent, within 2 units in the last place.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.tanh(tw.acc)).round(4)
     array([[-0.964 ,  0.    ,  0.9951]], dtype=float32)
@@ -187,7 +216,7 @@ def tanh(x: Term) -> None:
 
 
 def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
-    """Within 3 ulp."""
+    """Lower elu within 3 ulp."""
     with b.part("clamped"):
         negative = b("max", -20.0, b("min", 0.0, x))
     below = _expm1(b, negative)
@@ -205,20 +234,37 @@ def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
     samples=((), (2,)),
 )
 def elu(x: Term, alpha: float = 1) -> None:
-    """``x`` where it is positive, else ``alpha * (exp(x) - 1)``.
+    """Return ``x`` if it is positive, else ``alpha * (exp(x) - 1)``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha : float, default 1
+        Magnitude of the limit at -Inf.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.elu(tw.acc)).round(4)
     array([[-0.8647,  0.    ,  3.    ]], dtype=float32)
     """
 
 
-#: Both sides of 1 / (1 + exp(-x)) times this keep the denominator finite.
+#: Power of two that scales numerator and denominator of 1 / (1 + exp(-x)), to keep the denominator
+#: finite.
 _SCALE = -40
 
 
 def _logistic(b: Program, x: Lane) -> Lane:
-    """Within 2 ulp: what the sum ``1 + 2**n`` loses is added to the rest."""
+    """Lower logistic within 2 ulp: the part that the sum ``1 + 2**n`` loses is added to the
+    rest.
+    """
     s, r, q = factors(b, clamp(b, x, -104.0, 50.0), E, _SCALE, sign=-1)
     one = 2.0**_SCALE
     with b.part("denominator"):
@@ -235,8 +281,20 @@ def _logistic_of(x: Any) -> Any:
 
 @builtin(lower=_logistic, reference=Within(_logistic_of, 2), f64=False)
 def logistic(x: Term) -> None:
-    """``1 / (1 + exp(-x))``.
+    """Return ``1 / (1 + exp(-x))``, within 2 units in the last place.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.logistic(tw.acc)).round(4)
     array([[0.1192, 0.5   , 0.9526]], dtype=float32)
@@ -244,7 +302,7 @@ def logistic(x: Term) -> None:
 
 
 def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
-    """``x / (1 + base**-exponent)``; the infinity that is gated to nothing gives 0."""
+    """Lower ``x / (1 + base**-exponent)``; an infinity that is gated to nothing gives 0."""
     low, high = -151 * base.step[0], 60 * base.step[0]
     s, r, q = factors(b, clamp(b, exponent, low, high), base, _SCALE, sign=-1)
     one = 2.0**_SCALE
@@ -258,7 +316,9 @@ def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
 
 
 def _swish(b: Program, x: Lane, alpha: float) -> Lane:
-    """Within 4 ulp where the factor of x is normal and ``alpha * x`` exact; -Inf gives -0."""
+    """Lower swish within 4 ulp if the factor of x is normal and ``alpha * x`` is exact; -Inf gives
+    -0.
+    """
     if alpha == 0:
         return b("mul", x, 0.5)
     with b.part("exponent"):
@@ -273,8 +333,22 @@ def _swish(b: Program, x: Lane, alpha: float) -> Lane:
     samples=((), (2,)),
 )
 def swish(x: Term, alpha: float = 1) -> None:
-    """``x * logistic(alpha * x)``.
+    """Return ``x * logistic(alpha * x)``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha : float, default 1
+        Factor inside the gate.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.swish(tw.acc, 2)).round(4)
     array([[-0.036 ,  0.    ,  2.9926]], dtype=float32)
@@ -283,8 +357,20 @@ def swish(x: Term, alpha: float = 1) -> None:
 
 @spelled(SpecTypeError)
 def silu(x: Term) -> Expression:
-    """``swish(x)``.
+    """Return ``x * logistic(x)``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.silu(tw.acc)).round(4)
     array([[-0.2384,  0.    ,  2.8577]], dtype=float32)
@@ -293,7 +379,7 @@ def silu(x: Term) -> Expression:
 
 
 def _gelu_tanh(b: Program, x: Lane) -> Lane:
-    """Within 1e-6; -Inf gives -0. ``(1 + tanh(y)) / 2`` is ``1 / (1 + exp(-2 * y))``."""
+    """Lower gelu within 1e-6. ``(1 + tanh(y)) / 2`` is ``1 / (1 + exp(-2 * y))``. -Inf gives -0."""
     rate = 2 * math.sqrt(2 / math.pi) * _RATE
     with b.part("exponent"):
         exponent = b("mul", x, b("fma", b("mul", x, x), 0.044715 * rate, rate))
@@ -307,8 +393,20 @@ def _gelu_tanh_of(x: Any) -> Any:
 
 @builtin(lower=_gelu_tanh, reference=Within(_gelu_tanh_of, 4, COMPOSED), f64=False)
 def gelu_tanh(x: Term) -> None:
-    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``.
+    """Return ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.gelu_tanh(tw.acc)).round(4)
     array([[-0.0454,  0.    ,  2.9964]], dtype=float32)
@@ -316,7 +414,9 @@ def gelu_tanh(x: Term) -> None:
 
 
 def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
-    """Within 4 ulp where ``alpha * x`` is exact: x where that is positive, and what is left."""
+    """Lower soft_relu within 4 ulp if ``alpha * x`` is exact: the positive part of x, and the
+    rest.
+    """
     with b.part("exponent"):
         exponent = b("max", -104.0, b("neg", b("abs", b("mul", x, alpha))))
     small = _exp_inside(b, exponent)
@@ -334,8 +434,27 @@ def _soft_relu_of(x: Any, alpha: float = 1.0) -> Any:
 
 @builtin(lower=_soft_relu, reference=Within(_soft_relu_of, 4, COMPOSED), f64=False)
 def soft_relu(x: Term, alpha: float = 1) -> None:
-    """``log(1 + exp(alpha * x)) / alpha``, without overflow.
+    """Return ``log(1 + exp(alpha * x)) / alpha`` without overflow.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha : float, default 1
+        Sharpness, not 0.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Raises
+    ------
+    SpecError
+        ``alpha`` is 0.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.soft_relu(tw.acc)).round(4)
     array([[0.1269, 0.6931, 3.0486]], dtype=float32)
@@ -345,7 +464,9 @@ def soft_relu(x: Term, alpha: float = 1) -> None:
 
 
 def _mish(b: Program, x: Lane) -> Lane:
-    """Within 8 ulp where ``exp(x)`` is normal: ``x * y / (y + 2)`` with ``y = e * (e + 2)``."""
+    """Lower mish within 8 ulp if ``exp(x)`` is normal: ``x * y / (y + 2)`` with ``y = e * (e +
+    2)``.
+    """
     with b.part("finite"):
         finite = b("max", -120.0, x)
     e = _exp_inside(b, clamp(b, x, -104.0, 20.0))
@@ -362,8 +483,20 @@ def _mish(b: Program, x: Lane) -> Lane:
     f64=False,
 )
 def mish(x: Term) -> None:
-    """``x * tanh(soft_relu(x))``.
+    """Return ``x * tanh(soft_relu(x))``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.mish(tw.acc)).round(4)
     array([[-0.2525,  0.    ,  2.9865]], dtype=float32)

@@ -1,4 +1,4 @@
-"""erf, erfc and gelu_erf: in kernels, elementary operations on f32."""
+"""erf, erfc and gelu_erf, as elementary operations on f32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["erf", "erfc", "gelu_erf"]
 #: ``erf(x) / x - 1`` in powers of x * x, for |x| below ``_NEAR``.
 _NEAR = 0.92
 _ERF = (0.12837915, -0.376125, 0.11281877, -0.02676858, 0.004995854, -0.0006003808)
-#: ``log2(erfc(x))`` from there to 4, where erf is 1.
+#: ``log2(erfc(x))`` for x from ``_NEAR`` to 4, above which erf is 1.
 _LOG_ERFC: tuple[float, ...] = (
     -0.00028237063,
     -1.6268917,
@@ -37,14 +37,14 @@ _GELU_BELOW = (1.0, 1.674879, 1.2031252, 0.46986634, 0.10198556, 0.010336799)
 #: ``exp(-r)`` for |r| to log(2) / 2, and ``exp(-r / 2)`` for |r| to log(2).
 _EXP = (1.0, -1.0, 0.49999994, -0.16666521, 0.04166826, -0.008368666, 0.0013821201)
 _HALF_EXP = (1.0, -0.49999985, 0.12499788, -0.02083456, 0.0026186153, -0.00025905375)
-#: Of log(2), bits few enough for exact products with n, and the rest.
+#: log(2) in two parts; the first has so few bits that its products with n are exact.
 _LOG2 = (0.693145751953125, 1.4286068203094173e-06)
 #: Numerator and denominator are scaled, so that only their quotient may be subnormal.
 _SCALE = 64
 
 
 def _erf(b: Program, x: Lane) -> Lane:
-    """Within 2 ulp: a polynomial near 0, elsewhere ``1 - 2**log2(erfc(x))``."""
+    """Lower erf within 2 ulp: a polynomial near 0, and ``1 - 2**log2(erfc(x))`` elsewhere."""
     with b.part("magnitude"):
         a = b("abs", x)
     with b.part("exponent"):
@@ -63,8 +63,20 @@ _erf_of, _erfc_of = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, ma
 
 @builtin(lower=_erf, reference=Within(_erf_of, 2), f64=False, sympy="erf")
 def erf(x: Term) -> None:
-    """The error function.
+    """Return the error function, within 2 units in the last place.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.erf(tw.acc)).round(4)
     array([[-0.9953,  0.    ,  1.    ]], dtype=float32)
@@ -72,7 +84,7 @@ def erf(x: Term) -> None:
 
 
 def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
-    """``exp(-a * a / half) * 2**_SCALE``; ``a * a`` less the multiple of log(2) is rounded once."""
+    """Lower ``exp(-a * a / half) * 2**_SCALE``; the remainder of ``a * a`` is rounded once."""
     step, rest = half * _LOG2[0], half * _LOG2[1]
     with b.part("square"):
         square = b("mul", a, a)
@@ -84,7 +96,7 @@ def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
 
 
 def _erfc(b: Program, x: Lane) -> Lane:
-    """Within 8 ulp."""
+    """Lower erfc within 8 ulp."""
     with b.part("magnitude"):
         a = b("min", 10.2, b("abs", x))
     bell = _bell(b, a, 1, _EXP)
@@ -99,8 +111,20 @@ def _erfc(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_erfc, reference=Within(_erfc_of, 4, COMPOSED), f64=False, sympy="erfc")
 def erfc(x: Term) -> None:
-    """``1 - erf(x)``, accurate where it is small.
+    """Return ``1 - erf(x)``, with a small relative error.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.erfc(tw.acc)).round(4)
     array([[1.9953, 1.    , 0.    ]], dtype=float32)
@@ -132,8 +156,20 @@ def _gelu_erf(b: Program, x: Lane) -> Lane:
     f64=False,
 )
 def gelu_erf(x: Term) -> None:
-    """``x / 2 * (1 + erf(x / sqrt(2)))``.
+    """Return ``x / 2 * (1 + erf(x / sqrt(2)))``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.gelu_erf(tw.acc)).round(4)
     array([[-0.0455,  0.    ,  2.996 ]], dtype=float32)

@@ -1,4 +1,4 @@
-"""log and pow: in kernels, elementary operations on f32."""
+"""log and pow, as elementary operations on f32."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .postop import Lane, Program, Within
 __all__ = ["log", "pow"]
 
 
-#: The bits of sqrt(1/2): mantissas lie between it and its double.
+#: Bits of sqrt(1/2): mantissas are between it and its double.
 _LEAST = 0x3F3504F3
 _EXPONENT = 0xFF800000
-#: ``(log(1 + f) - f) / f**2`` on those mantissas less 1.
+#: ``(log(1 + f) - f) / f**2``, where 1 + f is such a mantissa.
 _LOG1P: tuple[float, ...] = (
     -0.4999999,
     0.33333945,
@@ -34,7 +34,9 @@ _ATANH = (0.9617967, 0.5770788, 0.4119273, 0.33648854)
 
 
 def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
-    """K and f with ``x = 2**k * (1 + f)``, exactly, for positive finite x, subnormal ones too."""
+    """Return k and f with ``x = 2**k * (1 + f)`` exactly, for positive finite x, also subnormal
+    ones.
+    """
     with b.part("normal"):
         scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
         bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
@@ -49,7 +51,7 @@ def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
 
 
 def _log(b: Program, x: Lane) -> Lane:
-    """Within 2 ulp."""
+    """Lower log within 2 ulp."""
     k, f = _split(b, x)
     with b.part("log1p"):
         rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
@@ -63,8 +65,20 @@ def _log(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_log, reference=Within(np.log, 2), f64=False, sympy="log")
 def log(x: Term) -> None:
-    """The natural logarithm: -Inf at 0, NaN below.
+    """Return the natural logarithm: -Inf at 0, NaN for negative values.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[0, 1, 2]])
     >>> tw.matmul(one, x, epilogue=tw.log(tw.acc)).round(4)
     array([[  -inf, 0.    , 0.6931]], dtype=float32)
@@ -72,14 +86,14 @@ def log(x: Term) -> None:
 
 
 def _log2(b: Program, x: Lane) -> tuple[Lane, Lane]:
-    """``log2(x)`` as a sum of two numbers, within 2**-29 of it, for positive finite x."""
+    """Return ``log2(x)`` as a sum of two numbers, within 2**-29, for positive finite x."""
     k, f = _split(b, x)
     with b.part("log2"):
         return _log2_of_parts(b, k, f)
 
 
 def _log2_of_parts(b: Program, k: Lane, f: Lane) -> tuple[Lane, Lane]:
-    """``k + log2(1 + f)``."""
+    """Return ``k + log2(1 + f)`` as a sum of two numbers."""
     m = b("add", f, 1.0)
     divisor = b("add", m, 1.0)
     lost = b("sub", m, b("sub", divisor, 1.0))
@@ -96,13 +110,13 @@ def _log2_of_parts(b: Program, k: Lane, f: Lane) -> tuple[Lane, Lane]:
 
 
 def _sum(b: Program, x: Lane, y: Lane, rest: Lane = 0.0) -> tuple[Lane, Lane]:
-    """``x + y + rest`` as its leading f32 and what that lacks, for ``|x| >= |y|`` or x 0."""
+    """Return ``x + y + rest`` as its leading f32 and the remainder, for ``|x| >= |y|`` or x 0."""
     total = b("add", x, y)
     return total, b("add", b("sub", y, b("sub", total, x)), rest)
 
 
 def _exact_power(b: Program, x: Lane, beta: float) -> Lane | None:
-    """Powers that few operations make: those that f64 has too."""
+    """Return a power that few operations compute, also in f64; None for other exponents."""
     if abs(beta) > 1 and beta in (-2, 2, 3, 4):
         square = b("mul", x, x) if beta > 0 else b("div", 1.0, x)
         other = x if beta == 3 else square
@@ -115,7 +129,7 @@ def _exact_power(b: Program, x: Lane, beta: float) -> Lane | None:
 
 
 def _power(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
-    """``alpha * x**beta``: the power within 4 ulp."""
+    """Lower ``alpha * x**beta``; the power is within 4 ulp."""
     if beta == 0:
         return alpha
     found = _exact_power(b, x, beta)
@@ -125,7 +139,9 @@ def _power(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
 def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     a = b("abs", x)
     high, low = _log2(b, a)
-    rate = math.copysign(min(abs(beta), 2.0**40), beta)  # beyond, all but 1 is 0 or infinity
+    rate = math.copysign(
+        min(abs(beta), 2.0**40), beta
+    )  # beyond it, the power of any number but 1 is 0 or infinity
     with b.part("exponent"):
         y = b("mul", high, rate)
         rest = b("fma", low, rate, b("fma", high, rate, b("neg", y)))
@@ -142,7 +158,7 @@ def _general_power(b: Program, x: Lane, beta: float) -> Lane:
 
 
 def _power_at_edges(b: Program, x: Lane, a: Lane, found: Lane, beta: float) -> Lane:
-    """0, infinity, NaN and negative x, as C and numpy have them; ``a`` is ``|x|``."""
+    """Correct 0, infinity, NaN and negative x to C's and numpy's results; ``a`` is ``|x|``."""
     whole = beta.is_integer()
     if not whole:
         found = b("select", b("lt", x, 0.0), math.nan, found)
@@ -155,7 +171,7 @@ def _power_at_edges(b: Program, x: Lane, a: Lane, found: Lane, beta: float) -> L
     return found
 
 
-#: The powers that few operations make, in f64 too.
+#: Exponents of powers that few operations compute, also in f64.
 _POWERS = (-2, -1, 0, 0.5, 1, 2, 3, 4)
 
 
@@ -167,8 +183,22 @@ _POWERS = (-2, -1, 0, 0.5, 1, 2, 3, 4)
     samples=((0.5, 2), (2, 0.3)),
 )
 def pow(x: Term, alpha: float, beta: float) -> None:
-    """``alpha * x**beta``; ``x ** beta`` is ``pow(x, 1, beta)``.
+    """Return ``alpha * x**beta``. The operator ``x ** beta`` is ``pow(x, 1, beta)``.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+    alpha, beta : float
+        Factor and exponent.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[0, 1, 2]])
     >>> tw.matmul(one, x, epilogue=tw.pow(tw.acc, 2, 3))
     array([[ 0.,  2., 16.]], dtype=float32)

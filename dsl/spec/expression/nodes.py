@@ -1,8 +1,8 @@
-"""Expressions over the accumulator, D's old value and operands: what an epilogue computes.
+"""Expressions over the sums, D's old value and operands: the computation of an epilogue.
 
-Nodes are immutable and equal by structure. Python's operators build them; nothing is evaluated
-or rewritten here. An expression is a graph: a node that is used twice is one node. Whatever reads
-an expression visits each node once, and without recursion, so that depth and sharing cost nothing.
+Nodes are immutable and compare by structure. Python's operators build them. Nothing is evaluated or
+rewritten here. An expression is a graph: a node that is used twice is one node. Each function that
+reads an expression visits a node once, and without recursion, so depth and sharing are cheap.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ Per = Literal["column", "row", "full"]
 
 
 class Expression:
-    """A node; ``+ - * / ** abs() < <= > >= & | ^ ~`` make new ones. ``==`` compares structure.
+    """A node of an expression.
 
-    ``& | ^ ~`` are logical: of conditions, which hold where a value is not 0.
+    ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value holds
+    if it is not 0. ``==`` compares structure.
 
+    Examples
+    --------
     >>> gate = tw.Operand("gate", "f32", per="full")
     >>> (tw.acc + 1) * gate < 6
     lt((acc + 1) * Operand('gate', 'f32', per='full'), 6)
@@ -40,7 +43,7 @@ class Expression:
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
-        """What numpy's function of that name is called here: ``np.maximum(tw.acc, 0)``."""
+        """Return the node for numpy's function of that name: ``np.maximum(tw.acc, 0)``."""
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         entry = REGISTRY.get(name)
         plain = method == "__call__" and not options and entry is not None and not entry.own
@@ -54,7 +57,7 @@ class Expression:
         return _refuse_numpy(ufunc.__name__, name)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        """Numpy's functions on arrays are none of elements."""
+        """Refuse numpy's functions of arrays, which do not act on single elements."""
         _refuse_numpy(function.__name__, function.__name__)
 
     def __add__(self, other: Term) -> Expression:
@@ -137,7 +140,7 @@ class Expression:
 
 Term = Expression | float
 
-#: Functions of numpy that are called otherwise here.
+#: Functions of numpy with another name here.
 _UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
@@ -147,7 +150,7 @@ _UFUNCS = {
 
 
 def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
-    """SpecError for a function of numpy's that no expression has as it was called."""
+    """Raise SpecError for a function of numpy that expressions do not have."""
     known = ours in REGISTRY and not REGISTRY[ours].own
     raise SpecError(
         f"np.{theirs} is no function of expressions",
@@ -159,7 +162,7 @@ def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Leaf(Expression):
-    """What the kernel itself supplies: ``acc``, ``acc2`` or ``dst``."""
+    """A value that the kernel itself supplies: ``acc``, ``acc2`` or ``dst``."""
 
     name: str
 
@@ -179,14 +182,28 @@ class Leaf(Expression):
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Operand(Expression):
-    """A named argument of the call: one value, or one per column, per row or per element of D.
+    """A named argument of the call: one value, or one for each column, row or element of D.
 
-    ``per`` is None, "column", "row", or "full" for one value per element; "element" is the same.
+    In Python it is passed by ``name``. In C its parameter is ``name`` with "_" appended, for
+    example ``bias_`` for "bias".
 
-    In Python it is passed by ``name``. In C, in ``kernel.c_declaration`` as in the kernel's text,
-    its parameter is ``name`` with an underscore behind, ``bias_`` for "bias", which nothing else
-    is called. Words of C, C++ and Python, and names that C reserves, are refused.
+    Parameters
+    ----------
+    name : str
+        An identifier; keywords of C, C++ and Python, and names that C reserves, are refused.
+    type : str or numpy type
+        Element type.
+    per : {"column", "row", "full", "element"}, optional
+        Values for each column (n,), row (m,) or element (m, n) of D; None is one value. "element"
+        means "full".
 
+    Raises
+    ------
+    SpecError
+        The name or type is not possible.
+
+    Examples
+    --------
     >>> bias = tw.Operand("bias", "f32", per="column")
     >>> kernel = tw.compile(tw.Gemm(2, 3, 4, epilogue=tw.acc + bias))
     >>> a, b = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32)
@@ -220,7 +237,7 @@ class Operand(Expression):
 
 
 def _computed_with(name: str, type_: DTypeLike) -> TypeName:
-    """The type of an operand; SpecError where expressions are not computed with it."""
+    """Return the type of an operand; SpecError if expressions cannot be computed with it."""
     found = type_name(type_)
     if found == "s64":
         raise SpecError(
@@ -233,13 +250,13 @@ def _computed_with(name: str, type_: DTypeLike) -> TypeName:
 
 
 def _infinite(value: object) -> bool:
-    """Whether ``value`` itself is infinite, and not only too large for a float."""
+    """True if ``value`` itself is infinite, not only too large for a float."""
     return not isinstance(value, Rational) and math.isinf(value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Number(Expression):
-    """A literal; it is rounded to the type that the expression is computed in."""
+    """A literal, which is rounded to the type that the expression is computed in."""
 
     value: float
 
@@ -270,8 +287,8 @@ class Number(Expression):
 class Call(Expression):
     """A post-op applied to expressions: its operands, then its parameters as literals.
 
-    ``own`` is the post-op itself where a user has defined it, so that a later definition under the
-    same name changes no expression; None for tilewright's.
+    ``own`` is the post-op itself if a user defined it, so that a later definition with the same
+    name does not change this expression. It is None for tilewright's post-ops.
     """
 
     fn: str
@@ -311,22 +328,22 @@ class Call(Expression):
 
     @property
     def entry(self) -> PostOp:
-        """What is known of the post-op."""
+        """The post-op's entry."""
         return self.own or REGISTRY[self.fn]
 
     @property
     def operands(self) -> tuple[Expression, ...]:
-        """What the post-op is applied to."""
+        """The expressions that the post-op is applied to."""
         return self.args[: len(self.entry.operands)]
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """The numbers behind the operands."""
+        """The numbers after the operands."""
         behind = self.args[len(self.entry.operands) :]
         return tuple(arg.value for arg in behind if isinstance(arg, Number))
 
     def meaning(self) -> Expression | None:
-        """The same in other functions, where the post-op is defined so."""
+        """Return the same in other functions if the post-op is defined by them, else None."""
         found = self.entry.meaning(self.operands, self.parameters)
         return None if found is None else as_expression(found)
 
@@ -337,7 +354,7 @@ dst: Leaf = Leaf("dst")
 
 
 def as_expression(value: object) -> Expression:
-    """``value`` if it is an expression; a number becomes a literal."""
+    """Return ``value`` if it is an expression; a number becomes a literal."""
     if isinstance(value, Expression):
         return value
     if isinstance(value, bool):
@@ -356,7 +373,7 @@ def as_expression(value: object) -> Expression:
 
 
 def _hint(value: object) -> str:
-    """What to try in place of a value that is no part of an expression."""
+    """Return a hint for a value that cannot be part of an expression."""
     name = getattr(value, "__name__", "")
     if callable(value) and name in REGISTRY:
         return f"tw.{name}(tw.acc): the function of something"
@@ -367,12 +384,12 @@ def _hint(value: object) -> str:
 
 
 def call(fn: str, *args: object) -> Call:
-    """The function ``fn`` of tilewright applied to expressions and numbers."""
+    """Apply tilewright's function ``fn`` to expressions and numbers."""
     return Call(fn, tuple(as_expression(arg) for arg in args))
 
 
 def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Number:
-    """A parameter of ``fn`` that is known when the kernel is made; never NaN."""
+    """Return a parameter of ``fn`` that is known when the kernel is made; never NaN."""
     number = real_number(value) if isinstance(value, Real) else None
     if number is None or math.isnan(number):
         raise SpecError(f"{name} of {fn} must be a number", got=value)
@@ -385,9 +402,9 @@ def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Numb
 
 
 def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Expression]:
-    """Yield every node once, arguments before what is made of them.
+    """Yield each node once, arguments before the nodes that use them.
 
-    Nodes whose ``id`` is ``known`` are left out, with what only they are made of.
+    Nodes whose ``id`` is in ``known`` are left out, together with nodes that only they use.
     """
     seen: set[int] = set()
     stack = [(expression, False)]
@@ -453,7 +470,7 @@ def of_rows(table: Iterable[Row | Expression]) -> Expression:
 
 
 def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
-    """The operands in alphabetical order; one name has one declaration."""
+    """Return the operands in alphabetical order; SpecError if one name has two declarations."""
     found: dict[str, Operand] = {}
     for expression in expressions:
         for node in walk(expression):
@@ -467,14 +484,14 @@ def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
 
 
 def uses(expression: Expression, leaf: Leaf) -> bool:
-    """Whether ``acc``, ``acc2`` or ``dst`` occurs."""
+    """True if ``acc``, ``acc2`` or ``dst`` occurs."""
     return any(node == leaf for node in walk(expression))
 
 
 def is_integer_additions(expression: Expression) -> bool:
-    """Whether only accumulators, D, integer operands and integers are added and subtracted.
+    """True if only accumulators, D, integer operands and integers are added and subtracted.
 
-    Then the expression has a value in s32, modulo 2**32.
+    The expression then has a value in s32, modulo 2**32.
     """
     for node in walk(expression):
         match node:
@@ -514,7 +531,7 @@ class _Part(NamedTuple):
 def _text(expression: Expression) -> str:
     """Return the Python that makes ``expression``.
 
-    Large parts are named first, and used by their names: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
+    Large parts get names first and are used by name: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
     """
     table, parts, named = rows(expression), list[_Part](), list[str]()
     nodes, names = list[Expression](), (f"e{i}" for i in count() if f"e{i}" not in REGISTRY)

@@ -1,9 +1,9 @@
-"""What a post-op is: one entry with everything that tilewright knows of a function of epilogues.
+"""The entry of a post-op: all facts about a function of epilogues in one place.
 
-An entry says what the function is called, which operands and parameters it has and what these may
-be, how a kernel computes it, what is right for the result, and what to try it on. Printing,
-lowering, the reference, sympy's view, the random products and the tests read the entry and know no
-function by name. ``define.py`` makes entries; the modules beside it hold tilewright's own.
+An entry holds the function's name, its operands and parameters, its kernel code, the right results,
+and samples to try. Printing, lowering, the reference, sympy, random products and tests read the
+entry, and know no function by name. ``define.py`` makes entries. The other modules here hold
+tilewright's own.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ Lane = Any
 
 
 class Program(Protocol):
-    """What a lowering writes its steps with: ``b("fma", x, y, z)`` gives their result.
+    """The interface by which a lowering writes its steps: ``b("fma", x, y, z)`` returns their
+    result.
 
-    The operations and what they compute are those of ``elementwise/operations.py``; a float among
-    the arguments is a constant, an int one of s32. ``real`` is the floating-point type, f32 or f64.
+    The operations are those of ``elementwise/operations.py``. A float among the arguments is a
+    constant, an int is a constant of s32. ``real`` is the floating-point type, f32 or f64.
     """
 
     real: str
 
     def __call__(self, fn: str, *args: Lane) -> Lane:
-        """``fn`` applied to values and numbers."""
+        """Apply ``fn`` to values and numbers."""
         ...
 
     def part(self, name: str) -> AbstractContextManager[None]:
-        """What is written within is called ``name`` in C, its constants too; the innermost counts.
+        """Name the values written in the ``with`` block, and their constants, in C.
 
+        Examples
+        --------
         >>> with b.part("square"):  # doctest: +SKIP
         ...     square = b("mul", x, x)
         """
@@ -45,7 +48,9 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A comparison that a lowering leaves as a mask: ``yes`` in the lanes of it, else ``no``."""
+    """A comparison that a lowering leaves as a mask: ``yes`` for lanes where it holds, else
+    ``no``.
+    """
 
     mask: Lane
     yes: float = 1.0
@@ -54,16 +59,16 @@ class Truth:
 
 # -- what is right ------------------------------------------------------------------------------
 
-#: Results of functions composed of several may be this far off.
+#: Absolute error allowed to functions that are composed of several others.
 COMPOSED = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """``function`` of arrays of float64, and by how much a kernel's result may miss it.
+    """A reference ``function`` on float64 arrays, and the allowed error of a kernel's result.
 
-    That is ``ulps`` units in the last place of the result, and ``absolute``. Parameters follow the
-    operand as floats.
+    The error is ``ulps`` units in the last place of the result plus ``absolute``. Parameters follow
+    the operand as floats.
     """
 
     function: Callable[..., Any]
@@ -73,7 +78,9 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Monotone:
-    """``function`` exactly, then rounded once if ``rounded``; it falls in none of its operands."""
+    """An exact reference ``function`` that decreases in no operand; the result is rounded if
+    ``rounded``.
+    """
 
     function: Callable[..., Any]
     rounded: bool = False
@@ -81,14 +88,14 @@ class Monotone:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """1.0 where the comparison ``function`` holds, else 0.0."""
+    """1.0 if the comparison ``function`` holds, else 0.0."""
 
     function: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """An operator, whose meaning on intervals the reference has under the name ``rule``."""
+    """An operator, for which the reference has interval arithmetic under the name ``rule``."""
 
     rule: str
 
@@ -103,11 +110,12 @@ Reference = Within | Monotone | Compared | Arithmetic
 class PostOp:
     """A function of epilogues.
 
-    ``parameters`` are the numbers that follow the operands, each with its default or None.
-    ``body`` is called with the operands and parameters of each use: it refuses wrong parameters,
-    and returns what the function means in other functions, or None where ``lower`` and
-    ``reference`` say it. ``lower(b, *operands, *parameters)`` writes the program of a kernel; None:
-    that of the meaning. ``reference`` says what is right; None: what the meaning's roundings allow.
+    ``parameters`` are the numbers after the operands, each with its default or None. ``body`` is
+    called with the operands and parameters of each use. It refuses wrong parameters, and returns
+    the same in other functions, or None if ``lower`` and ``reference`` define the function.
+    ``lower(b, *operands, *parameters)`` writes the kernel's program; None means that of the body's
+    result. ``reference`` gives the right result; None means that each rounding of the body's result
+    is followed.
     """
 
     name: str
@@ -116,21 +124,22 @@ class PostOp:
     body: FunctionType
     lower: Callable[..., Lane | Truth] | None = None
     reference: Reference | None = None
-    #: Whether ``lower`` may write lanes of f64 too, given the parameters.
+    #: True if ``lower`` may write lanes of f64 too, given the parameters.
     f64: bool | Callable[..., bool] = True
-    #: Whether the function is an addition, so that integers of s32 stay exact.
+    #: True if the function is an addition, so that s32 integers stay exact.
     whole: bool = False
-    #: Whether parameters must be finite.
+    #: True if parameters must be finite.
     finite: bool = True
-    #: Whether ``lower`` takes its first operand as a Truth where it is a comparison.
+    #: True if ``lower`` takes its first operand as a Truth if it is a comparison.
     condition: bool = False
-    #: The function of sympy by name, or what makes sympy's terms; None: an unknown function.
+    #: Name of sympy's function, or a function that makes sympy's terms; None for an unknown
+    #: function.
     sympy: str | Callable[..., Any] | None = None
     #: Parameters to try the function with.
     samples: tuple[tuple[float, ...], ...] = ((),)
-    #: Whether large operands try it as well as small ones.
+    #: True if large operands test it as well as small ones.
     straight: bool = False
-    #: Whether it is a user's; tilewright's own are part of the sources.
+    #: True if a user defined it; tilewright's own are part of the sources.
     own: bool = False
     home: str = field(init=False)
 
@@ -141,11 +150,11 @@ class PostOp:
         return f"<post-op {self.name}>"
 
     def meaning(self, operands: tuple[Any, ...], parameters: tuple[float, ...]) -> Any:
-        """What ``body`` makes of one use; None where it only looks at the parameters."""
+        """Return the result of ``body`` for one use; None if it only checks the parameters."""
         return self.body(*operands, *parameters)
 
     def has_f64(self, parameters: tuple[float, ...]) -> bool:
-        """Whether ``lower`` may be used in lanes of f64."""
+        """True if ``lower`` can write lanes of f64."""
         return self.f64(*parameters) if callable(self.f64) else self.f64
 
     def __copy__(self) -> PostOp:
@@ -158,14 +167,14 @@ class PostOp:
         return found, (self.name, self.home)
 
 
-#: Every post-op by name: tilewright's own, and what users have defined.
+#: All post-ops by name: tilewright's own, and those that users defined.
 REGISTRY: dict[str, PostOp] = {}
 
 
 def found(name: str, home: str) -> PostOp:
-    """The post-op of that name that the module ``home`` defines, which may have to be imported.
+    """Return the post-op ``name`` of the module ``home``, which is imported if necessary.
 
-    SpecError where it defines none, as in a process that does not run the same program.
+    SpecError if the module defines none, for example in a process that runs another program.
     """
     entry = REGISTRY.get(name)
     if entry is None and home != "__main__":
