@@ -344,14 +344,14 @@ def _unused(
 
 
 def _has_wide_groups(tile: TileProgram) -> bool:
-    """True if a tile broadcasts groups of 64 bits."""
+    """Return True if a tile broadcasts groups of 64 bits."""
     spread = (op for op in walk((*tile.body, *tile.end)) if isinstance(op, Broadcast))
     wide = (op for op in spread if op.group > 1 and op.group * ITEMSIZE[op.element] == 8)
     return any("{x}" in op.spelling for op in wide)
 
 
 def _converts(plan: AnyPlan) -> bool:
-    """True if the kernel uses C functions on bits."""
+    """Return True if the kernel uses C functions on bits."""
     if isinstance(plan, StackPlan):
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):

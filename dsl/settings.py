@@ -75,7 +75,7 @@ def _text(name: str) -> str | None:
 
 
 def _flag(name: str) -> bool:
-    """True if a variable is set, and not to 0."""
+    """Return True if a variable is set, and not to 0."""
     return os.environ.get(name, "") not in ("", "0")
 
 

@@ -169,7 +169,7 @@ def _is_zero(number: float, sign: int) -> bool:
 
 
 def _is_power_of_two(number: float) -> bool:
-    """True if the number and its reciprocal are powers of two and normal in f32."""
+    """Return True if the number and its reciprocal are powers of two and normal in f32."""
     return abs(math.frexp(number)[0]) == 0.5 and 2.0**-126 <= abs(number) <= 2.0**126
 
 

@@ -40,7 +40,7 @@ def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
 
 
 def is_upper_half(type_: str) -> bool:
-    """True if elements are the upper half of an f32, so that few operations convert them."""
+    """Return True if elements are the upper half of an f32, so that few operations convert them."""
     return type_ in FORMATS and FORMATS[type_].exponent == _EXPONENT
 
 

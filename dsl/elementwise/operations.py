@@ -100,7 +100,7 @@ def _fma_f32(x: Array, y: Array, z: Array) -> Array:
 
 
 def _delicate(total: Array) -> bool:
-    """True if an f64 may be half way between two f32 numbers."""
+    """Return True if an f64 may be half way between two f32 numbers."""
     for bits in total.view(np.int64).ravel().tolist():
         if bits & _DROPPED == _HALF or 0 < bits & _MAGNITUDE < _LEAST:
             return True

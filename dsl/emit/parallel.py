@@ -123,7 +123,7 @@ def _is_loop(node: NestNode) -> bool:
 
 
 def _parallel(node: NestNode) -> bool:
-    """True if ``node`` is a parallel loop, or contains one."""
+    """Return True if ``node`` is a parallel loop, or contains one."""
     return any(map(_is_loop, walk((node,))))
 
 

@@ -50,7 +50,7 @@ def estimated(plan: Plan | StackPlan, sizes: Mapping[str, int], *, cold: bool) -
 
 
 def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
-    """True if there is an estimate: the plan is a product that sums something."""
+    """Return True if there is an estimate: the plan is a product that sums something."""
     match plan:
         case StackPlan(each=None):
             return True

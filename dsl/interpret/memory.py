@@ -190,7 +190,7 @@ class Memory:
     offsets: Mapping[str, Sequence[int]]
 
     def same(self, one: str, other: str) -> bool:
-        """True if two operands begin at the same element."""
+        """Return True if two operands begin at the same element."""
         first, second = self.segments[one], self.segments[other]
         assert isinstance(first, Segment) and isinstance(second, Segment)
         return first.place == second.place

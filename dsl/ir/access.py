@@ -128,13 +128,13 @@ class _Ways:
 
 
 def streams(op: Store) -> bool:
-    """True if a store may bypass the caches: it stores all lanes, without conversion."""
+    """Return True if a store may bypass the caches: it stores all lanes, without conversion."""
     plain = op.active is None and not (op.memory or op.group)
     return plain and bool(op.src.vector.stream)
 
 
 def reachable(op: Load | Store) -> bool:
-    """True if the vector can load or store exactly these lanes."""
+    """Return True if the vector can load or store exactly these lanes."""
     return op.active is None or bool(op.spelling)
 
 

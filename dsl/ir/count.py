@@ -63,7 +63,7 @@ class Formulas:
 
 
 def is_counted(program: Program) -> bool:
-    """True if formulas exist: the call does not compute the sizes of blocks.
+    """Return True if formulas exist: the call does not compute the sizes of blocks.
 
     A sum over such blocks has no formula that is simpler than the nest.
     """
@@ -177,7 +177,7 @@ class _Counter:
             self.through(loop.body, {**sizes, loop.counter: i}, times)
 
     def _depends(self, nodes: Sequence[NestNode], counter: str) -> bool:
-        """True if trips of a loop differ in their work."""
+        """Return True if trips of a loop differ in their work."""
         deciding: set[str] = set()
         for node in walk(tuple(nodes)):
             match node:

@@ -49,7 +49,7 @@ _pointed = finder(Space.POINTER, frozenset((Role.READS,)))
 
 
 def _computes(op: Op) -> bool:
-    """True if an operation makes a value; hints and notes, for example, make none."""
+    """Return True if an operation makes a value; hints and notes, for example, make none."""
     return bool(writes(op) or _written(op) or matrices_of(op))
 
 

@@ -84,7 +84,7 @@ def roles_of(annotation: Any) -> frozenset[Role]:
 
 
 def holds(annotation: Any, what: Any) -> bool:
-    """True if a value with this annotation may be one of ``what``, or a tuple of some."""
+    """Return True if a value with this annotation may be one of ``what``, or a tuple of some."""
     if annotation is what or what in getattr(annotation, "__metadata__", ()):
         return True
     return any(holds(each, what) for each in get_args(annotation))
@@ -164,7 +164,7 @@ def _getter(
 def _within(
     cls: type[Any], name: str, what: Any, roles: frozenset[Role], seen: frozenset[type[Any]]
 ) -> bool:
-    """True if the parts that a field holds may hold ``what`` themselves."""
+    """Return True if the parts that a field holds may hold ``what`` themselves."""
     for part in _parts(declared(cls)[name]):
         for inner, annotation in declared(part).items() if part not in seen else ():
             if roles & roles_of(annotation) and holds(annotation, what):
@@ -199,7 +199,7 @@ def walk(nodes: Iterable[N]) -> Iterator[N]:
 
 
 def contains(node: Node) -> bool:
-    """True if a node may contain others."""
+    """Return True if a node may contain others."""
     return bool(_BODIES[type(node)])
 
 
@@ -276,7 +276,7 @@ def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def _may_hold(annotation: Any, what: Any, seen: frozenset[type[Any]]) -> bool:
-    """True if such a value may be ``what``, or contain it at any depth."""
+    """Return True if such a value may be ``what``, or contain it at any depth."""
     if holds(annotation, what):
         return True
     inner = (each for part in _parts(annotation) if part not in seen

@@ -215,7 +215,7 @@ class Walk:
 
 
 def has(vector: Vector, spelling: str) -> bool:
-    """True if a vector has an instruction; always true on a target that is only interpreted."""
+    """Return True if a vector has an instruction; always true on a target that is only interpreted."""
     return bool(spelling) or not vector.load
 
 

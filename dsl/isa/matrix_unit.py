@@ -77,7 +77,7 @@ class MatrixUnit:
         return self.factors == "vectors" and self.rows_at_once == 1
 
     def transposes(self, element: str) -> bool:
-        """True if blocks of ``element`` can be transposed through the unit's registers."""
+        """Return True if blocks of ``element`` can be transposed through the unit's registers."""
         return bool(self.write and self.read_column) and element in self.registers
 
     @property

@@ -248,7 +248,7 @@ class Gemm:
         return isinstance(self.batch, Strided) and self.batch.c != 0
 
     def batched(self, name: str) -> bool:
-        """True if there may be several matrices ``name``, one for each of the batch."""
+        """Return True if there may be several matrices ``name``, one for each of the batch."""
         return self.batch is not None and (name in ("a", "b", "b2") or self.stacked)
 
     def alone(self) -> Gemm:

@@ -29,7 +29,9 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 
 
 def of_sums(given: object) -> bool:
-    """True if a scale exists and multiplies whole sums. Scales of blocks are part of the sums."""
+    """Return True if a scale exists and multiplies whole sums. Scales of blocks are part of the
+    sums.
+    """
     return not isinstance(given, tuple | None)
 
 

@@ -189,12 +189,12 @@ def _meant(type_: object) -> str | None:
 
 
 def is_integer(name: str) -> bool:
-    """True if the type holds integers."""
+    """Return True if the type holds integers."""
     return ELEMENTS[name].kind == "int"
 
 
 def is_signed(name: str) -> bool:
-    """True if the type holds negative integers."""
+    """Return True if the type holds negative integers."""
     return is_integer(name) and name[0] != "u"
 
 

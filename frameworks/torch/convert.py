@@ -100,7 +100,7 @@ def quantize_(
 
 
 def _has_weight(module: torch.nn.Module) -> bool:
-    """True if a module has a matrix of its own, or several."""
+    """Return True if a module has a matrix of its own, or several."""
     return any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
 
 

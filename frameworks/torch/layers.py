@@ -113,7 +113,7 @@ class Linear(Freezable, torch.nn.Linear):
             _refuse(self.weight, self.weight)
 
     def _is_recorded(self, x: torch.Tensor) -> bool:
-        """True if autograd records the layer."""
+        """Return True if autograd records the layer."""
         if not torch.is_grad_enabled():
             return False
         bias = self.bias
@@ -415,7 +415,7 @@ _FLOATS = (*INPUT_TYPES, torch.float64)
 
 
 def _is_computed(x: torch.Tensor) -> bool:
-    """True if a layer of ``x`` is computed now, without PyTorch's dispatcher."""
+    """Return True if a layer of ``x`` is computed now, without PyTorch's dispatcher."""
     return is_plain() and x.device.type == "cpu"
 
 

@@ -70,7 +70,7 @@ def is_plain() -> bool:
 
 
 def is_transformed() -> bool:
-    """True if a call is computed inside of a transform of ``torch.func``, and not traced."""
+    """Return True if a call is computed inside of a transform of ``torch.func``, and not traced."""
     return bool(_transforms()) and not (_compiling() or _modes())
 
 
@@ -137,7 +137,7 @@ def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
 
 
 def is_parallel(work: int) -> bool:
-    """True if a layer of so many multiply-adds is worth several threads, which there are.
+    """Return True if a layer of so many multiply-adds is worth several threads, which there are.
 
     Layers follow each other, so that threads are awake: a million for each of a few is enough.
     """

@@ -37,7 +37,7 @@ def preferred(type_: str) -> np.dtype[Any]:
 
 
 def accepts(type_: str, dtype: np.dtype[Any]) -> bool:
-    """True if arrays of ``dtype`` hold elements of ``type_``."""
+    """Return True if arrays of ``dtype`` hold elements of ``type_``."""
     if dtype == DTYPES[type_]:
         return True
     return type_ in FOREIGN and dtype.isnative and dtype.name == ELEMENTS[type_].numpy

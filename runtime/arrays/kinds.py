@@ -34,7 +34,7 @@ def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
 
 
 def is_tensor(value: Any) -> bool:
-    """True if ``value`` is a tensor of PyTorch. PyTorch is not imported for the test."""
+    """Return True if ``value`` is a tensor of PyTorch. PyTorch is not imported for the test."""
     torch = torch_if_loaded()
     return torch is not None and isinstance(value, torch.Tensor)
 

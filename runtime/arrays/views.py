@@ -22,7 +22,7 @@ OF_ANY = "a numpy array, a tensor of PyTorch on the CPU, or what has DLPack or a
 
 
 def is_masked(value: Any) -> bool:
-    """True if ``value`` is a masked array. numpy's module for them is slow to import."""
+    """Return True if ``value`` is a masked array. numpy's module for them is slow to import."""
     return "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray)
 
 
@@ -69,7 +69,9 @@ def what_to_do(value: Any, name: str) -> str | None:
 
 
 def is_view_of_tensor(array: Array) -> bool:
-    """True if ``as_array`` made the array from a tensor: a hint should then speak of PyTorch."""
+    """Return True if ``as_array`` made the array from a tensor: a hint should then speak of
+    PyTorch.
+    """
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

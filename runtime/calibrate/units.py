@@ -28,7 +28,7 @@ def starts(cycles: float) -> float:
 
 
 def is_rate(instructions: float) -> bool:
-    """True if hardware has this many instructions per cycle. Otherwise the clock changed
+    """Return True if hardware has this many instructions per cycle. Otherwise the clock changed
     meanwhile.
     """
     return instructions in map(rate, _STARTS)
@@ -154,7 +154,7 @@ def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
 
 
 def _is_usual(speed: Speed, target: Target, widths: list[Width], usual: float) -> bool:
-    """True if a multiply-add has the rate of the core's units and the latency of its
+    """Return True if a multiply-add has the rate of the core's units and the latency of its
     description.
     """
     width = next(width for width in widths if width.bytes >= speed.bytes)

@@ -40,11 +40,11 @@ class Known:
         return self.values[size.name] if isinstance(size, Dim) else size
 
     def has(self, size: Size) -> bool:
-        """True if ``size`` is a number or a known dim."""
+        """Return True if ``size`` is a number or a known dim."""
         return not isinstance(size, Dim) or size.name in self.values
 
     def agrees(self, size: Size, got: int, source: str) -> bool:
-        """True if ``size`` equals ``got``. A dim that is not known yet gets this value."""
+        """Return True if ``size`` equals ``got``. A dim that is not known yet gets this value."""
         if isinstance(size, Dim) and size.name not in self.values:
             self.values[size.name] = got
             self.source[size.name] = source

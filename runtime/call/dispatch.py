@@ -143,7 +143,7 @@ def timer(what: str) -> Timer:
 
 
 def has_headers() -> bool:
-    """True if Python.h is installed."""
+    """Return True if Python.h is installed."""
     import sysconfig
 
     return (Path(sysconfig.get_path("include")) / "Python.h").is_file()

@@ -31,8 +31,8 @@ class Region(NamedTuple):
 
 
 def overlap(a: Region, b: Region) -> bool:
-    """True if a byte is in both regions. Steps are positive, and the lines of a region do not
-    overlap.
+    """Return True if a byte is in both regions. Steps are positive, and the lines of a region do
+    not overlap.
 
     Let ``from`` be the start of line i of ``a``, relative to ``b``. The line meets line j of ``b``
     if ``j*b.step`` is between ``from - b.bytes`` and ``from + a.bytes``. It is enough to test the
@@ -100,13 +100,13 @@ def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) ->
 
 
 def _alike(given: Any, out: Array) -> bool:
-    """True if two arrays are the same elements at the same addresses."""
+    """Return True if two arrays are the same elements at the same addresses."""
     same = (given.shape, given.strides) == (out.shape, out.strides)
     return same and address(given) == address(out)
 
 
 def disjoint(array: Array) -> bool:
-    """True if the strides of ``array`` show plainly that no two elements share memory."""
+    """Return True if the strides of ``array`` show plainly that no two elements share memory."""
     found = [(s, n) for s, n in zip(map(abs, array.strides), array.shape, strict=True) if n > 1]
     reach = array.itemsize
     if not array.size:

@@ -21,7 +21,7 @@ _WHOLE = 1 << 53
 
 
 def is_number(value: Any) -> bool:
-    """True if ``value`` is one real number of Python, numpy or ml_dtypes, and not a bool.
+    """Return True if ``value`` is one real number of Python, numpy or ml_dtypes, and not a bool.
 
     An array without axes counts as the number that it holds.
     """
@@ -47,7 +47,7 @@ def check_number(name: str, value: Any) -> Any:
 
 
 def is_double(value: Any) -> bool:
-    """True if ``value`` is a Python number that equals its C double."""
+    """Return True if ``value`` is a Python number that equals its C double."""
     return type(value) is float or (type(value) is int and abs(value) <= _WHOLE)
 
 

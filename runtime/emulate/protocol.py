@@ -155,7 +155,7 @@ class Process:
             raise
 
     def usable(self) -> bool:
-        """True if the process can take a request."""
+        """Return True if the process can take a request."""
         return self._usable and self._popen.poll() is None
 
     def call(

@@ -160,7 +160,7 @@ class _Hand:
         return int(level)
 
     def whole(self, axis: str) -> bool:
-        """True if the level of a factor may be a whole number."""
+        """Return True if the level of a factor may be a whole number."""
         level = self._levels[axis]
         return level == "scalar" or (level != SMALLEST and float(level).is_integer())
 
@@ -449,7 +449,7 @@ def _shrink(given: Mapping[str, Any]) -> float:
 
 
 def _unpacks(given: Mapping[str, Any]) -> bool:
-    """True if a quantized B may be unpacked before the product: A is floating point.
+    """Return True if a quantized B may be unpacked before the product: A is floating point.
 
     If dot products of a target are used, A must have rows of whole blocks without zero points.
     """
@@ -473,7 +473,7 @@ _ALONG_K = frozenset(
 
 
 def _along_k(given: Mapping[str, Any]) -> bool:
-    """True if vectors may run along K on any target.
+    """Return True if vectors may run along K on any target.
 
     One of A and B must be contiguous along K if they are multiplied directly, both if they are
     converted.
@@ -493,8 +493,8 @@ def _along_k(given: Mapping[str, Any]) -> bool:
 
 
 def _scattered(given: Mapping[str, Any]) -> bool:
-    """True if B is low-bit and found by addresses: the batch loop must then be outside of m and
-    n.
+    """Return True if B is low-bit and found by addresses: the batch loop must then be outside of m
+    and n.
     """
     b = given["b"]
     few = isinstance(b, Packed) and b.quantized is not None

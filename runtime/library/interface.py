@@ -80,7 +80,7 @@ class Function:
         return isinstance(self.member.spec, Pack | PackQuantized)
 
     def adapted(self, one: Implementation) -> bool:
-        """True if a target's own function has other parameters than the header's."""
+        """Return True if a target's own function has other parameters than the header's."""
         return one.scratch != self.scratch or any(a.stored for a in self.signature.arrays)
 
     def symbols(self) -> Iterator[str]:

@@ -60,7 +60,7 @@ class Calibration(NamedTuple):
 
 
 def is_measured(name: str) -> bool:
-    """True if ``name`` is a name of measured numbers."""
+    """Return True if ``name`` is a name of measured numbers."""
     return _NAME.fullmatch(name) is not None
 
 

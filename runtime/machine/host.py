@@ -95,7 +95,7 @@ def usable_cpus() -> int:
 
 
 def is_native(target: Target | Identity) -> bool:
-    """True if this CPU has what ``target`` needs."""
+    """Return True if this CPU has what ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
 
 
@@ -229,7 +229,7 @@ def _install(emulation: Emulation) -> str:
 
 
 def _runs_natively(target: Target | Identity) -> bool:
-    """True if the CPU has what ``target`` needs and the user does not ask for an emulator."""
+    """Return True if the CPU has what ``target`` needs and the user does not ask for an emulator."""
     if not is_native(target) or not settings().emulate:
         return is_native(target)
     return target.emulation.qemu is None and target.emulation.header is None

@@ -44,7 +44,7 @@ def _fact(root: Path, found: Callable[..., int], target: str, *types: str) -> in
 
 
 def in_matrices(a: str, b: str, target: str) -> bool:
-    """True if the target has a matrix unit for products of these types."""
+    """Return True if the target has a matrix unit for products of these types."""
     return bool(_fact(cache_directory(), _in_matrices, identify(target).name, a, b))
 
 

@@ -322,7 +322,7 @@ def _parse(text: bytes, key: str) -> dict[str, Any]:
 
 
 def _is_name(name: object) -> bool:
-    """True if ``name`` is a plain file name that cannot lead to another folder."""
+    """Return True if ``name`` is a plain file name that cannot lead to another folder."""
     if not isinstance(name, str) or name in ("", os.curdir, os.pardir):
         return False
     return name.isprintable() and os.path.basename(name) == name

@@ -156,7 +156,7 @@ def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
 
 
 def _is_known(user: int) -> bool:
-    """True if ``user`` is a user of this system. In a container, all users outside share one
+    """Return True if ``user`` is a user of this system. In a container, all users outside share one
     number.
     """
     try:
@@ -228,12 +228,14 @@ def without_waiting(path: str, flags: int) -> int:
 
 
 def is_noexec(path: Path) -> bool:
-    """True if programs and libraries on the file system of ``path`` cannot be run."""
+    """Return True if programs and libraries on the file system of ``path`` cannot be run."""
     return hasattr(os, "statvfs") and bool(os.statvfs(path).f_flag & getattr(os, "ST_NOEXEC", 0))
 
 
 def has_space(folder: Path) -> bool:
-    """True if as many bytes as a library has can be written into ``folder``, which is our own."""
+    """Return True if as many bytes as a library has can be written into ``folder``, which is our
+    own.
+    """
     probe = folder / f"space-{os.getpid()}"
     try:
         probe.write_bytes(b"\xff" * (1 << 18))
@@ -322,7 +324,7 @@ def collect_private() -> int:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """True if ``path`` was a private directory of this user whose process has ended."""
+    """Return True if ``path`` was a private directory of this user whose process has ended."""
     stat = path.lstat()
     if not modes.S_ISDIR(stat.st_mode) or stat.st_uid != getattr(os, "geteuid", lambda: -1)():
         return False

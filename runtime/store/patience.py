@@ -82,7 +82,7 @@ class _Line:
 
 
 def _is_watched(stream: Any) -> bool:
-    """True if a person sees what is written now: on a terminal or in a notebook."""
+    """Return True if a person sees what is written now: on a terminal or in a notebook."""
     try:
         if stream is None or stream.isatty():
             return stream is not None

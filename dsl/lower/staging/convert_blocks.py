@@ -116,7 +116,7 @@ def across(c: Conversion) -> int:
 
 
 def _many_instructions(c: Conversion) -> bool:
-    """True if converting one element needs many instructions.
+    """Return True if converting one element needs many instructions.
 
     One block for each tile is then enough code.
     """

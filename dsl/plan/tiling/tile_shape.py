@@ -355,7 +355,7 @@ class Way:
     masked: bool | None = None
 
     def serves(self, rows: int, vectors: int) -> bool:
-        """True if a tile of ``rows`` x ``vectors`` can have this form."""
+        """Return True if a tile of ``rows`` x ``vectors`` can have this form."""
         if 0 < self.one.op.within < self.one.picked(rows):
             return False
         match self.sizes:

@@ -250,7 +250,7 @@ def _computed_with(name: str, type_: DTypeLike) -> TypeName:
 
 
 def _infinite(value: object) -> bool:
-    """True if ``value`` itself is infinite, not only too large for a float."""
+    """Return True if ``value`` itself is infinite, not only too large for a float."""
     return not isinstance(value, Rational) and math.isinf(value)  # type: ignore[arg-type]
 
 
@@ -484,12 +484,12 @@ def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
 
 
 def uses(expression: Expression, leaf: Leaf) -> bool:
-    """True if ``acc``, ``acc2`` or ``dst`` occurs."""
+    """Return True if ``acc``, ``acc2`` or ``dst`` occurs."""
     return any(node == leaf for node in walk(expression))
 
 
 def is_integer_additions(expression: Expression) -> bool:
-    """True if only accumulators, D, integer operands and integers are added and subtracted.
+    """Return True if only accumulators, D, integer operands and integers are added and subtracted.
 
     The expression then has a value in s32, modulo 2**32.
     """

@@ -154,7 +154,7 @@ class PostOp:
         return self.body(*operands, *parameters)
 
     def has_f64(self, parameters: tuple[float, ...]) -> bool:
-        """True if ``lower`` can write lanes of f64."""
+        """Return True if ``lower`` can write lanes of f64."""
         return self.f64(*parameters) if callable(self.f64) else self.f64
 
     def __copy__(self) -> PostOp:
