@@ -215,7 +215,9 @@ class Walk:
 
 
 def has(vector: Vector, spelling: str) -> bool:
-    """Return True if a vector has an instruction; always true on a target that is only interpreted."""
+    """Return True if a vector has an instruction; always true on a target that is only
+    interpreted.
+    """
     return bool(spelling) or not vector.load
 
 

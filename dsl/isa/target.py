@@ -225,7 +225,9 @@ def vectors_alone(target: Target) -> Target:
 
 
 def _has(target: Target, vector: Vector) -> bool:
-    """Return True if ``target`` has a vector of this element and length; features may add the same."""
+    """Return True if ``target`` has a vector of this element and length; features may add the
+    same.
+    """
     return any(v.lanes == vector.lanes for v in target.of(vector.element))
 
 

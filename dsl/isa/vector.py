@@ -395,7 +395,9 @@ class Vector:
     # --- capabilities ----------------------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
-        """Return True if ``active`` lanes, a constant, can be loaded and stored without the others."""
+        """Return True if ``active`` lanes, a constant, can be loaded and stored without the
+        others.
+        """
         return self.mask is not None or active in self.partial_load
 
     @property

@@ -1,7 +1,7 @@
 """The backend of ``torch.compile``: tilewright's kernels for products, Inductor for the rest.
 
-``torch.compile(model, backend="tilewright")`` replaces the products of a graph that kernels serve
-by operators of tilewright, and gives the graph to Inductor, which compiles all else around them.
+``torch.compile(model, backend="tilewright")`` replaces the products that kernels serve by operators
+of tilewright. Inductor compiles the rest of the graph around them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .packed import weight_format
 from .products import LAYER_TYPES
 from .served import Left, Served, record
 
-#: Why a node is left, and what to try.
+#: The reason why a node is left to Inductor, and what to try.
 Why = tuple[str, str]
-#: What makes a model one of a type.
+#: Call that converts a model to a type.
 _CASTS = {torch.float32: "model.float()", torch.bfloat16: "model.bfloat16()"}
 
 _LINEAR = (functional.linear, torch._C._nn.linear)
 _MATMUL = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm")
 _ADDED = (torch.addmm, torch.baddbmm, "addmm", "baddbmm")
-#: What follows a layer and is computed in its kernel: functions and methods by activation.
+#: Activations that a layer's kernel computes, by function or method.
 _ACTIVATIONS: dict[Any, str] = {
     functional.relu: "relu", torch.relu: "relu", "relu": "relu",
     functional.silu: "silu", torch._C._nn.silu: "silu",
@@ -36,7 +36,8 @@ _ACTIVATIONS: dict[Any, str] = {
 _GELU = (functional.gelu, torch._C._nn.gelu)
 
 
-#: Operators that hold products and are left as they are, by name: why, and what to try.
+#: Operators that contain products and are left to Inductor, by name, each with the reason and what
+#: to try.
 _WHOLE: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"),
@@ -71,11 +72,29 @@ def backend(
     options: dict[str, Any] | None = None,
     **more: Any,
 ) -> Callable[..., Any]:
-    """Compile a graph for ``torch.compile``: it is changed, and compiled by Inductor.
+    """Compile a graph for ``torch.compile``: change its products, then compile it by Inductor.
 
-    ``mode`` and ``options`` are Inductor's. If ``torch._inductor.config.freezing`` is set, weights
-    are constants of the graph, and packed when it is compiled; else they are read at each call.
-    ``history`` gets what was served; a RuntimeWarning says why if no product was.
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        The graph, which is changed.
+    inputs : sequence
+        Example inputs.
+    mode, options : optional
+        Those of Inductor.
+    **more
+        Further arguments of Inductor.
+
+    Returns
+    -------
+    callable
+        The compiled graph.
+
+    Notes
+    -----
+    If ``torch._inductor.config.freezing`` is set, weights are constants of the graph and are packed
+    when it is compiled. Otherwise they are read at each call. ``history`` records what was served.
+    If no product of a graph was served, a RuntimeWarning says why.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
@@ -89,9 +108,9 @@ def backend(
 
 
 def serve(graph: torch.fx.GraphModule, *, freezes: bool = False) -> Served:
-    """Have kernels compute the products of ``graph`` that they serve, in place.
+    """Let kernels compute the products of ``graph`` that they serve, in place.
 
-    If Inductor ``freezes`` the graph, weights are packed.
+    Weights are packed if Inductor ``freezes`` the graph.
     """
     layers = activations = products = 0
     left = []
@@ -116,7 +135,7 @@ def serve(graph: torch.fx.GraphModule, *, freezes: bool = False) -> Served:
 
 
 def _why_left(node: torch.fx.Node) -> Why | None:
-    """Why a node is left to Inductor although it holds a product; None for all others."""
+    """Return why a node with a product is left to Inductor, None for other nodes."""
     called = _called(node)
     if called in _LINEAR:
         return _why_no_layer(node)
@@ -128,18 +147,18 @@ def _why_left(node: torch.fx.Node) -> Why | None:
 
 
 def _name(node: torch.fx.Node) -> str:
-    """What a node calls, as its message names it."""
+    """Return the function or method that a node calls, for a message."""
     called = _called(node)
     return called if isinstance(called, str) else getattr(called, "__name__", str(called))
 
 
 def _called(node: torch.fx.Node) -> Any:
-    """Return the function or the method that a node calls; None for all others."""
+    """Return the function or method that a node calls, None for other nodes."""
     return node.target if node.op in ("call_function", "call_method") else None
 
 
 def _value(node: Any) -> torch.Tensor | None:
-    """What is known of a node's result: a tensor without elements."""
+    """Return the known type and shape of a node's result, as a tensor without elements."""
     found = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
     return found if isinstance(found, torch.Tensor) else None
 
@@ -148,13 +167,13 @@ def _value(node: Any) -> torch.Tensor | None:
 
 
 def _parts(node: torch.fx.Node) -> tuple[Any, Any, Any]:
-    """x, weight and bias of a linear node."""
+    """Return x, weight and bias of a linear node."""
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
     return given.get("input"), given.get("weight"), given.get("bias")
 
 
 def _why_no_layer(node: torch.fx.Node) -> Why | None:
-    """Why a linear node is no layer that kernels compute; None if it is one."""
+    """Return why kernels do not compute a linear node, None if they do."""
     x, weight, bias = _parts(node)
     values = [_value(part) for part in (x, weight, bias, node) if part is not None]
     if (why := _why_no_tensors(values, tuple(LAYER_TYPES))) is not None:
@@ -176,7 +195,7 @@ def _why_no_layer(node: torch.fx.Node) -> Why | None:
 
 
 def _why_no_tensors(values: Sequence[torch.Tensor | None], types: tuple[Any, ...]) -> Why | None:
-    """Why kernels do not take these tensors; None if they are of one of the types, on the CPU."""
+    """Return why kernels do not take these tensors, None if they do."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return "an argument is no tensor", ""
@@ -198,7 +217,8 @@ def _type_name(dtype: Any) -> str:
 
 
 def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node, freezes: bool) -> int:
-    """Put the operator in a linear node's place, and an activation's: how many of those.
+    """Replace a linear node, and an activation after it, by an operator; return 1 with an
+    activation.
 
     A weight that the graph owns is packed if it freezes: Inductor computes constants ahead.
     """
@@ -231,7 +251,7 @@ def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node, freezes: bool) -> int:
 
 
 def _activation_of(node: torch.fx.Node) -> str:
-    """The activation that a node is, "" for none that kernels have."""
+    """Return the activation that a node computes, "" if kernels do not have it."""
     called = _called(node)
     if called in _GELU:
         approximate = node.kwargs.get("approximate", "none")
@@ -244,7 +264,7 @@ def _activation_of(node: torch.fx.Node) -> str:
 
 
 def _why_no_product(node: torch.fx.Node, given: Sequence[Any]) -> Why | None:
-    """Why a node is no product of matrices, or stacks of them, that kernels compute."""
+    """Return why kernels do not compute a product of matrices or stacks, None if they do."""
     if node.kwargs or len(given) != 2:
         return "it has arguments by name, such as alpha and beta", "operands by position alone"
     values = [_value(part) for part in (*given, node)]
@@ -256,7 +276,7 @@ def _why_no_product(node: torch.fx.Node, given: Sequence[Any]) -> Why | None:
 
 
 def _why_no_term(node: torch.fx.Node) -> Why | None:
-    """Why ``addmm`` or ``baddbmm`` adds what PyTorch refuses, or converts; None if kernels may."""
+    """Return why the term of ``addmm`` or ``baddbmm`` cannot be added, None if it can."""
     values = [_value(part) for part in node.args[:3]]
     if (why := _why_no_tensors(values, (torch.float32,))) is not None:
         return why
@@ -281,7 +301,7 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node, given: Sequence[Any]) -
 
 
 def _add(graph: torch.fx.Graph, term: Any, product: torch.fx.Node) -> None:
-    """Add to a product what ``addmm`` and ``baddbmm`` add."""
+    """Add the term of ``addmm`` or ``baddbmm`` to a product."""
     with graph.inserting_after(product):
         added = graph.call_function(torch.add, (term, product))
     added.meta = dict(product.meta)

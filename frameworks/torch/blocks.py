@@ -1,4 +1,4 @@
-"""Layers of weights of few bits, which have a scale for each block: their operator of PyTorch."""
+"""Layers with low-bit weights that have a scale for each block, as an operator of PyTorch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .products import register
 class Stored(NamedTuple):
     """A quantized matrix as the tensors that a layer keeps; rows are outputs.
 
-    Elements of 2 and 4 bits share bytes along the inputs, the first in the low bits; others have a
-    byte each. Scales and zeros are those of the matrix, blocks x outputs.
+    Elements of 2 and 4 bits share bytes along the inputs, the first in the low bits. Others have a
+    byte each. Scales and zeros are those of the matrix: blocks x outputs.
     """
 
     weight: torch.Tensor
@@ -34,14 +34,14 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, matrix: QuantizedMatrix) -> Stored:
-        """The tensors of a matrix, which share no memory with it."""
+        """Return the tensors of a matrix, which share no memory with it."""
         form = matrix.format
         zeros = None if matrix.zeros is None else _tensor(matrix.zeros, _zero_type(form))
         weight = torch.from_numpy(_shared(matrix.q.T.view(np.uint8), form.stored.bits))
         return cls(weight, _tensor(matrix.scales, _scale_type(form)), zeros)
 
     def matrix(self, form: Quantized, k: int) -> QuantizedMatrix:
-        """The matrix that they hold."""
+        """Return the matrix that the tensors hold."""
         weight: Array = as_array(self.weight, "weight")
         if form.stored.bits in (2, 4, 8):
             q = unpack(weight, form.type, axis=1)[:, :k]
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 
 def _shared(q: Array, bits: int) -> Array:
-    """Rows of elements of ``bits`` bits, as many in a byte as fill it."""
+    """Return rows of elements of ``bits`` bits, as many in a byte as fill it."""
     fields = 8 // bits if bits in (2, 4) else 1
     if fields == 1:
         return np.array(q, order="C")
@@ -73,7 +73,7 @@ def _zero_type(form: Quantized) -> str:
 
 
 def _tensor(array: Array, type_: str) -> torch.Tensor:
-    """A copy of an array whose elements numpy or ml_dtypes has, with PyTorch's name of the type."""
+    """Return a copy of an array of numpy or ml_dtypes as a tensor of the same type."""
     bits = np.array(array, order="C").view(f"i{array.dtype.itemsize}")
     return torch.from_numpy(bits).view(torch_type(torch, type_))
 
@@ -82,7 +82,7 @@ def _tensor(array: Array, type_: str) -> torch.Tensor:
 
 
 def packed_blocks(matrix: QuantizedMatrix, kind: LayerKind) -> PackedMatrix:
-    """A matrix packed for the kernels of layers of a kind."""
+    """Return a matrix packed for the kernels of layers of a kind."""
     from tilewright.runtime.call.pack_source import pack_quantized
     from tilewright.runtime.machine.host import identify
 
@@ -93,7 +93,7 @@ def block_linear(
     x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None,
     bias: torch.Tensor | None, format: str, inputs: Inputs, activation: str,
 ) -> torch.Tensor:  # fmt: skip
-    """``activation(x @ weight.T + bias)`` of the weight as it is: packed at each call."""
+    """Compute ``activation(x @ weight.T + bias)``; the weight is packed at each call."""
     n, k, form = len(weight), x.shape[-1], format_of(format)
     kind = LayerKind(k, n, INPUT_TYPES[x.dtype], bias is not None, activation, form, inputs)
     packed = packed_blocks(Stored(weight, scales, zeros).matrix(form, k), kind)

@@ -1,4 +1,4 @@
-"""Models whose linear layers become ones of few bits, in place."""
+"""Replace the linear layers of a model by low-bit layers, in place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,21 @@ from tilewright.spec.quantized import Quantized
 from .layers import BlockQuantizedLinear, Linear
 from .packed import INPUT_TYPES, Inputs
 
-#: Modules that read the weights of layers in them themselves, some of them in a fast path.
+#: Modules that read the weights of their layers themselves, some in a fast path.
 _OWNERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 
 class Conversion(NamedTuple):
-    """What ``quantize_`` did: names of layers with the layers that replaced them, and names of
-    what has a weight and was left, with the reason.
+    """The result of ``quantize_``.
+
+    Attributes
+    ----------
+    format : Quantized
+        The format of the new layers.
+    replaced : dict
+        The new layers by name.
+    left : dict
+        For each other module with a weight, the reason why it was left.
     """
 
     format: Quantized
@@ -29,7 +37,7 @@ class Conversion(NamedTuple):
     left: dict[str, str]
 
     def __str__(self) -> str:
-        """What was replaced, and what was left and why, a line for each."""
+        """Return a line for each module that was replaced or left."""
         lines = [f"replaced {len(self.replaced)} layers by ones of {self.format}"]
         lines += [
             f"  {name}: {layer.in_features} to {layer.out_features}, inputs={layer.inputs}"
@@ -50,13 +58,29 @@ def quantize_(
 ) -> Conversion:
     """Replace each ``Linear`` in a model by a ``BlockQuantizedLinear``, and print which.
 
-    ``format`` is a ``tw.Quantized``, or the name of a container of GGUF, for example "q4_0".
-    ``only`` is given the name and the module of each layer, and says whether it is replaced;
-    ``inputs`` and ``method`` are those of ``BlockQuantizedLinear.from_float``. What cannot be
-    replaced stays as it is: subclasses of ``torch.nn.Linear``, layers with hooks, and those of
-    modules that read the weights themselves. Returns what was replaced, and what was left and why.
-    ArgumentError for a format that is none, and for a model that is a layer itself.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, which is changed.
+    format : Quantized or str
+        The format; or the name of a GGUF container, for example "q4_0".
+    only : callable, optional
+        Called with the name and the module of each layer; returns True to replace it.
+    inputs, method : optional
+        Arguments of ``BlockQuantizedLinear.from_float``.
 
+    Returns
+    -------
+    Conversion
+        The layers that were replaced, and the modules that were left with the reason.
+
+    Raises
+    ------
+    ArgumentError
+        The format is unknown, or the model is a layer itself.
+
+    Examples
+    --------
     >>> import torch, tilewright.torch as tt
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 64), torch.nn.Linear(64, 8))
     >>> made = tt.quantize_(model, "q8_0")
@@ -105,7 +129,7 @@ def _has_weight(module: torch.nn.Module) -> bool:
 
 
 def _why_left(module: Any, owner: torch.nn.Module) -> str | None:
-    """Why a module is not replaced; None if it can be."""
+    """Return why a module is not replaced, None if it can be."""
     if not isinstance(module, torch.nn.Linear):
         return f"{type(module).__name__} is no torch.nn.Linear"
     if isinstance(owner, _OWNERS):
@@ -122,7 +146,7 @@ def _why_left(module: Any, owner: torch.nn.Module) -> str | None:
 
 
 def _put(model: torch.nn.Module, made: dict[int, BlockQuantizedLinear]) -> None:
-    """Put layers in place of the modules whose ids they are under, wherever those are held."""
+    """Put layers in place of the modules with these ids, wherever they are held."""
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):  # named_children() skips repetitions
             if child is not None and (layer := made.get(id(child))) is not None:

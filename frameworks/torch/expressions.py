@@ -1,4 +1,4 @@
-"""Epilogues as PyTorch computes them, which is how they are differentiated."""
+"""Epilogues computed by PyTorch, which is how they are differentiated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def check_differentiable(expression: Expression) -> None:
-    """SpecError if a function of ``expression`` has no derivative, or none that is known."""
+    """Raise SpecError if a function of ``expression`` has no known derivative."""
     for node in walk(expression):
         if isinstance(node, Call) and node.fn not in _FUNCTIONS and node.meaning() is None:
             raise SpecError(
@@ -60,7 +60,7 @@ def check_differentiable(expression: Expression) -> None:
 
 
 def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
-    """``expression`` of tensors by the names of its leaves and operands."""
+    """Return ``expression`` of tensors, which are given by the names of its leaves and operands."""
     match expression:
         case Number(value):
             return torch.tensor(value, device="cpu")
@@ -77,9 +77,9 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
 
 
 def apart(value: torch.Tensor, needed: bool, again: bool) -> torch.Tensor:
-    """``value`` as a variable of its own, by which is differentiated if it is ``needed``.
+    """Return ``value`` as a separate variable, which gets a gradient if it is ``needed``.
 
-    Where its gradient is to be differentiated ``again``, autograd still knows where it comes from.
+    If the gradient is to be differentiated ``again``, autograd still knows the value's origin.
     """
     if again and value.requires_grad:
         return value.view_as(value)

@@ -1,4 +1,4 @@
-"""Layers that can be frozen: their weight is packed once, and what changes it is refused."""
+"""Layers that can be frozen: their weight is packed once, and later changes to it are refused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .products import is_transformed
 
 
 class Held(NamedTuple):
-    """What a frozen layer holds beside its tensors.
+    """The packed weights of a frozen layer, and what is needed to detect changes.
 
-    ``matrices`` are its packed weights by the type of the inputs, ``given`` the tensors that were
-    packed. ``sources`` are views of those that keep their memory, so that no other tensor can be
-    there. ``seen`` has the name of each, its address, and how often PyTorch had counted a write;
-    None for inference tensors, whose writes it does not count.
+    ``matrices`` are the packed weights by the type of the inputs, ``given`` the tensors that were
+    packed. ``sources`` are views that keep their memory, so that no other tensor can have the same
+    address. ``seen`` has each tensor's name, its address, and PyTorch's count of writes; None for
+    inference tensors, which have no count.
     """
 
     matrices: dict[Any, PackedMatrix]
@@ -30,22 +30,23 @@ class Held(NamedTuple):
 class Freezable(torch.nn.Module):
     """A layer whose weight ``freeze`` packs. An unfrozen layer reads its weight at each call.
 
-    A frozen layer computes with what was packed. Its own operations keep that right:
-    ``load_state_dict``, ``to``, ``half`` and the like pack the weight again; copies and unpickled
-    layers are frozen too, and pack theirs when they are first called; ``state_dict`` holds the
-    weight itself; ``train`` and ``eval`` change nothing. A write that PyTorch counts, for example
-    ``weight.mul_(2)``, and another tensor in the weight's place make the next call an
-    ArgumentValueError. Writes that PyTorch does not count cannot be seen: through ``weight.data``,
-    by fused optimizers, through numpy, DLPack or a storage, and any in compiled graphs. Call
-    ``freeze`` again after those.
+    A frozen layer computes with the packed weight. Its own operations keep the weight current:
+    ``load_state_dict``, ``to``, ``half`` and similar methods pack it again. Copies and unpickled
+    layers are frozen too, and pack at their first call. ``state_dict`` holds the weight itself.
+    ``train`` and ``eval`` change nothing.
+
+    If PyTorch counted a write, for example ``weight.mul_(2)``, or if another tensor took the
+    weight's place, the next call is an ArgumentValueError. Some writes are not counted and cannot
+    be seen: through ``weight.data``, by fused optimizers, through numpy, DLPack or a storage, and
+    all writes in compiled graphs. Call ``freeze`` again after them.
     """
 
-    #: The names of the tensors that are packed, and the module's dictionary that holds them.
+    #: Names of the tensors that are packed, and the module's dictionary that holds them.
     _packs: tuple[str, ...] = ("weight",)
     _holder: Literal["_parameters", "_buffers"] = "_buffers"
     _is_frozen: bool = False
     _held: Held | None = None
-    #: What a graph takes: the packed bytes and their format, for inputs of these types.
+    #: The packed bytes and their format for a graph, with inputs of these types.
     _bytes: torch.Tensor | None = None
     _format: str = ""
     _types: tuple[Any, ...] = ()
@@ -54,25 +55,39 @@ class Freezable(torch.nn.Module):
     # --- what a layer says of itself -----------------------------------------------------------
 
     def _pack(self) -> dict[Any, PackedMatrix]:
-        """The packed weight by the type of the inputs; one matrix stands for several types."""
+        """Return the packed weight by the type of the inputs; one matrix may serve several
+        types.
+        """
         raise NotImplementedError
 
     def _check_packable(self) -> None:
-        """ArgumentError if the weight cannot be packed: its device, its type."""
+        """Raise ArgumentError if the weight cannot be packed because of its device or type."""
         raise NotImplementedError
 
     # --- freezing ------------------------------------------------------------------------------
 
     @property
     def frozen(self) -> bool:
-        """True if the layer computes with a weight that was packed."""
+        """True if the layer computes with a packed weight."""
         return self._is_frozen
 
     def freeze(self) -> Self:
-        """Pack the weight as it is now; returns the layer. Parameters are no longer trained.
+        """Pack the weight as it is now, and return the layer. Its parameters are no longer trained.
 
-        Each later ``freeze`` packs the weight again. Raises ArgumentError if it cannot be packed.
+        Each later ``freeze`` packs the weight again.
 
+        Returns
+        -------
+        Freezable
+            The layer.
+
+        Raises
+        ------
+        ArgumentError
+            The weight cannot be packed.
+
+        Examples
+        --------
         >>> import tilewright.torch as tt
         >>> layer = tt.Linear(4, 3).freeze()
         >>> layer
@@ -97,9 +112,14 @@ class Freezable(torch.nn.Module):
         return self
 
     def unfreeze(self) -> Self:
-        """Read the weight at each call; returns the layer.
+        """Read the weight at each call from now on, and return the layer.
 
         Parameters that ``freeze`` took out of training require grad again.
+
+        Returns
+        -------
+        Freezable
+            The layer.
         """
         self._is_frozen = False
         for name, parameter in self._own_parameters():
@@ -129,7 +149,7 @@ class Freezable(torch.nn.Module):
         self._held = self._bytes = None
 
     def _hold_again(self) -> None:
-        """Pack the weight of a frozen layer after it was loaded or moved, if it can be packed."""
+        """Pack the weight of a frozen layer after it was loaded or moved, if that is possible."""
         if self._is_frozen:
             self._drop()
             try:
@@ -139,7 +159,9 @@ class Freezable(torch.nn.Module):
             self._hold()
 
     def _matrix(self, dtype: Any) -> PackedMatrix:
-        """The packed weight for inputs of a type; ArgumentValueError if the weight was written."""
+        """Return the packed weight for inputs of a type; ArgumentValueError if the weight was
+        written.
+        """
         if self._held is None:
             self._check_packable()
             self._hold()
@@ -157,9 +179,9 @@ class Freezable(torch.nn.Module):
         return held.matrices[dtype]
 
     def _packed_for_graph(self) -> torch.Tensor | None:
-        """The packed bytes as an operator takes them; None if it has to read the weight.
+        """Return the packed bytes for an operator, None if it must read the weight.
 
-        Other tensors may stand in for the weight, as ``torch.func.functional_call`` has them.
+        Other tensors may replace the weight for a call, as ``torch.func.functional_call`` does.
         """
         if self._held is not None and is_transformed():
             tensors = getattr(self, self._holder)
@@ -188,17 +210,17 @@ class Freezable(torch.nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but what was packed, which is for this machine."""
+        """Return the state without the packed weight, which is for this machine only."""
         state = dict(self.__dict__)
         for name in ("_held", "_bytes"):
             state.pop(name, None)
         return state
 
     def _marked(self, shown: str) -> str:
-        """Return what is printed of the layer, with a word if it is frozen."""
+        """Return the text printed for the layer, with "frozen" if it is."""
         return f"{shown}, frozen" if self._is_frozen else shown
 
 
 def _writes(tensor: torch.Tensor) -> int | None:
-    """Return how often PyTorch counted a write of a tensor; None where it does not count."""
+    """Return PyTorch's count of writes to a tensor, None if it does not count."""
     return None if tensor.is_inference() else tensor._version

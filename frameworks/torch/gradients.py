@@ -1,7 +1,7 @@
 """Gradients of a product with an epilogue: dA = dS B^T, dB = A^T dS, with S = A B.
 
-The epilogue is differentiated by PyTorch: its sums are computed again, the epilogue of them in
-PyTorch, and what autograd finds of that is dS and the gradients of the operands.
+PyTorch differentiates the epilogue. The sums are computed again, then the epilogue in PyTorch.
+Autograd gives dS and the gradients of the operands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _FLOATS = ("f32", "f64", "bf16", "f16")
 
 
 class Gradients:
-    """What autograd calls for the operator of one spec, whose inputs are ``names`` and numbers."""
+    """The functions that autograd calls for the operator of one spec; its inputs are ``names`` and
+    numbers.
+    """
 
     def __init__(self, spec: Any, names: Sequence[str], scalars: Sequence[str]) -> None:
         self.spec: Gemm = spec
@@ -38,7 +40,7 @@ class Gradients:
         ctx.numbers = inputs[count:]
 
     def backward(self, ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        """Gradients of the inputs that need one, None for all others."""
+        """Return the gradients of the inputs that need one, None for the others."""
         given = dict(zip(self.names, ctx.saved_tensors, strict=True))
         numbers = dict(zip(self.scalars, ctx.numbers, strict=True))
         needed = dict(zip(self.names, ctx.needs_input_grad, strict=False))
@@ -57,9 +59,9 @@ class Gradients:
         self, given: dict[str, Any], needed: dict[str, bool], grad: torch.Tensor,
         alpha: float, beta: float,
     ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
-        """The gradient of the sums, and those of the epilogue's operands by name.
+        """Return the gradient of the sums, and those of the epilogue's operands by name.
 
-        They can be differentiated where gradients are recorded, which ``create_graph`` asks for.
+        They can be differentiated again if gradients are recorded, as ``create_graph`` requests.
         """
         again = torch.is_grad_enabled()
         epilogue: Expression = acc if self.spec.epilogue is None else self.spec.epilogue
@@ -97,7 +99,7 @@ class Gradients:
 
 
 def _check(spec: Gemm) -> None:
-    """SpecError unless the gradients of ``spec`` are known."""
+    """Raise SpecError unless the gradients of ``spec`` are known."""
     scaled = [
         name
         for name in ("a_scale", "b_scale", "d_scale", "a_zero", "b_zero", "d_zero", "b2")

@@ -1,4 +1,6 @@
-"""Layers: ``Linear`` with an activation in its kernel, and those of weights of 8 and fewer bits."""
+"""Layers: ``Linear`` with an activation in its kernel, and layers with weights of 8 and fewer
+bits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from .products import ACTIVATIONS, LAYER_TYPES, is_plain
 
 
 def _activation(name: str | None) -> str:
-    """The name of an activation as operators take it; ArgumentValueError for another."""
+    """Return the name of an activation; ArgumentValueError for an unknown one."""
     if name not in (None, *ACTIVATIONS):
         raise ArgumentValueError(
             "a layer has no such activation",
@@ -40,12 +42,27 @@ def _activation(name: str | None) -> str:
 
 
 class Linear(Freezable, torch.nn.Linear):
-    """``activation(x @ weight.T + bias)`` in one kernel.
+    """A layer that computes ``activation(x @ weight.T + bias)`` in one kernel.
 
-    As ``torch.nn.Linear``, of float32 or bfloat16, on the CPU; ``activation`` is None, "relu",
-    "gelu", "gelu_tanh", "silu", "sigmoid", "tanh" or "hardswish". Differentiable. The weight is
-    read as it is at each call. ``freeze`` packs it, for inference; see ``Freezable``.
+    It is a ``torch.nn.Linear`` of float32 or bfloat16 on the CPU, and differentiable. It reads the
+    weight at each call. ``freeze`` packs the weight for inference; see ``Freezable``.
 
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes.
+    bias : bool
+        True for a bias.
+    activation : str, optional
+        "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh" or "hardswish".
+
+    Raises
+    ------
+    ArgumentError
+        The activation is unknown.
+
+    Examples
+    --------
     >>> import torch, tilewright.torch as tt
     >>> layer = tt.Linear(4, 3, activation="relu")
     >>> layer(torch.ones(2, 4)).shape
@@ -63,7 +80,7 @@ class Linear(Freezable, torch.nn.Linear):
 
     @classmethod
     def from_float(cls, linear: torch.nn.Linear, activation: str | None = None) -> Linear:
-        """A layer that has the weight and the bias of ``linear``, the same parameters."""
+        """Return a layer with the weight and bias of ``linear``: the same parameters."""
         made = cls(
             linear.in_features, linear.out_features, linear.bias is not None, activation,
             device="meta",
@@ -73,7 +90,7 @@ class Linear(Freezable, torch.nn.Linear):
         return made
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` is (..., in_features) and of the weight's type; the result (..., out_features)."""
+        """Return the layer of ``x``, which is (..., in_features) and has the weight's type."""
         weight, bias = self.weight, self.bias
         if x.dtype != weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
             _refuse(x, weight)
@@ -123,7 +140,7 @@ class Linear(Freezable, torch.nn.Linear):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """What is printed of it."""
+        """Return the text that PyTorch prints for the layer."""
         shown = f"{torch.nn.Linear.extra_repr(self)}, activation={self.activation or None}"
         return self._marked(shown)
 
@@ -147,7 +164,7 @@ def _refuse(x: torch.Tensor, weight: torch.Tensor) -> NoReturn:
 
 
 class _Inference(Freezable):
-    """A layer whose buffers keep their types: ``.to(torch.bfloat16)`` is of its inputs alone."""
+    """A layer whose buffers keep their types: ``.to(torch.bfloat16)`` changes only its inputs."""
 
     activation: str
     in_features: int
@@ -166,7 +183,7 @@ class _Inference(Freezable):
             )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """What is printed of it."""
+        """Return the text that PyTorch prints for the layer."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return self._marked(f"{sizes}, {self._shown()}, activation={self.activation or None}")
 
@@ -175,7 +192,7 @@ class _Inference(Freezable):
 
 
 def _of_type(moved: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """A buffer where it was moved, in the type that it had."""
+    """Return a moved buffer in its old type."""
     return moved if moved.dtype == before.dtype else before.to(moved.device)
 
 
@@ -184,20 +201,40 @@ def _bias_of(linear: torch.nn.Linear) -> torch.Tensor | None:
 
 
 def _own_activation(linear: torch.nn.Linear, given: str | None) -> str | None:
-    """The activation asked for, or that of a layer that has one."""
+    """Return the requested activation, or the one that the layer has."""
     return given or getattr(linear, "activation", None) or None
 
 
 class QuantizedLinear(_Inference):
-    """``activation(x @ weight.T + bias)`` in 8-bit integers, whose products are summed exactly.
+    """A layer that computes ``activation(x @ weight.T + bias)`` in 8-bit integers with exact sums.
 
-    The weight is int8 with a scale for each output. Without ``input_scale`` each row of ``x`` is
-    made int8 with a scale of its own; with it ``x`` is made uint8, ``x / input_scale +
-    input_zero``. For inference: it has no gradient. ``BlockQuantizedLinear`` has fewer bits.
+    The weight is int8 with a scale for each output. Without ``input_scale`` each row of ``x``
+    becomes int8 with its own scale. With it ``x`` becomes uint8: ``x / input_scale + input_zero``.
+    The layer is for inference and has no gradient. ``BlockQuantizedLinear`` has fewer bits.
 
-    The layer is frozen when it is made: what quantization made, ``weight`` and ``weight_scale``, is
-    packed once. The other buffers are read at each call. See ``Freezable``; after ``unfreeze`` each
-    call packs the weight as it is, which is slow.
+    Parameters
+    ----------
+    weight : torch.Tensor
+        int8, out_features x in_features.
+    weight_scale : torch.Tensor
+        float32, (out_features,).
+    bias : torch.Tensor, optional
+        (out_features,).
+    activation : str, optional
+        As in ``Linear``.
+    input_scale, input_zero : optional
+        Scale and zero point of all inputs.
+
+    Raises
+    ------
+    ArgumentError
+        The shape of an argument does not fit.
+
+    Notes
+    -----
+    The layer is frozen when it is made: ``weight`` and ``weight_scale`` are packed once. The other
+    buffers are read at each call. After ``unfreeze`` each call packs the weight, which is slow. See
+    ``Freezable``.
     """
 
     _packs = ("weight", "weight_scale")
@@ -224,10 +261,10 @@ class QuantizedLinear(_Inference):
         cls, linear: torch.nn.Linear, *, activation: str | None = None,
         input_range: tuple[float, float] | None = None,
     ) -> QuantizedLinear:  # fmt: skip
-        """``linear`` quantised: each row of its weight to int8 by its largest magnitude.
+        """Return ``linear`` with its weight quantized to int8, each row by its largest magnitude.
 
-        ``input_range`` are the least and the largest element of ``x`` that shall not saturate;
-        without it rows are quantised as they come.
+        ``input_range`` is the least and the largest element of ``x`` that must not saturate.
+        Without it each row of ``x`` is quantized by its own range.
         """
         weight = linear.weight.detach().float()
         codes, scale = quantized.quantize_rows(weight)
@@ -246,7 +283,9 @@ class QuantizedLinear(_Inference):
         )  # fmt: skip
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` is (..., in_features) in floating point, which the result has too."""
+        """Return the layer of ``x``, which is (..., in_features) in floating point, in the type of
+        ``x``.
+        """
         _check_rows(x, self.in_features, _FLOATS)
         operators, found = torch.ops.tilewright, None
         plain, bias, activation = _is_computed(x), self.bias, self.activation
@@ -267,7 +306,7 @@ class QuantizedLinear(_Inference):
         return found
 
     def _traced(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-        """The layer as an operator of the packed weight."""
+        """Compute the layer as an operator of the packed weight."""
         found: torch.Tensor
         if (numbers := self._numbers()) is not None:
             found = torch.ops.tilewright.fixed_linear_of_packed(
@@ -283,7 +322,7 @@ class QuantizedLinear(_Inference):
         return found.to(x.dtype)
 
     def _numbers(self) -> quantized.Fixed | None:
-        """The scale and zero point of all inputs; None if each row has its own."""
+        """Return the scale and zero point of all inputs, None if each row has its own."""
         if self.input_scale is None or self.input_zero is None:
             return None
         return quantized.Fixed(self.weight_scale, self.input_scale, self.input_zero)
@@ -300,19 +339,37 @@ class QuantizedLinear(_Inference):
 
 
 class BlockQuantizedLinear(_Inference):
-    """``activation(x @ weight.T + bias)`` with a weight of few bits and a scale for each block.
+    """A layer that computes ``activation(x @ weight.T + bias)`` with a low-bit, block-quantized
+    weight.
 
-    ``matrix`` is the transposed weight, in_features x out_features, as ``tw.quantize``,
-    ``tw.from_gguf``, ``from_gptq`` and their kin make it. ``inputs`` says what ``x`` becomes in the
-    kernel: "blocks" are integers of 8 bits with a scale for each block of a row, as long as the
-    weight's, "rows" with one for each row; "float" leaves it as it is. Without it that is "blocks",
-    or "float" where the weight's numbers are f8. ``x`` is float32, bfloat16 or float16, as the
-    result is. For inference: it has no gradient.
+    The layer is for inference and has no gradient.
 
-    The buffers ``weight``, ``scales`` and ``zeros`` hold the numbers of the matrix, elements of 2
-    and 4 bits sharing bytes. The layer is frozen when it is made: these three are packed for the
-    CPU once, and ``bias`` is read at each call. See ``Freezable``; after ``unfreeze`` each call
-    packs them as they are, which is slow. A state is loaded into a layer of the same format alone.
+    Parameters
+    ----------
+    matrix : QuantizedMatrix
+        The transposed weight, in_features x out_features, for example from ``tw.quantize``,
+        ``tw.from_gguf`` or ``tw.from_gptq``.
+    bias : torch.Tensor, optional
+        (out_features,).
+    activation : str, optional
+        As in ``Linear``.
+    inputs : {"blocks", "rows", "float"}, optional
+        Treatment of ``x`` in the kernel: 8-bit integers with a scale for each block of a row, as
+        long as the weight's; integers with a scale for each row; or unchanged. The default is
+        "blocks", or "float" if the weight is f8.
+
+    Raises
+    ------
+    ArgumentError
+        The matrix or another argument does not fit.
+
+    Notes
+    -----
+    ``x`` is float32, bfloat16 or float16, and so is the result. The buffers ``weight``, ``scales``
+    and ``zeros`` hold the numbers of the matrix; elements of 2 and 4 bits share bytes. The layer is
+    frozen when it is made: these three are packed once, and ``bias`` is read at each call. After
+    ``unfreeze`` each call packs them, which is slow. See ``Freezable``. A state can be loaded only
+    into a layer of the same format.
     """
 
     _packs = ("weight", "scales", "zeros")
@@ -345,16 +402,18 @@ class BlockQuantizedLinear(_Inference):
         cls, linear: torch.nn.Linear, format: Quantized | str, *, activation: str | None = None,
         inputs: Inputs | None = None, method: Method = "nearest",
     ) -> BlockQuantizedLinear:  # fmt: skip
-        """``linear`` with its weight quantized to ``format``, by ``tw.quantize`` and its method.
+        """Return ``linear`` with its weight quantized to ``format`` by ``tw.quantize``.
 
-        ``format`` may be the name of a container of GGUF, for example "q4_0".
+        ``format`` may be the name of a GGUF container, for example "q4_0".
         """
         matrix = quantize(linear.weight.detach().float().t(), as_format(format), method=method)
         activation = _own_activation(linear, activation)
         return cls(matrix, _bias_of(linear), activation=activation, inputs=inputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` is (..., in_features) in floating point, which the result has too."""
+        """Return the layer of ``x``, which is (..., in_features) in floating point, in the type of
+        ``x``.
+        """
         _check_rows(x, self.in_features, tuple(INPUT_TYPES))
         plain, bias = _is_computed(x), self.bias
         found: torch.Tensor
@@ -394,11 +453,11 @@ class BlockQuantizedLinear(_Inference):
         return {dtype: packed[text] for dtype, text in formats.items()}
 
     def get_extra_state(self) -> torch.Tensor:
-        """The format, which says what the numbers of a state mean."""
+        """Return the format, which defines the meaning of a state's numbers."""
         return torch.frombuffer(bytearray(self._text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """ArgumentValueError for a state of another format."""
+        """Raise ArgumentValueError for a state of another format."""
         text = bytes(state.tolist()).decode()
         if text != self._text:
             raise ArgumentValueError(
@@ -420,7 +479,7 @@ def _is_computed(x: torch.Tensor) -> bool:
 
 
 def _check_rows(x: torch.Tensor, length: int, types: tuple[Any, ...]) -> None:
-    """ArgumentError unless ``x`` has rows of ``length`` elements of one of the types."""
+    """Raise ArgumentError unless ``x`` has rows of ``length`` elements of one of the types."""
     if x.is_nested:
         as_array(x, "x")
     if x.dtype not in types or x.shape[-1:] != (length,):

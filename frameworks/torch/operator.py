@@ -1,4 +1,4 @@
-"""A spec as an operator of PyTorch, which ``torch.compile`` and autograd know."""
+"""A spec as an operator of PyTorch, for ``torch.compile`` and autograd."""
 
 from __future__ import annotations
 
@@ -20,17 +20,36 @@ from tilewright.spec.sizes import Dim, Size
 from .gradients import Gradients
 from .products import LIBRARY, is_plain
 
-#: Operators by the names of their kernels: the same kernel is registered once.
+#: Operators by the names of their kernels, so that a kernel is registered once.
 _registered: dict[str, Operator] = {}
 
 
 def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host") -> Operator:
-    """The operator that computes ``spec``: ``op(a, b, bias=...)`` returns a new tensor.
+    """Return the operator of PyTorch that computes ``spec``.
 
-    Its arguments are those of the kernel but for the output, in the same order; all may be given by
-    name. It has a meta function, gradients where ``spec`` is differentiable, and the name
-    ``torch.ops.tilewright.<kernel.name>``. Raises SpecError for what has no single result or takes
-    what is no tensor, and what ``tw.compile`` raises.
+    It has a meta function, and gradients if ``spec`` is differentiable. Its name is
+    ``torch.ops.tilewright.<kernel.name>``.
+
+    Parameters
+    ----------
+    spec : Gemm
+        The product.
+    schedule : Schedule, optional
+        The schedule; by default the cost model chooses.
+    target : str
+        The target's name.
+
+    Returns
+    -------
+    Operator
+        ``op(a, b, bias=...)`` returns a new tensor. The arguments are the kernel's without its
+        output, in the same order, all possible by name.
+
+    Raises
+    ------
+    SpecError
+        The spec has no single result, or an operand that is no tensor. ``tw.compile`` may raise
+        other errors.
     """
     kernel = compile(spec, schedule, target)
     found = _registered.get(kernel.name)
@@ -40,7 +59,7 @@ def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host")
 
 
 class Operator:
-    """A kernel as an operator; see ``operator``. ``kernel`` is the kernel."""
+    """A kernel as an operator of PyTorch; see ``operator``. ``kernel`` is the kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self._attempt, signature = kernel, kernel.attempt_new, kernel.signature
@@ -54,7 +73,9 @@ class Operator:
         self._call = self._registered()
 
     def __call__(self, *tensors: Any, **named: Any) -> torch.Tensor:
-        """The result, a new tensor. Without gradients and modes the kernel is called directly."""
+        """Return the result, a new tensor. Without gradients and modes the kernel is called
+        directly.
+        """
         if named or len(tensors) != len(self._names):
             tensors = self._arguments.ordered(tensors, named)
         if self._plain and is_plain():
@@ -67,7 +88,9 @@ class Operator:
         return self._call(*tensors)
 
     def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
-        """A new output for these inputs; None if their axes are too few to tell."""
+        """Return a new output for these inputs, None if their axes are too few to tell its
+        shape.
+        """
         try:
             sizes = [
                 x if isinstance(x, int) else tensors[x[0]].shape[x[1]] for x in self._shape.sizes
@@ -130,7 +153,9 @@ def _is_recorded(tensors: tuple[Any, ...]) -> bool:
 
 
 def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Function]:
-    """The operator as autograd records it without PyTorch's dispatcher, in a third of the time."""
+    """Return the operator as autograd records it without PyTorch's dispatcher, in a third of the
+    time.
+    """
 
     class Recorded(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,6 @@
-"""A layer whose weight is packed ahead: its kernel, and the packed bytes as a tensor of a graph."""
+"""Layers whose weight is packed ahead: their kernels, and the packed bytes as a tensor of a
+graph.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +51,19 @@ class LayerKind(NamedTuple):
 
 
 def format_text(form: Quantized) -> str:
-    """A format in the words of ``format_of``."""
+    """Return the text by which ``format_of`` finds a format."""
     return json.dumps([form.type, form.scale, form.zero, form.block])
 
 
 @lru_cache(maxsize=256)
 def format_of(text: str) -> Quantized:
-    """The format that a text names."""
+    """Return the format that a text names."""
     type_, scale, zero, block = json.loads(text)
     return Quantized(type_, scale, zero, tuple(block) if isinstance(block, list) else block)
 
 
 def layer_spec(kind: LayerKind) -> Gemm:
-    """The product of a layer, for any number of rows; SpecError for what does not go together."""
+    """Return the product of a layer for any number of rows; SpecError if its parts do not fit."""
     a: TypeName | Quantize = kind.type
     if kind.form is not None and kind.inputs != "float":
         a = Quantize(kind.type, per=kind.form.per if kind.inputs == "blocks" else "row")
@@ -74,7 +76,7 @@ def layer_spec(kind: LayerKind) -> Gemm:
 
 @lru_cache(maxsize=1024)
 def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
-    """The kernel of a layer."""
+    """Return the kernel of a layer."""
     return compile(layer_spec(kind), layer_schedule(parallel))
 
 
@@ -88,7 +90,7 @@ def layer_schedule(parallel: bool) -> Schedule:
 def run_layer(
     kind: LayerKind, packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """A layer with a packed weight; it records no gradient."""
+    """Compute a layer with a packed weight; no gradient is recorded."""
     rows = rows_of(x, kind.k)
     if kind.form is not None and bias is not None:
         bias = bias.float()
@@ -104,19 +106,21 @@ def run_layer(
 
 
 def apart(rows: torch.Tensor) -> torch.Tensor:
-    """The same rows, each contiguous and apart from the others: copied if they are not."""
+    """Return the rows contiguous and without overlap, copied if necessary."""
     count, length = rows.shape
     contiguous = length < 2 or rows.stride(1) == 1
     return rows if contiguous and (count < 2 or rows.stride(0) >= length) else rows.contiguous()
 
 
 def packed_weight(weight: torch.Tensor) -> PackedMatrix:
-    """The weight of a layer, outputs x inputs, packed; it has the type of the layer's inputs."""
+    """Return the packed weight of a layer (outputs x inputs), which has the type of the layer's
+    inputs.
+    """
     return layer_kernel(_kind_of(weight), False).pack_b(weight.detach().t())
 
 
 def weight_format(weight: torch.Tensor) -> Format:
-    """The format in which a weight is packed on this machine."""
+    """Return the format in which a weight is packed on this machine."""
     return format_here(_kind_of(weight))
 
 
@@ -126,7 +130,7 @@ def _kind_of(weight: torch.Tensor) -> LayerKind:
 
 
 def format_here(kind: LayerKind) -> Format:
-    """The format of the packed weight of a layer on this machine."""
+    """Return the format of a layer's packed weight on this machine."""
     from tilewright.plan.formats.lookup import format_of as format_of_spec
     from tilewright.runtime.machine.host import identify
 
@@ -137,7 +141,7 @@ def format_here(kind: LayerKind) -> Format:
 
 
 def bytes_of(packed: PackedMatrix) -> torch.Tensor:
-    """The bytes of a packed matrix as a tensor on the same memory, which it keeps alive."""
+    """Return the bytes of a packed matrix as a tensor on the same memory, which it keeps alive."""
     data = packed.data
     return torch.from_numpy(
         at(address(data), data.shape, data.strides, data.dtype, packed, writeable=True)
@@ -149,7 +153,7 @@ _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def matrix_of(data: torch.Tensor, format: str, k: int, n: int) -> PackedMatrix:
-    """The packed matrix whose bytes a tensor holds: a view, so that it never is an old one."""
+    """Return the packed matrix on the memory of a tensor: a view, so it is never out of date."""
     found: PackedMatrix | None = _seen.get(data)
     if found is None or found.format != format or address(found.data) != data.data_ptr():
         found = _seen[data] = PackedMatrix.viewing(

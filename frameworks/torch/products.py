@@ -28,9 +28,9 @@ from .expressions import apart, evaluate
 _compiling = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
-#: Where all of tilewright's operators are registered.
+#: Library in which all of tilewright's operators are registered.
 LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
-#: What a layer may do to its sums, by name.
+#: Activations of a layer, by name.
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "": lambda x: x,
     "relu": relu,
@@ -41,19 +41,20 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": tanh,
     "hardswish": hardswish,
 }
-#: Element types by PyTorch's: those of layers and of products.
+#: Element types of layers and products, by PyTorch's types.
 LAYER_TYPES: dict[Any, Literal["f32", "bf16"]] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
-#: Kernels read tensors as they lie, so nobody needs to copy one for them.
+#: Kernels read tensors with any strides, so PyTorch need not copy them.
 _TAGS = (torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag)
 
 
 def register(
     name: str, schema: str, compute: Any, fake: Any, gradient: tuple[Any, Any] | None = None
 ) -> None:
-    """Make an operator: what computes it, what is known of its result, and what saves for its
-    gradient and computes it. Without one PyTorch calls it in a fifth of the time.
+    """Register an operator: its computation, its meta function, and its gradient's two functions.
+
+    Without a gradient PyTorch calls it in a fifth of the time.
     """
     LIBRARY.define(f"{name}{schema}", tags=_TAGS)
     LIBRARY.impl(name, compute, "CPU")
@@ -65,12 +66,12 @@ def register(
 
 
 def is_plain() -> bool:
-    """Whether calls are just calls: nothing is traced, no mode and no transform sees them."""
+    """Return True if a call is only a call: it is not traced, and no mode or transform sees it."""
     return not (_compiling() or _modes() or _transforms())
 
 
 def is_transformed() -> bool:
-    """Return True if a call is computed inside of a transform of ``torch.func``, and not traced."""
+    """Return True if a call is inside a transform of ``torch.func`` and not traced."""
     return bool(_transforms()) and not (_compiling() or _modes())
 
 
@@ -78,7 +79,7 @@ def is_transformed() -> bool:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a @ b`` in the type of ``a``, as PyTorch has it."""
+    """Return ``a @ b`` in the type of ``a``, as PyTorch does."""
     plain = a.dim() == 2 == b.dim()
     stack = () if plain else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = a.new_empty((*stack, a.shape[-2], b.shape[-1]))
@@ -88,8 +89,9 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The same, differentiable where gradients are recorded; without PyTorch's dispatcher where
-    nothing but the result is asked for.
+    """Return ``a @ b``, differentiable if gradients are recorded.
+
+    If only the result is needed, PyTorch's dispatcher is skipped.
     """
     made: torch.Tensor
     if torch.is_grad_enabled():
@@ -130,25 +132,28 @@ register("matmul_of_constants", _MATMUL, _matmul, _matmul_fake)
 
 @lru_cache(maxsize=1024)
 def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
-    """What a layer makes of its sums: plus a bias of that type, None for none, then activated."""
+    """Return the epilogue of a layer: add a bias of that type, if any, then apply the
+    activation.
+    """
     sums: Expression = acc if bias is None else acc + Operand("bias", bias, per="column")
     epilogue = ACTIVATIONS[activation](sums)
     return None if epilogue is acc else epilogue
 
 
 def is_parallel(work: int) -> bool:
-    """Return True if a layer of so many multiply-adds is worth several threads, which there are.
+    """Return True if a layer with this many multiply-adds is worth the threads that exist.
 
-    Layers follow each other, so that threads are awake: a million for each of a few is enough.
+    Layers follow each other, so the threads are awake: a million multiply-adds for each are enough.
     """
     threads: int = torch.get_num_threads()
     return threads > 1 and work >= min(PARALLEL_WORK, threads << 20)
 
 
 def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:
-    """The inputs of a layer as a matrix with a row of ``k`` elements each; ArgumentError if none.
+    """Return the inputs of a layer as a matrix with rows of ``k`` elements; ArgumentError
+    otherwise.
 
-    A view that negates what is in memory is computed.
+    A view that negates its memory is computed.
     """
     if x.dim() == 0 or x.shape[-1] != k:
         raise ArgumentValueError(
@@ -161,14 +166,16 @@ def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def shaped_as(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """The rows of a layer's results in the shape that its inputs have."""
+    """Return the rows of a layer's results in the shape of its inputs."""
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], out.shape[-1])
 
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> torch.Tensor:
-    """``activation(x @ weight.T + bias)`` of the weight as it is; it records no gradient."""
+    """Compute ``activation(x @ weight.T + bias)`` with the current weight; no gradient is
+    recorded.
+    """
     rows = rows_of(x, weight.shape[1])
     out = torch.empty((len(rows), len(weight)), dtype=x.dtype, device="cpu")
     ended = layer_epilogue(None if bias is None else LAYER_TYPES[x.dtype], activation)

@@ -1,7 +1,7 @@
 """Layers of 8-bit integers as operators of PyTorch.
 
-Without a scale for all inputs the kernel makes each row integers, and the weight is one of few bits
-whose blocks are whole columns. With one PyTorch makes the inputs unsigned integers.
+If the inputs have no common scale, the kernel quantizes each row, and the weight is block-quantized
+by whole columns. If they have one, PyTorch converts the inputs to unsigned integers.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from .packed import (
 )
 from .products import is_parallel, layer_epilogue, register, rows_of, shaped_as
 
-#: The weight: int8, with a scale for each output.
+#: Format of the weight: int8, with a scale for each output.
 FORM = Quantized("s8")
 FORM_TEXT = format_text(FORM)
-#: The least scale of a row of the weight: one whose elements are all zero.
+#: Least scale of a row of the weight, for rows of zeros.
 _LEAST = 1e-12
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows as int8, nearest and half to even, with the scale of each: what 127 stands for / 127."""
+    """Return rows as int8, rounded half to even, with each row's scale: its largest magnitude /
+    127.
+    """
     scale = x.abs().amax(-1).clamp_min(_LEAST) / 127
     return torch.round(x / scale[:, None]).to(torch.int8), scale
 
 
 def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """Elements as uint8, nearest and half to even, saturated: ``x / scale + zero``."""
+    """Return ``x / scale + zero`` as uint8, rounded half to even and saturated."""
     return x.div(scale).add_(zero).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -53,13 +55,15 @@ def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> to
 
 
 def rows_kind(k: int, n: int, dtype: Any, has_bias: bool, activation: str) -> LayerKind:
-    """The layer for inputs of a type; those that kernels do not take are computed in float32."""
+    """Return the kind of a layer for inputs of a type; unsupported types are computed in
+    float32.
+    """
     type_ = INPUT_TYPES.get(dtype, "f32")
     return LayerKind(k, n, type_, has_bias, activation, FORM, "rows")
 
 
 def packed_rows(weight: torch.Tensor, scale: torch.Tensor) -> PackedMatrix:
-    """The weight with its scales, packed."""
+    """Return the packed weight with its scales."""
     n, k = weight.shape
     scales = scale.detach().float().reshape(1, n)
     matrix = QuantizedMatrix(FORM, weight.detach().t(), scales)
@@ -69,7 +73,7 @@ def packed_rows(weight: torch.Tensor, scale: torch.Tensor) -> PackedMatrix:
 def run_rows(
     packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> torch.Tensor:
-    """A layer of inputs that have no scale given."""
+    """Compute a layer whose inputs have no common scale."""
     given = x if x.dtype in INPUT_TYPES else x.float()
     k, n = packed.shape
     kind = rows_kind(k, n, x.dtype, bias is not None, activation)
@@ -90,7 +94,7 @@ class FixedKind(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def fixed_kernel(kind: FixedKind, parallel: bool) -> Kernel:
-    """The kernel of a layer whose inputs are uint8 with one scale and zero point."""
+    """Return the kernel of a layer whose inputs are uint8 with one scale and zero point."""
     spec = Gemm(
         dim("m"), kind.n, kind.k, a="u8", b=Packed("s8"), d="f32", lda=dim("lda"),
         b_scale="column", a_scale="scalar", a_zero="scalar",
@@ -100,13 +104,13 @@ def fixed_kernel(kind: FixedKind, parallel: bool) -> Kernel:
 
 
 def packed_codes(weight: torch.Tensor) -> PackedMatrix:
-    """The integers of the weight, packed."""
+    """Return the packed integers of the weight."""
     n, k = weight.shape
     return fixed_kernel(FixedKind(k, n, False, ""), False).pack_b(weight.detach().t())
 
 
 class Fixed(NamedTuple):
-    """What the inputs of a layer have, and its results beside them."""
+    """Scales of the weight, and the scale and zero point of all inputs."""
 
     weight_scale: torch.Tensor
     input_scale: torch.Tensor
@@ -117,7 +121,7 @@ def run_fixed(
     packed: PackedMatrix, x: torch.Tensor, numbers: Fixed, bias: torch.Tensor | None,
     activation: str,
 ) -> torch.Tensor:  # fmt: skip
-    """A layer of inputs that have one scale."""
+    """Compute a layer whose inputs have one scale."""
     k, n = packed.shape
     rows = rows_of(x, k)
     kernel = fixed_kernel(
@@ -145,7 +149,7 @@ def quantized_linear(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
     input_scale: torch.Tensor | None, input_zero: torch.Tensor | None, activation: str,
 ) -> torch.Tensor:  # fmt: skip
-    """``activation(x @ weight.T + bias)`` of the weight as it is: packed at each call."""
+    """Compute ``activation(x @ weight.T + bias)``; the weight is packed at each call."""
     if input_scale is None or input_zero is None:
         return run_rows(packed_rows(weight, weight_scale), x, bias, activation)
     numbers = Fixed(weight_scale, input_scale, input_zero)

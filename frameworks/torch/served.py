@@ -1,4 +1,4 @@
-"""What the backend of ``torch.compile`` served of each graph, and what it left and why."""
+"""A record of the products that the backend of ``torch.compile`` served or left in each graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 
 class Left(NamedTuple):
-    """A product of a graph that kernels do not compute: its operator, why, and what to try."""
+    """A product of a graph that kernels do not compute: its operator, the reason, and what to
+    try.
+    """
 
     operator: str
     reason: str
@@ -18,7 +20,7 @@ class Left(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How many nodes of a graph kernels compute: layers, activations in them, other products.
+    """How many nodes of a graph kernels compute: layers, their activations, and other products.
 
     ``left`` are the products that Inductor computes instead.
     """
@@ -29,12 +31,12 @@ class Served(NamedTuple):
     left: tuple[Left, ...] = ()
 
 
-#: What was served of the graphs that were compiled, in order.
+#: The graphs that were compiled, in order.
 history: list[Served] = []
 
 
 def record(served: Served) -> None:
-    """Add a graph to the history; a warning if it has products, and none of them is served."""
+    """Add a graph to the history; warn if it has products of which none is served."""
     history.append(served)
     if served.left and not (served.layers or served.products):
         reasons = "\n".join(_lines(served.left, counted=False))
@@ -47,8 +49,15 @@ def record(served: Served) -> None:
 
 
 def summary(graphs: Sequence[Served] | None = None) -> None:
-    """Print what was served of ``graphs``, by default of all that were compiled, and what was left.
+    """Print how many products of ``graphs`` were served, and which were left and why.
 
+    Parameters
+    ----------
+    graphs : sequence of Served, optional
+        By default all graphs that were compiled.
+
+    Examples
+    --------
     >>> import tilewright.torch as tt
     >>> left = tt.Left("linear", "float16 is not served", "model.bfloat16()")
     >>> tt.summary([tt.Served(layers=2, activations=1, products=0), tt.Served(0, 0, 0, (left,))])
@@ -73,7 +82,7 @@ def summary(graphs: Sequence[Served] | None = None) -> None:
 
 
 def _lines(left: Sequence[Left], *, counted: bool) -> list[str]:
-    """Products that were left, each kind once with what to try."""
+    """Return a line for each kind of product that was left, with what to try."""
     lines = []
     for (operator, reason, cure), count in Counter(left).items():
         lines.append(f"  {f'{count} x ' if counted else ''}{operator}: {reason}")

@@ -81,7 +81,9 @@ def _travels(order: Order) -> bool:
 
 
 def _is_users_own(order: Order) -> bool:
-    """Return True if a post-op is defined in the user's program, which other processes do not run."""
+    """Return True if a post-op is defined in the user's program, which other processes do not
+    run.
+    """
     from tilewright.runtime.pickled import own_programs_of
 
     return bool(own_programs_of(order.spec))

@@ -229,7 +229,9 @@ def _install(emulation: Emulation) -> str:
 
 
 def _runs_natively(target: Target | Identity) -> bool:
-    """Return True if the CPU has what ``target`` needs and the user does not ask for an emulator."""
+    """Return True if the CPU has what ``target`` needs and the user does not ask for an
+    emulator.
+    """
     if not is_native(target) or not settings().emulate:
         return is_native(target)
     return target.emulation.qemu is None and target.emulation.header is None

@@ -1,1 +1,1 @@
-"""Products of arrays of any size, by kernels whose sizes are those of the call."""
+"""``tw.matmul``: products of arrays of any size, by kernels that take the sizes at the call."""

@@ -1,4 +1,4 @@
-"""Products of few lines whose C lies across a large matrix: they are computed in a copy of C."""
+"""Products with few rows or columns whose C has the other order than the large matrix: copy C."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from .families import SHORT, Class, short_line
 
 Array = np.ndarray[Any, Any]
 
-#: Multiply-adds of 4 bytes an element from which on a copy takes less than it saves; and where
-#: lines of C fill vectors as they lie. On Emerald Rapids 1000x31x1280 in f32 takes 0.67 ms as it
-#: lies, 1.06 with a copy, and 4096x16x4096 8.3 and 6.1.
+#: Multiply-adds, for 4-byte elements, from which a copy of C saves more time than it takes; the
+#: second number is for lines of C that fill vectors. For example, on Emerald Rapids 1000x31x1280 in
+#: f32 takes 0.67 ms without a copy and 1.06 with it, 4096x16x4096 takes 8.3 and 6.1 ms.
 WORTH, WORTH_FILLED = 3 << 21, 1 << 26
 
 
 def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
-    """An array with the lines of the large one of ``a`` and ``b``, to be copied to ``out``.
+    """Return an array in the order of the larger operand, to be copied to ``out``; None if it gains
+    nothing.
 
-    None where that gains nothing. Few rows of C are tiles that read lines of B. Where these lie
-    along N, those of ``out`` must. So it is of few columns, and lines of A. It holds what ``out``
-    does where the product ``reads`` it.
+    Few rows of C are tiles that read rows of B. If B is contiguous along N, ``out`` should be too.
+    The same holds for few columns and A. The array holds the elements of ``out`` if the product
+    ``reads`` them.
 
+    Examples
+    --------
     >>> a, b, out = np.ones((3, 900)), np.ones((900, 900)), np.ones((3, 900), order="F")
     >>> copied(a, b, out, reads=False).flags.c_contiguous
     True
@@ -39,9 +42,8 @@ def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
 
 
 def as_it_lies(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
-    """The products of ``sizes`` that are computed where C lies, as that of ``a`` and ``b`` is.
-
-    None if that one is not.
+    """Return the part of the class ``sizes`` that is computed without a copy of C, None if there is
+    none.
     """
     (m, k), n = a.shape, b.shape[1]
     few = _few(a, b, out)
@@ -69,7 +71,7 @@ def as_it_lies(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
 
 
 def _few(a: Array, b: Array, out: Array) -> int | None:
-    """Which of m and n must be few for C to be copied: 0 or 1; None where it lies well."""
+    """Return which of m (0) and n (1) must be few for C to be copied, None if its order is fine."""
     return short_line((contiguous_axis(a), contiguous_axis(b), contiguous_axis(out)))  # type: ignore[arg-type]
 
 
@@ -80,10 +82,10 @@ def _is_copied(given: tuple[int, int, int], few: int, worth: int) -> bool:
 
 
 def _worth(out: Array, lines: int) -> int:
-    """From how many multiply-adds on so few lines of C are copied."""
+    """Return the multiply-adds from which C with this many lines is copied."""
     return (WORTH_FILLED if lines >= _filled(out) else WORTH) * 4 // out.itemsize
 
 
 def _filled(out: Array) -> int:
-    """The least elements of a line of C that fill vectors."""
+    """Return the least elements of a line of C that fill vectors."""
     return SHORT // out.itemsize + 1

@@ -1,4 +1,4 @@
-"""What an array holds, and how its matrices lie: contiguous lines along one axis, apart."""
+"""Facts about an array: its element type, and the axis along which its matrices are contiguous."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tilewright.spec.expression import Expression, is_integer_additions
 from tilewright.spec.operands import Order
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
 
-#: What ``contiguous_axis`` finds, as numpy calls it.
+#: numpy's names of the results of ``contiguous_axis``.
 ORDERS: tuple[Order, Order] = ("F", "C")
-#: What C may be where it is no more than the sum: as ``Gemm`` has it.
+#: Types of C if it is only the sum, as ``Gemm`` has them.
 SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
-    """The axis, 1 or else 0, along which each matrix of ``array`` has contiguous lines; or None.
+    """Return the axis (1 or 0) along which each matrix of ``array`` has contiguous lines, or None.
 
-    The last two axes are the matrix. The lines are in order, apart, and a whole number of elements
-    from each other. Where both axes could be said it is 1, but for a column whose elements follow
-    each other. As ``tw_lines`` of templates/matmul/matrix.h.j2 decides it.
+    The last two axes are the matrix. The lines are in order, do not overlap, and are a whole number
+    of elements apart. If both axes qualify, the result is 1, except for a column with contiguous
+    elements. ``tw_lines`` of templates/matmul/matrix.h.j2 decides in the same way.
     """
     (rows, columns), (across, along) = array.shape[-2:], array.strides[-2:]
     item = array.itemsize
@@ -42,7 +42,7 @@ def _lines(lines: int, length: int, between: int, within: int, item: int) -> boo
 
 
 def type_of(array: Any, name: str) -> str:
-    """The element type of an array; ArgumentTypeError if it is none, or of another type."""
+    """Return the element type of an array; ArgumentTypeError if it has none that is supported."""
     if not isinstance(array, np.ndarray) or is_masked(array):
         raise ArgumentTypeError(
             f"{name} must be a numpy array",

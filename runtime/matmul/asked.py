@@ -1,4 +1,4 @@
-"""What a call of ``matmul`` asks for beside its arrays: checked, and remembered by what it is."""
+"""The options of a call of ``matmul`` besides its arrays: checked once, then found by identity."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tilewright.spec.expression import as_expression
 from .families import Options
 from .routes import Routes
 
-#: Most threads that a call may name.
+#: Most threads that a call may ask for.
 _MOST_THREADS = 4096
-#: Options and what C knows of their products, by what a call asks for, and the epilogue as given.
+#: Options with their routes in C, by the arguments of a call; the epilogue is kept alive.
 _asked: dict[tuple[Any, ...], tuple[Options, Routes, Any]] = {}
-#: How many are remembered.
+#: Most entries that are kept.
 _ASKED = 256
 
 
 @lru_cache(maxsize=256)
 def routes_of(options: Options) -> Routes:
-    """Return what C knows of products with these options."""
+    """Return the routes that C has for products with these options."""
     return Routes(options)
 
 
 def asked_for(
     scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any
 ) -> tuple[Options, Routes]:
-    """Return the options of a call, and what C knows of its products.
+    """Return the options of a call, with the routes that C has for its products.
 
-    Raises ArgumentTypeError or ArgumentValueError for what is no option, TargetError for an unknown
-    target. An epilogue is known by its address, which takes a fraction of what comparing it would:
-    it stays alive as long as its options are remembered.
+    ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown target.
+    An epilogue is found by its address, which is much faster than comparing it. So it is kept alive
+    as long as its options.
     """
     key = (
         scaled, reads, id(epilogue), threads, type(threads), deterministic, type(deterministic),

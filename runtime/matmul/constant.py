@@ -1,4 +1,4 @@
-"""A B that is multiplied again and again: packed once, for every A that may come."""
+"""A B that is used many times: packed once, for any A of one type."""
 
 from __future__ import annotations
 
@@ -46,11 +46,23 @@ Array = np.ndarray[Any, Any]
 
 
 class PackedB(NamedTuple):
-    """A matrix packed by ``pack``, for every ``a`` of one type on one target.
+    """A matrix packed by ``tw.pack``, for each ``a`` of one type on one target.
 
-    ``matrix`` is what kernels take, ``type`` the type of its elements, ``a`` that of A. Of a matrix
-    of few bits ``quantized`` is the format, ``quantize`` how kernels make A integers, if at all.
+    Attributes
+    ----------
+    matrix : PackedMatrix
+        The packed bytes that kernels take.
+    type, a : str
+        Types of its elements and of A.
+    target : str
+        The target's name.
+    quantized : Quantized or None
+        Format of a low-bit matrix.
+    quantize : Quantize or None
+        How kernels quantize A, if they do.
 
+    Examples
+    --------
     >>> packed = tw.pack(np.ones((4, 3), np.int8), a="u8")
     >>> packed.type, packed.a, packed.shape
     ('s8', 'u8', (4, 3))
@@ -65,11 +77,11 @@ class PackedB(NamedTuple):
 
     @property
     def factor(self) -> str:
-        """The type that B counts as: numbers with scales are floating point, as A is."""
+        """The type that B counts as: numbers with scales count as A's type."""
         return self.type if self.quantized is None else self.a
 
     def check(self, a: str) -> None:
-        """ArgumentError unless it was packed for arrays of type ``a``."""
+        """Raise ArgumentError unless it was packed for arrays of type ``a``."""
         if a != self.a:
             raise ArgumentTypeError(
                 "b was packed for another type of a",
@@ -80,27 +92,44 @@ class PackedB(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(k, n)."""
+        """The sizes (k, n)."""
         k, n = self.matrix.shape
         return k, n
 
     @property
     def ndim(self) -> int:
-        """2: it is one matrix."""
+        """Always 2."""
         return len(self.shape)
 
 
 @spelled(ArgumentTypeError)
 def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
-    """``b``, a k x n array or tensor in any order, packed for ``tw.matmul(a, packed)``.
+    """Pack a matrix B once, for many calls of ``tw.matmul(a, packed)``.
 
-    ``a`` is the type of the arrays that it will be multiplied with, by default ``b``'s. Kernels are
-    compiled for k and n, and serve any number of rows. ArgumentError unless ``b`` is a matrix of a
-    type that is multiplied; SpecError where there is no product of the types.
+    Parameters
+    ----------
+    b : array or QuantizedMatrix
+        k x n, in any order.
+    a : str, numpy type or Quantize, optional
+        Type of the arrays that it will be multiplied with, by default b's, or f32 for a low-bit
+        matrix. With ``tw.Quantize`` kernels quantize A.
+    target : str
+        The target's name.
 
-    A ``tw.QuantizedMatrix`` is packed too, by default for arrays of f32. Kernels make A integers
-    with ``a=tw.Quantize(...)``.
+    Returns
+    -------
+    PackedB
+        The packed matrix. Kernels for it are compiled for its k and n, and take any number of rows.
 
+    Raises
+    ------
+    ArgumentError
+        ``b`` is no matrix of a supported type.
+    SpecError
+        The two types cannot be multiplied.
+
+    Examples
+    --------
     >>> packed = tw.pack(np.ones((4, 3), np.float32))
     >>> tw.matmul(np.ones((2, 4), np.float32), packed)
     array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
@@ -156,7 +185,9 @@ def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
 
 
 class _Kind(NamedTuple):
-    """Products with a packed B that one kernel serves; ``axes`` of A and of what is written."""
+    """Products with a packed B that one kernel serves; the ``axes`` are those of A and of the
+    output.
+    """
 
     types: tuple[str, str, str]
     shape: tuple[int, ...]
@@ -189,7 +220,7 @@ def _spec(kind: _Kind) -> Gemm:
 
 
 def _schedule(kind: _Kind, parallel: bool) -> Schedule:
-    """Return how: deterministic, as the same product of a B that is not packed sums it."""
+    """Return the schedule; a deterministic product sums as it does with an unpacked B."""
     (k, n), options = kind.shape, kind.options
     threads = options.threads if parallel else None
     loops = "MNk" if parallel and options.threads is None else None
@@ -206,7 +237,7 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
 
 
 def _family(kind: _Kind, parallel: bool) -> Family:
-    """The products that a kind's kernel computes: of one n and k, and of any m."""
+    """Return the products that the kernel of a kind computes: of one n and k, with any m."""
     (k, n), most = kind.shape, UNBOUNDED
     least = PARALLEL_WORK if parallel else 0
     if not parallel and kind.options.threads != 1:
@@ -222,9 +253,10 @@ def product_with(
     named: dict[str, Any],
     routes: Routes,
 ) -> Callable[[Array, Array, Array], None]:
-    """What multiplies one matrix A with ``b``, whose lines are contiguous, as those of ``out``.
+    """Return a function that multiplies one matrix A with ``b``; A and ``out`` have contiguous
+    lines.
 
-    C knows such products from ``routes`` then, but those that make A integers.
+    C then finds such products in ``routes``, except those that quantize A.
     """
     if options.target != b.target:
         raise ArgumentValueError(

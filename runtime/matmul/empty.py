@@ -1,4 +1,4 @@
-"""Products of no multiply-adds: checked as the call of a kernel would be, and computed by none."""
+"""Products without multiply-adds: checked like a call of a kernel, and computed without one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def computed(
     named: dict[str, Any],
     arrays: tuple[Array, Array, Array],
 ) -> bool:
-    """Return whether the product of ``arrays``, which adds nothing, was computed here.
+    """Compute a product without multiply-adds, and return True if no kernel is needed for it.
 
-    ``types`` are those of A, B and what a kernel would write, ``written`` that of ``out``. An
-    ``out`` of no elements is not touched. Sums of no elements of K are zeros: only their epilogues
-    need a kernel, and a beta other than 0 where ``out`` has not the type of sums.
+    ``types`` are those of A, B and a kernel's output; ``written`` is the type of ``out``. An
+    ``out`` without elements is not touched. Sums over no elements are zeros. A kernel is needed
+    only for an epilogue, or for a beta other than 0 if ``out`` has another type than the sums.
     """
     a, b, out = arrays
     sums = accumulator(*types[:2])
@@ -51,7 +51,7 @@ def computed(
 
 
 class _Checking:
-    """Stands for a product's kernel: its call checks what is passed beside a, b and out."""
+    """Replaces a kernel of a product: its call checks the arguments besides a, b and out."""
 
     def __init__(self, types: tuple[str, str, str], options: Options, m: int, n: int) -> None:
         a, b, written = map(type_name, types)

@@ -1,4 +1,6 @@
-"""Which kernel computes a product of given arrays: one serves all sizes of a class."""
+"""Classes of sizes: which products one kernel of ``tw.matmul`` serves, and its spec and
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -41,55 +43,57 @@ if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
-#: Multiply-adds from which on a product is offered to several threads: waking one takes as long as
-#: a million of them, or several.
+#: Multiply-adds from which a product is offered to several threads. Waking a thread takes as long
+#: as a million of them, or several.
 PARALLEL_WORK = 1 << 23
-#: Types that are mostly multiplied as f32.
+#: Types that most targets multiply as f32.
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
-#: More than any product has.
+#: A number larger than any product's sizes.
 UNBOUNDED = (1 << 62) - 1
-#: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
+#: Largest m, n and k for which products of a stack may share vectors, by the type of the sums.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
-#: m, n and k, if they are one number, up to which stacks have a kernel for that number: those of
-#: rotations, states of filters, blocks of solvers. It is 1.5 to 2.5 times as fast as the kernel for
-#: any size from 5 to 9 (Zen 4, f32), and 1.1 times at 12.
+#: Largest n for which stacks of n x n x n products have a kernel of their own, for example
+#: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
+#: kernel for any size from 5 to 9, and 1.1 times at 12.
 CUBES = 16
-#: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
+#: Elements from which a matrix that is multiplied with a vector fits neither L1 nor L2.
 STREAMED = 1 << 16
-#: Columns of C that a thread takes where few rows stream a matrix: lines of so many are long.
+#: Columns of C for each thread if few rows stream a matrix, so that each reads long lines.
 SHARE = 1024
-#: Bytes of a line of C up to which no vector along it is filled.
+#: Longest line of C, in bytes, that does not fill a vector.
 SHORT = 32
-#: Lines of a small matrix that are turned: from ``TALL`` on where vectors lie along them then; and
-#: those numbers of them, from and up to, of which vectors along them are filled as they lie.
+#: Numbers of lines for which a small matrix is transposed: at least ``TALL`` if vectors then run
+#: along the lines; otherwise the numbers between these pairs, for which vectors along the lines are
+#: not filled.
 TALL, FILLED = 6, (8, 9, 16, 17)
-#: Steps of K in a block of an operand that is read where it lies: so many rows, and their pages,
-#: are near when the next tile comes. For few rows of C, the same where lines are so short that as
-#: many bytes are twice the steps, and for many rows, which read it more often, unless they lie
-#: across K: 2048x40x2048 in f32 takes 3.2 ms then on Emerald Rapids, 4.8 in blocks of 256.
+#: Steps of K in a block of an operand that is read in place: its rows and their pages stay near
+#: until the next tile. Then the same for few rows of C with short lines, and for many rows. An
+#: operand that is contiguous along the other dimension keeps the first number: 2048x40x2048 in f32
+#: takes 3.2 ms with it on Emerald Rapids, and 4.8 in blocks of 256.
 IN_PLACE, IN_PLACE_SHORT, IN_PLACE_MANY = 64, 128, 256
-#: Steps of K that a deterministic product sums before it adds them to what is there: the same
-#: however its operands lie, and whether or not B is packed.
+#: Steps of K that a deterministic product sums before it adds them to the total, for any layout and
+#: with packed or unpacked B.
 FIXED_STEPS = 256
-#: Bytes of such a short line. 49x160x576 in f32 is 1.04 times as fast on Emerald Rapids; of lines
-#: of 4 KiB 17 rows have 0.89 of the speed with blocks of 128.
+#: Longest short line in bytes. For example, 49x160x576 in f32 is 1.04 times as fast on Emerald
+#: Rapids; with lines of 4 KiB, 17 rows have 0.89 of the speed in blocks of 128.
 SHORT_LINE = 2048
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
     "across", "along k", "row along k", "column along k", "in matrices",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
-#: What a product of a line and a large matrix is.
+#: Shape of a product of one line and a matrix that comes from memory.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
-#: What a product of few lines along K is.
+#: Shape of a product of few lines along K.
 _ALONG_K: dict[Shape, Shape] = {
     "column": "column along k", "row": "row along k", "matrix": "along k"
 }  # fmt: skip
 
 
 class Options(NamedTuple):
-    """What a caller asks for beside the product; ``scaled``: alpha and beta are of the call,
-    ``reads``: and beta is not 0, so that what is written is read before.
+    """The arguments of a call besides its arrays.
+
+    ``scaled``: alpha and beta are given. ``reads``: beta is not 0, so the output is read.
     """
 
     scaled: bool = False
@@ -103,19 +107,22 @@ class Options(NamedTuple):
 class Class(NamedTuple):
     """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
-    ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
-    operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``:
-    few lines of an operand lie across those of the large one, and are turned first; ``across``: few
-    lines of C do, and are turned as they are stored; ``along k``: rows of what is converted meet
-    columns by vectors along K, few of either, or one; ``in matrices``: more of them, of which a
-    unit's matrices are made, which meet the others where they lie; ``matrix``: all where they lie;
-    ``blocks``: packed in blocks that the caches hold; ``thin``: large, but lines of C are so short
-    that only the operand along them is packed.
+    ``shape`` is one of:
 
-    ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
-    ``tiny``: m, n and k are at most as large, and matrices lie in one piece; all three are so
-    large where it is a ``cube``, and of other tiny ones they are not one number. ``above``: one of
-    them is larger. ``loose``: they are as small, but not all matrices lie in one piece.
+    - ``column``, ``row``: one column of B, one row of A; with ``stream`` if the matrix comes from memory;
+    - ``few``: so few lines of C that they stream the matrix too;
+    - ``turned``: a small operand with the other order than the large one is transposed first;
+    - ``across``: a C with few lines and the other order is transposed while it is stored;
+    - ``along k``: converted rows meet columns by vectors along K, few of either or one;
+    - ``in matrices``: more of them, from which a matrix unit's operands are built;
+    - ``matrix``: all operands are read in place;
+    - ``blocks``: operands are packed in blocks that fit the caches;
+    - ``thin``: large, with lines of C so short that only the operand along them is packed.
+
+    ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
+    and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal it.
+    ``above``: one of them is larger than this. ``loose``: they are small, but not all matrices are
+    contiguous.
     """
 
     shape: Shape
@@ -130,15 +137,14 @@ class Class(NamedTuple):
 
     @property
     def cube(self) -> bool:
-        """Whether m, n and k are one number, for which there is a kernel."""
+        """True if m, n and k are one number that has a kernel of its own."""
         return self.tiny > 0 and self.least[:3] == self.most[:3]
 
 
 class Family(NamedTuple):
     """Products that one kernel computes.
 
-    ``types`` and ``axes`` are of a, b and what is written: their elements', and which axis of each
-    has contiguous lines.
+    ``types`` are those of a, b and the output. ``axes`` tells the contiguous axis of each.
     """
 
     types: tuple[str, str, str]
@@ -148,33 +154,36 @@ class Family(NamedTuple):
 
 
 def in_place(axes: Axes) -> bool:
-    """Whether the matrix along C's lines, B or else A, is contiguous along them as it lies."""
+    """Return True if the operand along C's lines (B or else A) is contiguous along them."""
     a, b, c = axes
     return b == 1 if c == 1 else a == 0
 
 
 def crosses(axes: Axes) -> bool:
-    """Whether the other matrix, A or else B, lies across K: each step reads other lines of it."""
+    """Return True if the other operand is not contiguous along K, so each step reads other
+    lines.
+    """
     a, b, c = axes
     return a == 0 if c == 1 else b == 1
 
 
 def small_line(axes: Axes) -> int:
-    """Which of m and n is the number of lines of the operand that lies across the other one's."""
+    """Return which of m and n counts the lines of the small operand with the other order."""
     a, b, c = axes
     return a if a == b else c
 
 
 def short_line(axes: Axes) -> int | None:
-    """Which of m and n, if it is few, makes C lie across lines of the large operand."""
+    """Return which of m and n, if it is few, gives C the other order than the large operand."""
     a, b, c = axes
     return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None
 
 
 def _lying_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
-    """A shape, which of m and n is few, and between which numbers of lines it then has that shape.
+    """Yield a shape, the dimension (m or n) that is few, and the ranges of its size with that
+    shape.
 
-    From the first to the second, the third to the fourth of them, and so on.
+    The ranges go from the first number to the second, from the third to the fourth, and so on.
     """
     a, b, c = axes
     if (a, b) != (0, 1):
@@ -193,13 +202,11 @@ def class_of(
     options: Options,
     axes: Axes = (0, 1, 1),
 ) -> Class:
-    """The class of a product of those sizes and types; classes share no sizes.
+    """Return the class of a product with these sizes and types; classes do not overlap.
 
-    ``axes`` says which axis of A, B and C is contiguous. Without ``threads`` there is one where the
-    process may use one CPU when this is asked.
-
-    That of a deterministic one follows from n, k and the types alone: in which order products are
-    summed must depend neither on m, nor on the axes, nor on the threads.
+    ``axes`` tells the contiguous axis of A, B and C. Without ``threads`` there is one thread if the
+    process may use one CPU now. The class of a deterministic product depends only on n, k and the
+    types, because the order of its sums must not depend on m, the axes or the threads.
     """
     given = m, n, k, m * n * k
     by_rows, along_k = axes[2] == 1, not in_place(axes)
@@ -249,13 +256,15 @@ def class_of(
 
 
 class _Bounds(NamedTuple):
-    """What m, n, k and their product are at least and at most in a class that is being found."""
+    """Bounds of m, n, k and their product, while a class is being found."""
 
     least: list[int]
     most: list[int]
 
     def cut(self, i: int, given: int, limit: int) -> bool:
-        """Keep the side of ``limit`` on which ``given`` lies; whether that is the upper one."""
+        """Keep the side of ``limit`` that contains ``given``; return True if it is the upper
+        side.
+        """
         if given >= limit:
             self.least[i] = max(self.least[i], limit)
         else:
@@ -275,7 +284,7 @@ class _Bounds(NamedTuple):
         self, given: tuple[int, ...], across: int, type_: str, least: tuple[int, int, int],
         *, turned: bool,
     ) -> tuple[int, ...]:  # fmt: skip
-        """What m, n, k and their product are at least where blocks of a matrix are converted.
+        """Return the least m, n, k and product for which blocks of a matrix are converted.
 
         ``least`` are lines across, elements of a line and steps of K.
         """
@@ -290,10 +299,10 @@ class _Bounds(NamedTuple):
     def beyond_place(
         self, given: tuple[int, ...], across: int, itemsize: int, target: str
     ) -> tuple[int, ...]:
-        """What m, n, k and their product are at least where blocks are packed.
+        """Return the least m, n, k and product for which blocks are packed.
 
-        One thread reads few lines' matrix where it lies if its lines are short beside the second
-        cache, which is asked for where the product is large besides.
+        One thread reads the operand of few lines in place if its lines are short compared with L2,
+        which is looked up only for large products.
         """
         least = [*LARGE, large_work(given[across])]
         if given[across] < MANY_ROWS and self.cut(3, given[3], least[3]):
@@ -303,7 +312,9 @@ class _Bounds(NamedTuple):
         return tuple(least)
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
-        """The shape of a product with lines of C ``across`` that may be so few that they stream."""
+        """Return the shape of a product whose lines of C may be so few that they stream the
+        matrix.
+        """
         found = streams(given[across], itemsize)
         if found is None:
             self.cut(across, given[across], FEW_ROWS + 1)
@@ -314,7 +325,9 @@ class _Bounds(NamedTuple):
         return "few" if self.cut(3, given[3], work) else "matrix"
 
     def across(self, given: tuple[int, ...], axes: Axes, itemsize: int) -> Shape:
-        """The shape of a product with few lines of an operand, or of C, across the large one."""
+        """Return the shape of a product in which few lines of an operand or C have the other
+        order.
+        """
         for shape, few, edges in _lying_across(axes, SHORT // itemsize + 1):
             passed = sum(self.cut(few, given[few], edge) for edge in edges)
             large = passed % 2 == 1 and self.cut(1 - few, given[1 - few], LARGE[1])
@@ -325,7 +338,7 @@ class _Bounds(NamedTuple):
     def along_k(
         self, given: tuple[int, ...], shape: Shape, types: tuple[str, str, str], target: str
     ) -> Shape:
-        """The shape of a product of rows along K by columns along K: few of either meet there."""
+        """Return the shape of a product of rows along K with columns along K."""
         most = few_along_k(*types[:2], target)
         if not most:
             return shape
@@ -337,7 +350,7 @@ class _Bounds(NamedTuple):
         return shape
 
     def line(self, given: tuple[int, ...]) -> Shape:
-        """The shape of a product of one column or row, or of a matrix."""
+        """Return the shape of a product of one column or row, or of a matrix."""
         names: tuple[tuple[int, Shape], ...] = ((1, "column"), (0, "row"))
         for i, name in names:
             if given[i] < 2:
@@ -351,12 +364,12 @@ def stack_class_of(
     m: int, n: int, k: int, count: int, types: tuple[str, str, str], options: Options, c: int, *,
     tight: bool,
 ) -> Class | None:  # fmt: skip
-    """The class of a stack of ``count`` products; None where they are computed one by one.
+    """Return the class of a stack of ``count`` products, None if they are computed one by one.
 
-    ``c`` is the axis along which lines of C are contiguous. ``tight``: each matrix lies in one
-    piece. Threads take products, not parts of them.
+    ``c`` is the contiguous axis of C. ``tight`` is True if each matrix is contiguous. Threads take
+    whole products.
     """
-    axes = 0, 1, c  # of which no operand is turned
+    axes = 0, 1, c  # no operand is transposed
     one = class_of(m, n, k, types, options._replace(threads=1), axes)
     if one.shape in ("thin", "blocks"):
         return None
@@ -378,12 +391,12 @@ def stack_class_of(
 
 @lru_cache(maxsize=256)
 def kernel_of(family: Family) -> Kernel:
-    """The family's kernel; compiled, or taken from the cache, when first asked for."""
+    """Return the family's kernel, compiled or taken from the cache at the first request."""
     return compile(spec_of(family), schedule_of(family), family.options.target)
 
 
 def spec_of(family: Family) -> Gemm:
-    """What a product of the family computes."""
+    """Return the spec of a family's kernel."""
     (a, b, written), options = family.types, family.options
     orders = [ORDERS[axis] for axis in family.axes]
     m, n = _rows_and_columns(family)
@@ -404,10 +417,7 @@ def spec_of(family: Family) -> Gemm:
 
 
 def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
-    """What C's rows and columns are to the kernel: it may count on there being few.
-
-    A limit that the class does not keep is none.
-    """
+    """Return C's rows and columns for the kernel's spec, with a limit if the class keeps it."""
     sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
     most = [NEAR_LINES if limit == NEAR_LINES else None for limit in sizes.most[:2]]
     if sizes.shape in ("turned", "across"):
@@ -430,20 +440,20 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
 
 
 def _plain(family: Family) -> bool:
-    """Whether elements are multiplied as they are."""
+    """Return True if elements are multiplied without conversion."""
     a, b, _ = family.types
     return a == b == accumulator(a, b)
 
 
 def _streamed(family: Family) -> bool:
-    """Whether few lines of C stream a matrix whose lines lie along them."""
+    """Return True if few lines of C stream a matrix that is contiguous along them."""
     return family.sizes.shape == "few" and in_place(family.axes)
 
 
 def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
-    """What a ``Gemm`` of types ``a`` and ``b`` is told of its output: C for sums, or else D.
+    """Return the arguments of ``Gemm`` for the output: C if it is only the sum, else D.
 
-    Where there is a D and beta is not 0, C is the same array: ``outputs_of`` passes it as both.
+    If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
     sums = options.epilogue is None and out.type in SUMS[accumulator(a, b)]
@@ -459,8 +469,9 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
 
 
 def call_product(kernel: Kernel, a: Any, b: Any, out: Any, named: dict[str, Any]) -> None:
-    """Call a kernel of ``output_of``'s: ``out`` is D, or C, or both; ``named`` has what it takes
-    beside arrays, and beta where it takes none.
+    """Call a kernel of ``output_of``; ``out`` is C, D, or both.
+
+    ``named`` holds the arguments besides arrays. beta is dropped if the kernel takes none.
     """
     spec = kernel.spec
     assert isinstance(spec, Gemm)
@@ -474,7 +485,7 @@ def call_product(kernel: Kernel, a: Any, b: Any, out: Any, named: dict[str, Any]
 
 
 def schedule_of(family: Family) -> Schedule:
-    """How: in blocks or not, in parallel where that may pay.
+    """Return the schedule of a family's kernel: in blocks or not, parallel if it may pay.
 
     A deterministic product has one chain of sums for each element, or one for each block of K.
     """
@@ -485,7 +496,8 @@ def schedule_of(family: Family) -> Schedule:
     if (shape == "row stream" and family.axes[1] == 1) or (
         shape == "column stream" and family.axes[0] == 0
     ):
-        # Lines of the matrix lie along the result: a few of them at a time, from end to end.
+        # The matrix is contiguous along the result: read a few of its lines at a time, from end to
+        # end.
         return Schedule(loops="knmk" if shape == "row stream" else "kmnk", block={"k": LINES})
     along: Literal["m", "n"] = "n" if by_rows else "m"
     nest = _nest(family)
@@ -499,7 +511,7 @@ def schedule_of(family: Family) -> Schedule:
 
 
 def _nest(family: Family) -> Schedule:
-    """Loops, in upper case those that may be parallel, what is packed, and the block of K."""
+    """Return the loops (upper case may be parallel), the packed operands, and the block of K."""
     sizes, by_rows = family.sizes, family.axes[2] == 1
     along: Literal["m", "n"] = "n" if by_rows else "m"
     across: Literal["m", "n"] = "m" if by_rows else "n"
@@ -525,14 +537,14 @@ def _nest(family: Family) -> Schedule:
     if in_place(family.axes):
         return _in_place(family, along, across)
     if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
-        # So short lines along K make no vectors: they are turned, which many rows repay.
+        # Lines this short along K do not fill vectors. They are transposed, which many rows repay.
         turned: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
     return Schedule(loops="NMk")
 
 
 def _turned(family: Family) -> Schedule:
-    """The same where the small operand is turned: along K, or across it where both lie along K."""
+    """Return the nest of a product whose small operand is transposed."""
     (a, b, _), few = family.axes, small_line(family.axes)
     small: Literal["a", "b"] = "b" if few else "a"
     lines: Literal["m", "n"] = "n" if few else "m"
@@ -541,7 +553,7 @@ def _turned(family: Family) -> Schedule:
 
 
 def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule:
-    """The same of a product that reads its operands where they lie, in order of C's lines."""
+    """Return the nest of a product that reads its operands in place, in the order of C's lines."""
     sizes, (a, _, sums) = family.sizes, family.types
     short, many = sizes.most[2] < LARGE[2], sizes.least["mn".index(across)] >= MANY_ROWS
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
@@ -571,7 +583,7 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
 
 
 def _of_stack(family: Family) -> Schedule:
-    """How products of a stack are computed: in parallel, each of them by one thread."""
+    """Return the schedule of a stack: products in parallel, each by one thread."""
     sizes = family.sizes
     alone = sizes._replace(stacked=False, parallel=False)
     one = Schedule() if sizes.tiny else schedule_of(family._replace(sizes=alone))

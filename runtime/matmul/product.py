@@ -1,4 +1,4 @@
-"""``matmul``: products of two matrices, or of stacks of them, of any size, order and strides."""
+"""``matmul``: products of two matrices, or of stacks, of any size, order and strides."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-#: What alpha, beta and target are where a call leaves them out: the usual call is known by these.
+#: Default values of alpha, beta and target, by identity: they mark the usual call.
 _ONE, _ZERO, _HOST = 1, 0, "host"
 #: Most bytes of an array.
 MAX_BYTES = (1 << 63) - 1
-#: Bytes that a copy of a part of an operand may take, where its strides are ones no kernel reads.
+#: Most bytes of a copy of a part of an operand whose strides no kernel can read.
 COPIED = 8 << 20
 
 
@@ -93,28 +93,54 @@ def matmul(
     target: str = "host",
     **operands: Any,
 ) -> Any:
-    """``out = epilogue(alpha * (a @ b) + beta * out)``; returns ``out``, a new array without it.
+    """Multiply matrices, vectors or stacks: ``out = epilogue(alpha * (a @ b) + beta * out)``.
 
-    ``a`` is (..., m, k) and ``b`` (..., k, n); what stands before the matrices is broadcast as in
-    numpy, and an array of one dimension is a row on the left, a column on the right. Types are
-    those of ``Gemm``, orders and strides any. A new ``out`` has the type in which sums are held:
-    float32 for floating point, int32 for integers, float64 where a or b is; one that is given may
-    have any other, and is not read where beta is 0. A float64 ``out`` is summed in float64.
-    ``epilogue`` is an expression of ``tw.acc``, whose operands are passed by name. ``b`` may be
-    what ``tw.pack`` made of a matrix.
+    Parameters
+    ----------
+    a : array
+        (..., m, k), or (k,) for a row. numpy array, tensor of PyTorch on the CPU, or any array with
+        DLPack or a buffer. Any order and strides.
+    b : array or PackedB
+        (..., k, n), or (k,) for a column; or the result of ``tw.pack``. Axes before the matrices
+        are broadcast as in numpy.
+    out : array, optional
+        (..., m, n); the result is written here and returned. It may have any other type, to which
+        the result is converted, and must not share memory with a or b.
+    alpha, beta : float
+        Factors. If beta is 0, ``out`` is not read.
+    epilogue : Expression, optional
+        An expression of ``tw.acc``; its operands are passed by name.
+    threads : int, optional
+        Most threads; by default one for each CPU that the process may use, if that pays.
+    deterministic : bool
+        If True, a row of the result has the same bits for any other rows, products of a stack and
+        threads.
+    target : str
+        The target's name.
+    **operands
+        Operands of the epilogue.
 
-    Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
-    buffer. A new ``out`` is of the kind of ``a``; one that is given is returned itself.
+    Returns
+    -------
+    array
+        ``out``, or a new array of the kind of a in the type of the sums: float32 for floating
+        point, int32 for integers, float64 if a or b is float64.
 
-    ``threads`` is how many there are at most; without it as many as the process may use CPUs,
-    where that pays. With ``deterministic`` a row of the result has the same bits whatever other
-    rows, products of a stack and threads there are.
+    Raises
+    ------
+    ArgumentError
+        Arrays do not fit, share memory with ``out``, or have a type that cannot be multiplied.
+    SpecError
+        The epilogue is not possible.
 
-    Kernels are compiled when products of their kind first come up: types, orders, and whether
-    ``b`` is a column; never for a size. Operands whose lines are not contiguous are copied, 8 MiB
-    at a time. Raises ArgumentError where arrays do not fit, share memory with ``out``, or have a
-    type that nothing multiplies; SpecError for an epilogue that cannot be.
+    Notes
+    -----
+    A kernel is compiled when a product of a new kind comes up: new types, orders, or shape class.
+    It is not compiled again for other sizes. Operands without contiguous lines are copied, 8 MiB at
+    a time. A float64 ``out`` is summed in float64.
 
+    Examples
+    --------
     >>> a, b = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32)
     >>> tw.matmul(a, b)
     array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
@@ -149,47 +175,47 @@ def matmul(
 # --- the usual call ----------------------------------------------------------------------------
 
 
-#: What no argument beside the arrays is asked for, and what C knows of such products.
+#: Options of the usual call, and the routes that C has for it.
 _USUAL, _usual = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
-#: What makes results of a shape, by the type of a, and then by its dtype and what b holds.
+#: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
 
 
-# Found and loaded while this module is imported, and not by the first product.
+# Found and loaded at import, to save the first product that time.
 identify("host")
 dispatch.prepare()
 
 
 def _new(a: Any, b: Any) -> Any:
-    """A new output of two arrays that fit; None where Python has to look closer."""
+    """Return a new output of two arrays that fit, None if Python must look closer."""
     make = _maker_of(a, b)
     try:
         shape = None if make is None else _new_shape(a, b)
         return None if make is None or shape is None else make(shape)
-    except (ValueError, RuntimeError):  # it is too large, or a nested tensor, which has no shape
+    except (ValueError, RuntimeError):  # too large, or a nested tensor without a shape
         return None
 
 
 def _maker_of(a: Any, b: Any) -> Maker | None:
-    """What makes results of such arrays; None where no such product was computed before."""
+    """Return the function that allocates results of such arrays, None before the first product."""
     known = _makers.get(type(a))
     return None if known is None else known.get((a.dtype, _held_by(b)))
 
 
 def _held_by(b: Any) -> Any:
-    """What tells elements of b from others: of a packed one that of A, too."""
+    """Return a key for b's elements; for a packed b, A's type is part of it."""
     return (b.a, b.factor) if type(b) is PackedB else getattr(b, "dtype", None)
 
 
 def _serves(b: PackedB, a: Any, options: Options) -> bool:
-    """Whether C may multiply ``a`` with a packed b: it was packed for that, and was before."""
+    """Return True if C may multiply ``a`` with a packed b, as it has before."""
     packed_for = b.quantize is None and options.target == b.target
     return packed_for and _maker_of(a, b) is not None
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
-    """The shape of a result whose products all meet one b, or each its own."""
+    """Return the shape of a result whose products share one b, or have one each."""
     if b.ndim == 2:
         if a.ndim == 2:
             return a.shape[0], b.shape[1]
@@ -204,7 +230,7 @@ def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
 
 
 def _remember(a: Any, b: Any, type_: str) -> None:
-    """Have results of such arrays made of ``type_``, as that of ``a`` and ``b`` is."""
+    """Register the function that allocates results of such arrays, of type ``type_``."""
     if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
         _makers.setdefault(type(a), {})[a.dtype, _held_by(b)] = maker(a, type_)
 
@@ -213,7 +239,7 @@ def _remember(a: Any, b: Any, type_: str) -> None:
 
 
 def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
-    """A call whose arrays, or options, C has not decided."""
+    """Compute a call that C has not decided, because of its arrays or options."""
     given = a, b, out
     if _in_copies(given, named, options):
         return out
@@ -229,7 +255,7 @@ def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) 
 
 
 def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) -> bool:
-    """Whether C computed a product of arrays that only their addresses keep from it, in copies."""
+    """Let C compute a product of misaligned arrays in aligned copies; True if it did."""
     if any(type(x) is not np.ndarray or x.nbytes > COPIED for x in given):
         return False
     (a, b, out), aligned = given, [x.flags.aligned for x in given]
@@ -254,7 +280,9 @@ def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) 
 def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
-    """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
+    """Compute a product that C has not decided, once all arrays are numpy's; ``given`` are the
+    originals.
+    """
     given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
@@ -293,7 +321,7 @@ def _product(
 
 
 def _made(like: Any, shape: tuple[int, ...], type_: str) -> Any:
-    """A new output; ArgumentValueError if it has more bytes than can be addressed."""
+    """Return a new output; ArgumentValueError if it has more bytes than can be addressed."""
     if prod(shape) * ITEMSIZE[type_] > MAX_BYTES:
         raise ArgumentValueError(
             "matmul: the result is too large", got=shape, expected=f"at most {MAX_BYTES} bytes"
@@ -302,7 +330,7 @@ def _made(like: Any, shape: tuple[int, ...], type_: str) -> Any:
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of the result, and of the stack of products in it."""
+    """Return the shape of the result, and the shape of the stack of products in it."""
     if not a.ndim or not b.ndim:
         raise ArgumentValueError(
             "matmul multiplies matrices, not numbers",
@@ -329,7 +357,7 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of both as numpy broadcasts it, of any number of axes; None where it does not."""
+    """Return the shape of both stacks broadcast as in numpy, None if they do not fit."""
     short, long = sorted((a, b), key=len)
     pairs = [*zip((1,) * (len(long) - len(short)) + short, long, strict=True)]
     if any(x != y and 1 not in (x, y) for x, y in pairs):
@@ -364,10 +392,10 @@ def _refuse_overlap(name: str, given: Array, out: Array) -> NoReturn:
 def _broadcast(
     a: Array, b: Array, out: Array, stack: tuple[int, ...], *, alike: bool
 ) -> list[tuple[Array, Array, Array]]:
-    """Pairs of matrices and their result, or stacks of one dimension of them.
+    """Return triples of matrices, or of stacks with one axis.
 
-    A stack that meets one b is one product where its rows follow each other and are ``alike``: no
-    row has a number of its own in the epilogue.
+    A stack that shares one b is one product if its rows follow each other and are ``alike``, which
+    means that the epilogue has no operand by row.
     """
     column = b.ndim == 1
     b = b[:, None] if column else b
@@ -388,7 +416,7 @@ def _broadcast(
 
 
 def _merged(*stacks: Array, own: int = 2) -> tuple[Array, ...]:
-    """Arrays with as few axes before their ``own`` last ones as one step along them allows."""
+    """Return arrays with as few axes before their ``own`` last ones as equal steps allow."""
     for axis in range(stacks[0].ndim - own - 2, -1, -1):
         if all(x.strides[axis] == x.strides[axis + 1] * x.shape[axis + 1] for x in stacks):
             stacks = tuple(_without_axis(x, axis) for x in stacks)
@@ -396,20 +424,20 @@ def _merged(*stacks: Array, own: int = 2) -> tuple[Array, ...]:
 
 
 def _without_axis(x: Array, axis: int) -> Array:
-    """``x`` with ``axis`` and the one behind it as one."""
+    """Return ``x`` with ``axis`` and the next axis merged."""
     shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
     return strided(x, shape, (*x.strides[:axis], *x.strides[axis + 1 :]))
 
 
 def _of_type(x: Array, type_: str) -> Array:
-    """``x`` as elements of ``type_``, unless that would be a large copy."""
+    """Return ``x`` converted to ``type_``, unless the copy would be large."""
     if x.dtype == loaded(type_) or x.size * ITEMSIZE[type_] > COPIED:
         return x
     return x.astype(loaded(type_))
 
 
 def _apart(named: dict[str, Any], options: Options) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The operands of an epilogue, and alpha and beta where a call has them."""
+    """Return the operands of an epilogue, then alpha and beta if the call has them."""
     if not options.scaled:
         return named, ()
     operands = {name: x for name, x in named.items() if name not in ("alpha", "beta")}
@@ -417,11 +445,12 @@ def _apart(named: dict[str, Any], options: Options) -> tuple[dict[str, Any], tup
 
 
 class _One:
-    """A product of matrices as often as a call needs it: with the same types and options.
+    """A product of matrices that a call needs once or several times, with the same types and
+    options.
 
-    ``types`` are those that kernels multiply and write; an ``out`` of another type, ``written``, is
-    converted. ``named`` are the arguments that kernels take by name; where there are arrays among
-    them, operands are not copied part by part. ``packed`` stands in place of every b.
+    ``types`` are those that kernels multiply and write. An ``out`` of another type, ``written``, is
+    converted. ``named`` are the arguments that kernels take by name; if arrays are among them,
+    operands are not copied part by part. ``packed`` replaces each b.
     """
 
     def __init__(
@@ -443,7 +472,7 @@ class _One:
         )
 
     def stack(self, a: Array, b: Array, out: Array) -> None:
-        """Matrices, or stacks of them that are as many."""
+        """Compute matrices, or stacks of equal length."""
         if a.ndim == 2:
             self.product(a, b, out)
             return
@@ -453,7 +482,7 @@ class _One:
             self.product(a[i], b[i], out[i])
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
-        """Whether C computed all of it, by a kernel that it may only now know."""
+        """Let C compute everything, after it learned the kernel if necessary; True if it did."""
         if self.packed or not all(self._takes(x, i) for i, x in enumerate((a, b, out))):
             return False
         axis = contiguous_axis(out)
@@ -469,9 +498,9 @@ class _One:
         return True
 
     def _stack_class(self, a: Array, b: Array, out: Array, axis: int) -> Class | None:
-        """The class of a stack; None where its products are computed one by one.
+        """Return the class of a stack, None if its products are computed one by one.
 
-        Lines of C are contiguous along ``axis``.
+        ``axis`` is the contiguous axis of C.
         """
         steps = [(x.strides[0], x.itemsize) for x in (a, b, out)]
         if _has_operand(self.options, "full") or any(s < 0 or s % item for s, item in steps):
@@ -488,7 +517,7 @@ class _One:
         return Family(self.types, axes, sizes, self.options)
 
     def product(self, a: Array, b: Array, out: Array) -> None:
-        """One product; operands that no kernel reads are copied part by part."""
+        """Compute one product; operands that no kernel can read are copied part by part."""
         if not self._takes(out, 2):
             for part in self._parts(out, 0):
                 copied = self._held(out[part])
@@ -506,11 +535,13 @@ class _One:
             self.compute(a, b, out)
 
     def _takes(self, x: Array, i: int) -> bool:
-        """Whether kernels use the array that is their a, b or out where it lies."""
+        """Return True if kernels can use an array (a, b or out) in place."""
         return _readable(x) and x.dtype == loaded(self.types[i])
 
     def _held(self, out: Array) -> Array:
-        """A new array in which a kernel writes ``out``, with its elements if it reads them."""
+        """Return a new array in which a kernel writes ``out``, with its elements if they are
+        read.
+        """
         held, written = self.types[2], self.written
         if not self.reads:
             return np.empty_like(out, loaded(held))
@@ -530,7 +561,7 @@ class _One:
 
     @property
     def _copies(self) -> bool:
-        """Whether a copy of another order may stand in for C."""
+        """True if a copy with another order may replace C."""
         return self.options.epilogue is None and not self.options.deterministic
 
     def _compute_as_it_lies(self, a: Array, b: Array, out: Array) -> None:
@@ -542,7 +573,7 @@ class _One:
     def _told(
         self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]
     ) -> Routes | None:
-        """Have C call the kernel for products such as ``one``; None where it does not."""
+        """Register the kernel with C for products like ``one``; None if C cannot call it."""
         table, sizes = routes_of(self.options), family.sizes
         narrow = as_it_lies(sizes, *one) if self._copies and not sizes.stacked else sizes
         if narrow is None:
@@ -551,7 +582,7 @@ class _One:
         return table
 
     def _parts(self, x: Array, axis: int) -> list[slice]:
-        """Slices along ``axis`` that have some ``COPIED`` bytes each."""
+        """Return slices along ``axis`` of about ``COPIED`` bytes each."""
         length = x.shape[axis]
         step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
         step = max(1, length) if self.operands else step
@@ -559,19 +590,19 @@ class _One:
 
 
 def _has_operand(options: Options, *kinds: str) -> bool:
-    """Whether the epilogue has an operand of one of ``kinds``: as ``Operand.per`` has them."""
+    """Return True if the epilogue has an operand whose ``per`` is one of ``kinds``."""
     if not isinstance(options.epilogue, Expression):
         return False
     return any(operand.per in kinds for operand in operands_of(options.epilogue))
 
 
 def _tight(x: Array) -> bool:
-    """Whether each matrix of a stack lies in one piece."""
+    """Return True if each matrix of a stack is contiguous."""
     axis = contiguous_axis(x)
     lines, line = x.shape[-2:] if axis else x.shape[:-3:-1]
     return bool(lines < 2 or x.strides[-2 if axis else -1] == line * x.itemsize)
 
 
 def _readable(x: Array) -> bool:
-    """Whether kernels can use an array where it lies."""
+    """Return True if kernels can use an array in place."""
     return contiguous_axis(x) is not None and x.flags.aligned

@@ -1,4 +1,4 @@
-"""The table in which C looks for the kernel of a product, so that Python need not decide again."""
+"""The table in which C finds the kernel of a product, so that Python need not decide again."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 
 from .families import CUBES, Class, Family, Options
 
-#: The sizes of a route in the order of its struct, and the words before and in each route.
+#: Sizes of a route in the order of its struct; words before the routes, and in each.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
 _HEAD, _WORDS = 4 + 3 * OPERANDS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
-#: Where the operands of an epilogue stand, behind their number.
+#: Place of an epilogue's operands, after their number.
 _OPERANDS = 3
-#: Arrays of a kernel that takes its output as two.
+#: Number of arrays of a kernel that takes its output twice.
 _TWICE = 4
-#: Products of more kinds than these are decided in Python each time.
+#: Most routes of a table; further kinds of products are decided in Python each time.
 _MOST = 256
 
 
 class Routes:
-    """Kernels by the arrays that they serve; ``decide`` runs the one that serves a tuple of them.
+    """Kernels by the arrays that they serve; ``decide`` runs the kernel for a tuple of arrays.
 
-    They are those of products with ``options``: of a, b and out, and of the vectors called
-    ``names`` in order. ``decide_scaled`` takes alpha and beta besides. Where ``decides`` is False
-    C decides about none of them. ``reads_out`` says why what is written is read before, or is None.
-    Routes are added and never changed: a call may read the table while another one adds to it.
+    The arrays are a, b and out, then the vectors called ``names`` in order. ``decide_scaled`` takes
+    alpha and beta too. If ``decides`` is False, C decides none of these calls. ``reads_out`` says
+    why the output is read, or is None. Routes are added and never changed, so a call may read the
+    table while another call adds to it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -58,7 +58,7 @@ class Routes:
         self.decide_scaled: Callable[[tuple[Any, ...], float, float], int] = self._load
 
     def _load(self, arrays: tuple[Any, ...], *scalars: float) -> int:
-        """What both are first: the dispatcher is loaded when it is first asked."""
+        """Load the dispatcher at the first call; both methods start as this one."""
         found = dispatch.dispatcher()
         self.decide_scaled = found.matmul_scalars(self._words)
         self.decide = found.matmul(self._words)
@@ -67,9 +67,9 @@ class Routes:
     def run(
         self, arrays: tuple[Any, ...], operands: Mapping[str, Any], scalars: tuple[Any, ...] = ()
     ) -> bool:
-        """Whether C computed the product of ``arrays`` with an epilogue's operands, alpha and beta.
+        """Let C compute a product with an epilogue's operands, alpha and beta; True if it did.
 
-        Nothing was computed otherwise.
+        Otherwise nothing was computed.
         """
         if not self.decides or len(operands) != len(self.names):
             return False
@@ -86,7 +86,7 @@ class Routes:
         )
 
     def add(self, family: Family, kernel: Kernel) -> None:
-        """Have C call ``kernel`` for products of ``family`` from now on."""
+        """Register ``kernel`` with C for products of ``family``."""
         whole = any(is_integer(scalar.type) for scalar in kernel.signature.scalars)
         if kernel.emulated is not None or whole or not self.decides:
             return
@@ -110,7 +110,7 @@ def _reads_out(options: Options) -> str | None:
 
 
 def _route(family: Family, kernel: Kernel, operands: int) -> list[int]:
-    """The fields of struct tw_route, of a kernel that takes ``operands`` arrays by name."""
+    """Return the fields of struct tw_route for a kernel with ``operands`` arrays by name."""
     twice = len(kernel.signature.arrays) - operands == _TWICE
     slots = [_size_of(parameter.slot) for parameter in kernel.signature.sizes]
     elements = [id(loaded(type_).type) for type_ in family.types]
@@ -129,13 +129,13 @@ def _route(family: Family, kernel: Kernel, operands: int) -> list[int]:
 
 
 def _takes(sizes: Class, *, packed: bool) -> int:
-    """What the kernel takes: TW_ONE, TW_STACK or TW_ANY."""
+    """Return the kind of arrays that the kernel takes: TW_ONE, TW_STACK or TW_ANY."""
     return 1 if sizes.stacked else 2 if packed or sizes.shape in ("thin", "blocks") else 0
 
 
 def _lies(sizes: Class) -> tuple[int, int]:
-    """How matrices of a stack lie, TW_ANYHOW, TW_TIGHT or TW_LOOSE; and up to which number cubes
-    in one piece have another kernel.
+    """Return the layout of a stack (TW_ANYHOW, TW_TIGHT or TW_LOOSE), and the limit of other
+    cubes.
     """
     lies = 1 if sizes.tiny else 2 if sizes.loose else 0
     others = (sizes.tiny or sizes.above > 0) and not sizes.cube

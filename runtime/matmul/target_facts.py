@@ -1,6 +1,6 @@
-"""What decides about a product and only a target's description tells, kept in the cache.
+"""Facts that only a target's description tells and that decide about a product, kept in the cache.
 
-The description and the planner take long to import: calls of kernels that are there need neither.
+The description and the planner take long to import. A call of an existing kernel needs neither.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ _FILE = "fact.txt"
 
 
 def few_along_k(a: str, b: str, target: str) -> int:
-    """Up to how many rows of A, or columns of B, vectors along K are taken of types it converts."""
+    """Return the rows of A, or columns of B, up to which converted types use vectors along K."""
     return _fact(cache_directory(), _few_along_k, identify(target).name, a, b)
 
 
 def second_cache(target: str) -> int:
-    """The bytes of the target's second cache."""
+    """Return the bytes of the target's L2."""
     return _fact(cache_directory(), _second_cache, identify(target).name)
 
 
 @cache
 def _fact(root: Path, found: Callable[..., int], target: str, *types: str) -> int:
-    """What ``found`` says of the target: of this process, of the cache ``root``, or asked now."""
+    """Return what ``found`` says of the target: from this process, from the cache ``root``, or
+    now.
+    """
     key = store.key(found.__name__, target, *types)
 
     def write(folder: Path) -> Mapping[str, Any]:

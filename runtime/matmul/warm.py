@@ -1,4 +1,4 @@
-"""The kernels that ``tw.matmul`` asks for most, compiled before it does."""
+"""Compile the kernels that ``tw.matmul`` needs most often, ahead of the first call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tilewright.spec.types import accumulator
 from .arrays import contiguous_axis
 from .families import Axes, Family, Options, class_of, schedule_of, spec_of
 
-#: Rows and columns of C, and steps of K: some in each class of sizes.
+#: Rows, columns and steps of K: some in each class of sizes.
 _LINES, _DEPTHS = (1, 4, 16, 64, 200, 2048), (8, 64, 300, 2048)
 #: Kernels that are compiled into one library.
 _TOGETHER = 8
 
 
 def common(type_: str, target: str = "host") -> list[Family]:
-    """Families of products of two matrices of one type, by rows, and of ``x @ w.T``.
+    """Return one family for each common kernel: products of two matrices by rows, and ``x @ w.T``.
 
-    One for each kernel. Neither epilogues, alpha and beta, stacks nor other layouts are among them.
+    Epilogues, alpha and beta, stacks and other layouts are not among them.
     """
     types = type_, type_, accumulator(type_, type_)
     options = Options(target=target)
@@ -37,7 +37,7 @@ def common(type_: str, target: str = "host") -> list[Family]:
 
 
 def _axes(m: int, n: int, k: int, type_: str, *, by_columns: bool) -> Axes:
-    """Which axes of A, B and C are contiguous; B is a transposed view if it lies by columns."""
+    """Return the contiguous axes of A, B and C; B is a transposed view if ``by_columns``."""
     dtype = DTYPES[type_]
     a, c = np.empty((m, k), dtype), np.empty((m, n), dtype)
     b = np.empty((n, k), dtype).T if by_columns else np.empty((k, n), dtype)
@@ -46,9 +46,9 @@ def _axes(m: int, n: int, k: int, type_: str, *, by_columns: bool) -> Axes:
 
 
 def warm(type_: str, target: str = "host") -> Iterator[tuple[int, int]]:
-    """Compile the common kernels of a type; how many are done, and how many there are, meanwhile.
+    """Compile the common kernels of a type; yield how many are done, and how many there are.
 
-    What is in the cache already takes no time.
+    Kernels in the cache take no time.
     """
     families = common(type_, target)
     for first in range(0, len(families), _TOGETHER):
