@@ -15,6 +15,14 @@ from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
 from .types import DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
+#: Shape of each operand in terms of the sizes.
+SHAPES = {
+    "a": ("m", "k"),
+    "b": ("k", "n"),
+    "b2": ("k", "n"),
+    "c": ("m", "n"),
+    "d": ("m", "n"),
+}
 
 
 @spelled(SpecTypeError)

@@ -14,7 +14,6 @@ from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
-from tilewright.runtime.call.bound_sizes import strided
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
@@ -38,6 +37,7 @@ from .families import (
     stack_class_of,
 )
 from .routes import Routes
+from .stacks import broadcast, is_tight, shapes
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -288,7 +288,7 @@ def _product(
     if packed is not None:
         packed.check(given_types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
-    shape, product = _shapes(a, b)
+    shape, product = shapes(a, b)
     made, types = out, given_types
     if packed is None:
         types = factors(*types, None if out is None else type_of(out, "out"))
@@ -313,9 +313,7 @@ def _product(
     one = _One(held, written, options, named, packed)
     if packed is None:
         a, b = (_of_type(x, type_) for x, type_ in zip((a, b), types, strict=True))
-    for x, y, z in _broadcast(
-        a, b, result, product, alike=not _has_operand(options, "row", "full")
-    ):
+    for x, y, z in broadcast(a, b, result, product, alike=not _has_operand(options, "row", "full")):
         one.stack(x, y, z)
     return made
 
@@ -327,42 +325,6 @@ def _made(like: Any, shape: tuple[int, ...], type_: str) -> Any:
             "matmul: the result is too large", got=shape, expected=f"at most {MAX_BYTES} bytes"
         )
     return empty(like, shape, type_)
-
-
-def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of the result, and the shape of the stack of products in it."""
-    if not a.ndim or not b.ndim:
-        raise ArgumentValueError(
-            "matmul multiplies matrices, not numbers",
-            got=f"a {a.shape}, b {b.shape}",
-            expected="one dimension or more",
-            hint="a * b",
-        )
-    rows = a.shape[-2:-1]
-    depth, columns = (b.shape[-2], b.shape[-1:]) if b.ndim > 1 else (b.shape[0], ())
-    if a.shape[-1] != depth:
-        raise ArgumentValueError(
-            "matmul: a has another number of columns than b has rows",
-            got=f"a {a.shape}, b {b.shape}: {a.shape[-1]} is not {depth}",
-            expected="(..., m, k) and (..., k, n)",
-        )
-    stack = _stack_shape(a.shape[:-2], b.shape[:-2])
-    if stack is None:
-        raise ArgumentValueError(
-            "matmul: stacks of matrices could not be broadcast together",
-            got=f"a {a.shape[:-2]} of {a.shape[-2:]}, b {b.shape[:-2]} of {b.shape[-2:]}",
-            expected="equal dimensions before the last two, or 1",
-        )
-    return (*stack, *rows, *columns), stack
-
-
-def _stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of both stacks broadcast as in numpy, None if they do not fit."""
-    short, long = sorted((a, b), key=len)
-    pairs = [*zip((1,) * (len(long) - len(short)) + short, long, strict=True)]
-    if any(x != y and 1 not in (x, y) for x, y in pairs):
-        return None
-    return tuple(y if x == 1 else x for x, y in pairs)
 
 
 def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
@@ -387,46 +349,6 @@ def _refuse_overlap(name: str, given: Array, out: Array) -> NoReturn:
         got=f"{name} {given.shape} and out {out.shape} have elements in common",
         hint=f"{name}.copy(), or a new out",
     )
-
-
-def _broadcast(
-    a: Array, b: Array, out: Array, stack: tuple[int, ...], *, alike: bool
-) -> list[tuple[Array, Array, Array]]:
-    """Return triples of matrices, or of stacks with one axis.
-
-    A stack that shares one b is one product if its rows follow each other and are ``alike``, which
-    means that the epilogue has no operand by row.
-    """
-    column = b.ndim == 1
-    b = b[:, None] if column else b
-    if column:
-        out = out[..., None]
-    if a.ndim == 1:
-        a = a[None, :]
-        out = out[..., None, :]
-    if not stack:
-        return [(a, b, out)]
-    if alike and b.ndim == 2 and a.size and a.shape[:-2] == stack:
-        rows = _merged(a, out, own=1)
-        if all(x.ndim == 2 for x in rows):
-            return [(rows[0], b, rows[1])]
-    a, b = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b))
-    a, b, out = _merged(a, b, out)
-    return [(a[i], b[i], out[i]) for i in np.ndindex(*out.shape[:-3])]
-
-
-def _merged(*stacks: Array, own: int = 2) -> tuple[Array, ...]:
-    """Return arrays with as few axes before their ``own`` last ones as equal steps allow."""
-    for axis in range(stacks[0].ndim - own - 2, -1, -1):
-        if all(x.strides[axis] == x.strides[axis + 1] * x.shape[axis + 1] for x in stacks):
-            stacks = tuple(_without_axis(x, axis) for x in stacks)
-    return stacks
-
-
-def _without_axis(x: Array, axis: int) -> Array:
-    """Return ``x`` with ``axis`` and the next axis merged."""
-    shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
-    return strided(x, shape, (*x.strides[:axis], *x.strides[axis + 1 :]))
 
 
 def _of_type(x: Array, type_: str) -> Array:
@@ -505,7 +427,7 @@ class _One:
         steps = [(x.strides[0], x.itemsize) for x in (a, b, out)]
         if _has_operand(self.options, "full") or any(s < 0 or s % item for s, item in steps):
             return None
-        tight = all(_tight(x) for x in (a, b, out))
+        tight = all(is_tight(x) for x in (a, b, out))
         sizes = *a.shape[1:], b.shape[2]
         m, k, n = sizes
         return stack_class_of(m, n, k, len(out), self.types, self.options, axis, tight=tight)
@@ -594,13 +516,6 @@ def _has_operand(options: Options, *kinds: str) -> bool:
     if not isinstance(options.epilogue, Expression):
         return False
     return any(operand.per in kinds for operand in operands_of(options.epilogue))
-
-
-def _tight(x: Array) -> bool:
-    """Return True if each matrix of a stack is contiguous."""
-    axis = contiguous_axis(x)
-    lines, line = x.shape[-2:] if axis else x.shape[:-3:-1]
-    return bool(lines < 2 or x.strides[-2 if axis else -1] == line * x.itemsize)
 
 
 def _readable(x: Array) -> bool:
