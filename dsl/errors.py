@@ -11,9 +11,9 @@ _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 
 
 def caller() -> tuple[str, int, int] | None:
-    """The innermost frame outside tilewright: its file, its line, and how many frames up it is.
+    """Return the innermost frame outside tilewright: its file, its line, and its level, or None.
 
-    None if there is none. The third is what ``warnings.warn`` takes as ``stacklevel``.
+    The level is the argument ``stacklevel`` of ``warnings.warn``.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1
@@ -26,13 +26,15 @@ def caller() -> tuple[str, int, int] | None:
 
 
 def _where() -> str | None:
-    """The caller's place, as ``file:line``; None if there is none."""
+    """Return the caller's place as ``file:line``, None if there is none."""
     found = caller()
     return None if found is None else f"{os.path.relpath(found[0])}:{found[1]}"
 
 
 def _shown(value: object) -> str | None:
-    """A value as a message shows it; None for None. What cannot be printed is its type."""
+    """Return a value as a message shows it, None for None. If it cannot be printed, its type is
+    named.
+    """
     if value is None or isinstance(value, str):
         return value
     try:

@@ -158,7 +158,7 @@ def _refusal(
     named: Mapping[str, Any],
     error: type[TilewrightError],
 ) -> TilewrightError:
-    """What is wrong with the arguments of a call that Python refused."""
+    """Return the error for arguments of a call that Python refused."""
     parameters = inspect.signature(made).parameters
     by_place = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
     title, usage = made.__name__, f"{made.__name__}({', '.join(parameters)})"
@@ -190,7 +190,7 @@ def _plain(name: str) -> str:
 
 
 def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
-    """What was meant by the name of an argument that a function does not have."""
+    """Return the argument that an unknown name probably means, None without a guess."""
     from difflib import get_close_matches
 
     plain = _plain(name)

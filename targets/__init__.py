@@ -54,7 +54,7 @@ _OTHERS = {
 
 
 def _meant(name: str) -> str | None:
-    """What may be meant by the name of no target."""
+    """Return a hint for the name of an unknown target, None without a guess."""
     plain = "".join(filter(str.isalnum, name.lower()))
     of_family = [each for each, family in _FAMILIES.items() if family == plain]
     lengths = sorted(of_family, key=lambda each: int(each.removeprefix(plain)))

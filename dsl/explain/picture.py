@@ -128,7 +128,7 @@ def _map(view: _View, k: int) -> Iterator[str]:
 
 
 def _grid(view: _View, one: Covered, fill: str) -> Iterator[str]:
-    """The tiles of a grid, as far as the view reaches."""
+    """Yield the tiles of a grid, as far as the view reaches."""
     unit = view.unit
     down, right = view.shown(one)
     bottom = min(view.rows, one.row + down * one.mr)
@@ -259,7 +259,9 @@ class Roof:
 
 
 def roof(plan: Plan) -> Roof:
-    """The roofline of a plan, which has tiles, by its target's data and the estimate of a call."""
+    """Return the roofline of a plan with tiles, from its target's data and the estimate of a
+    call.
+    """
     core, spec = plan.target.core, plan.spec
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
@@ -340,7 +342,7 @@ class _Frame:
         return self.left + x * self.width, self.top + self.height - y * self.height
 
     def scales(self) -> Iterator[str]:
-        """The numbers of both axes."""
+        """Yield the numbers of both axes."""
         bottom = self.top + self.height
         for decade in range(int(self.low), int(self.high) + 1):
             x, _ = self.at(10.0**decade, 1)
@@ -352,7 +354,7 @@ class _Frame:
         yield text(self.left + self.width / 2, bottom + 27, words, size=11, more=_CENTRE)
 
     def key(self, place: int, words: str, nearest: bool) -> Iterator[str]:
-        """A line of the legend, from the lower right corner upwards."""
+        """Yield a line of the legend, from the lower right corner upwards."""
         x, y = self.left + self.width - 6, self.top + self.height - 10 - 14 * place
         weight = f"font-weight='bold' {_END}" if nearest else _END
         yield text(x, y, words, size=10, more=weight)

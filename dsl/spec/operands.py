@@ -169,12 +169,24 @@ class Strided:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Offsets:
-    """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
+    """A batch of matrices at offsets into flat operands.
 
-    A sequence is static; ``None`` is passed at the call as ``a_offsets=`` or ``b_offsets=``.
-    Those of a packed B count whole matrices: of all that ``pack_b`` packed as one stack, count x k
-    x n, which may be more or fewer than the batch has.
+    Parameters
+    ----------
+    count : int or Dim
+        Number of matrices.
+    a, b : sequence of int, optional
+        Offsets of A and B in elements. A sequence is fixed in the kernel. None is passed at the
+        call as ``a_offsets=`` or ``b_offsets=`` (int64). Offsets of a packed B count whole matrices
+        of the stack that ``pack_b`` packed (count x k x n, with any count).
 
+    Raises
+    ------
+    SpecError
+        ``count`` is no size, or the number of fixed offsets is not ``count``.
+
+    Examples
+    --------
     Differences of neighbours: A's two matrices are the same memory, one element apart.
 
     >>> spec = tw.Gemm(4, 1, 1, batch=tw.Offsets(2, a=(0, 1), b=(0, 1)))

@@ -120,20 +120,35 @@ PerRow = Literal["row"] | tuple[Literal["row"], int]
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Elements of few bits, and a scale for each ``block`` elements along K: B of a ``tw.Packed``.
+    """The format of a low-bit matrix: stored elements, with a scale for each block of K.
 
-    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s3, u3, s4, u4, s5, u5, s6,
-    u6, s8, u8, f4_e2m1, f8_e4m3, f8_e5m2), the scale of type ``scale`` (f32, f16, bf16, e8m0,
-    f8_e4m3), one for each block of K and column; the last block may be shorter. ``block`` is a
-    multiple of 8, of 16 for two bits, up to 65536; None is one block for all of K; a pair,
-    (128, 128), is elements of K by columns that share a scale. Of three and five bits blocks of
-    more than 64 elements are multiples of 32, of six of 16.
+    An element represents ``scale * (q - zero)``, or ``scale * q + minimum``. ``tw.Packed(format)``
+    is a B in this format.
 
-    ``zero`` is one number for all elements; None is symmetric: nothing is subtracted, as with 0. Or
-    it is the type's own name: an integer for each block, beside the scales; or the name of a
-    scale's type, of f32, f16 and bf16: then an element is ``scale * q + minimum``, and there is a
-    minimum for each block.
+    Parameters
+    ----------
+    type : str
+        Stored type of ``q``: s2, u2, s3, u3, s4, u4, s5, u5, s6, u6, s8, u8, f4_e2m1, f8_e4m3 or
+        f8_e5m2.
+    scale : str
+        Type of the scales: f32, f16, bf16, e8m0 or f8_e4m3.
+    zero : int or str, optional
+        None or 0: symmetric, nothing is subtracted. An int: one zero point for all elements. The
+        name ``type`` again: an integer zero point for each block. "f32", "f16" or "bf16": a minimum
+        of that type for each block.
+    block : int or (int, int), optional
+        Elements of K in a block, up to 65536, a multiple of 8 (of 16 for two bits); the last block
+        may be shorter. None is one block for all of K. A pair such as (128, 128) is elements of K
+        by columns. Blocks of more than 64 elements are multiples of 32 for three and five bits, and
+        of 16 for six bits.
 
+    Raises
+    ------
+    SpecError
+        The parameters do not fit each other.
+
+    Examples
+    --------
     >>> q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> spec = tw.Gemm(tw.dim("m"), 4, 32, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(q4))
     >>> layer = tw.compile(spec)

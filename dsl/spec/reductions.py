@@ -30,7 +30,7 @@ class RowReduction:
 
 @spelled(SpecTypeError)
 def row_max(expression: Term) -> RowReduction:
-    """The largest value of each row, for ``Gemm(outputs=...)``.
+    """Reduce each row to its largest value, for ``Gemm(outputs=...)``.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def row_max(expression: Term) -> RowReduction:
 
 @spelled(SpecTypeError)
 def row_sum(expression: Term) -> RowReduction:
-    """The sum of each row in f32, in any order, for ``Gemm(outputs=...)``.
+    """Reduce each row to its sum in f32, in any order, for ``Gemm(outputs=...)``.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def row_sum(expression: Term) -> RowReduction:
 
 @spelled(SpecTypeError)
 def row_absmax(expression: Term) -> RowReduction:
-    """The largest magnitude of each row, for ``Gemm(outputs=...)``.
+    """Reduce each row to its largest magnitude, for ``Gemm(outputs=...)``.
 
     Parameters
     ----------

@@ -176,7 +176,7 @@ _UNLIKE = {
 
 
 def _meant(type_: object) -> str | None:
-    """What may be meant by something that is no element type."""
+    """Return the element type that an unknown name probably means, None without a guess."""
     if isinstance(type_, type):
         said = type_.__name__
     elif isinstance(type_, str) or type(type_).__name__ == "dtype":  # PyTorch's: torch.float32

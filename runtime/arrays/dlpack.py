@@ -93,7 +93,7 @@ def view(value: Any, name: str) -> Array:
 
 
 def _device(value: Any, name: str) -> tuple[Any, Any]:
-    """The kind of device and its number, as the exporter says."""
+    """Return the kind of device and its number, as the exporter tells them."""
     try:
         kind, number = value.__dlpack_device__()
     except Exception as error:  # noqa: BLE001, the exporter is anybody's code
@@ -102,7 +102,9 @@ def _device(value: Any, name: str) -> tuple[Any, Any]:
 
 
 def _exported(value: Any, name: str) -> Any:
-    """The capsule of an exporter; ArgumentTypeError if it raises, or gives something else."""
+    """Return the capsule of an exporter; ArgumentTypeError if it raises or returns something
+    else.
+    """
     try:
         try:
             capsule = value.__dlpack__(max_version=(1, 0))

@@ -106,7 +106,9 @@ class PackedMatrix:
 
     @classmethod
     def viewing(cls, format: str, shape: tuple[int, ...], data: Bytes) -> PackedMatrix:
-        """A matrix of bytes that somebody else holds: no copy if they start at a cache line."""
+        """Return a matrix on another object's bytes, without a copy if they start at a cache
+        line.
+        """
         if data.nbytes and address(data) % ALIGNMENT:
             return cls(format, shape, data)
         self = cls.__new__(cls)

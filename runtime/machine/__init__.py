@@ -1,1 +1,1 @@
-"""This machine: its CPU, the targets that run here, and whether natively or emulated."""
+"""The machine: its CPU, the targets that run here, and whether natively or emulated."""

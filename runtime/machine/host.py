@@ -154,7 +154,9 @@ def _here(known: Callable[[str], Found]) -> Found:
 
 
 def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
-    """The name and the features of a best target; TargetError unless it is one of this machine."""
+    """Return the name and the features of a best target; TargetError unless it is one of this
+    machine.
+    """
     best, *features = [part.strip() for part in limit.split("+")]
     legal = [name for name in NAMES if known(name).machine in ("", cpu().machine)]
     if best not in legal:

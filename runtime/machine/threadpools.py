@@ -31,7 +31,7 @@ def register() -> None:
         check_symbols = (SYMBOL,)
 
         def get_num_threads(self) -> int:
-            """The most threads that a loop takes."""
+            """Return the most threads of a loop."""
             return self._limit().value or len(os.sched_getaffinity(0))
 
         def set_num_threads(self, num_threads: int) -> None:
@@ -39,7 +39,7 @@ def register() -> None:
             self._limit().value = num_threads
 
         def get_version(self) -> None:
-            """A library of kernels has none."""
+            """Return None: a library of kernels has no version."""
 
         def _limit(self) -> ctypes.c_int64:
             return ctypes.c_int64.in_dll(self.dynlib, SYMBOL)

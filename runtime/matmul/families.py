@@ -109,7 +109,7 @@ class Class(NamedTuple):
 
     ``shape`` is one of:
 
-    - ``column``, ``row``: one column of B, one row of A; with ``stream`` if the matrix is in memory;
+    - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
     - ``few``: so few lines of C that they stream the matrix too;
     - ``turned``: a small operand with the other order than the large one is transposed first;
     - ``across``: a C with few lines and the other order is transposed while it is stored;

@@ -128,7 +128,9 @@ def sample(
 
 
 def call_sizes(signature: Signature, given: Mapping[str, int]) -> list[int]:
-    """The sizes of a call in C's order: those ``given`` by slot, the others as small as may be."""
+    """Return the sizes of a call in C's order: the ``given`` ones by slot, the others as small as
+    possible.
+    """
     sizes = _sizes(signature, None, given)
     return [sizes[parameter.dim.name] for parameter in signature.sizes]
 

@@ -180,8 +180,21 @@ def where(condition: Term, x: Term, y: Term) -> None:
 
 @builtin()
 def logical_and(x: Term, y: Term) -> Term:
-    """1.0 where neither ``x`` nor ``y`` is 0, else 0.0: ``x & y``; NaN is not 0.
+    """Return 1.0 if neither ``x`` nor ``y`` is 0, else 0.0. The operator is ``x & y``. NaN is not
+    0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=(tw.acc > -1) & (tw.acc < 1))
     array([[0., 1., 0.]], dtype=float32)
@@ -191,8 +204,20 @@ def logical_and(x: Term, y: Term) -> Term:
 
 @builtin()
 def logical_or(x: Term, y: Term) -> Term:
-    """1.0 where ``x`` or ``y`` is not 0, else 0.0: ``x | y``; NaN is not 0.
+    """Return 1.0 if ``x`` or ``y`` is not 0, else 0.0. The operator is ``x | y``. NaN is not 0.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=(tw.acc < -1) | (tw.acc > 1))
     array([[1., 0., 1.]], dtype=float32)
@@ -202,8 +227,20 @@ def logical_or(x: Term, y: Term) -> Term:
 
 @builtin()
 def logical_xor(x: Term, y: Term) -> Term:
-    """1.0 where one of ``x`` and ``y`` is 0 and the other is not, else 0.0: ``x ^ y``.
+    """Return 1.0 if exactly one of ``x`` and ``y`` is 0, else 0.0. The operator is ``x ^ y``.
 
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=(tw.acc < 1) ^ (tw.acc > -1))
     array([[1., 0., 1.]], dtype=float32)
@@ -213,8 +250,20 @@ def logical_xor(x: Term, y: Term) -> Term:
 
 @builtin()
 def logical_not(x: Term) -> Term:
-    """1.0 where ``x`` is 0, else 0.0: ``~x``; NaN is not 0.
+    """Return 1.0 if ``x`` is 0, else 0.0. The operator is ``~x``. NaN is not 0.
 
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=~(tw.acc < 0))
     array([[0., 1., 1.]], dtype=float32)
