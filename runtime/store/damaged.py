@@ -1,7 +1,7 @@
 """Find libraries in the cache that are damaged, remove them, and build them again.
 
-A library is damaged if a compiler was stopped, or the disk was full, while it was written. This is
-found when it is loaded.
+A compiler can leave a damaged library, for example one that ends too early. This is found when the
+library is loaded.
 """
 
 from __future__ import annotations

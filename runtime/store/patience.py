@@ -1,8 +1,7 @@
 """Tell a waiting user what is being compiled, in one line that disappears at the end.
 
-The line is on standard error, after one second. It is not shown if standard error is
-neither a terminal nor a notebook, if another display of progress is shown, or if
-``TILEWRIGHT_QUIET`` is set.
+The line is on standard error, after one second. It is not shown if standard error is neither a
+terminal nor a notebook, if another display of progress is shown, or if ``TILEWRIGHT_QUIET`` is set.
 """
 
 from __future__ import annotations
