@@ -1,4 +1,4 @@
-"""The command line: ``tilewright``. Each command only arranges what the library offers."""
+"""The command line ``tilewright``. Each command only arranges functions of the library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import click
 
 from tilewright.errors import TilewrightError
 
-#: Each command's module, imported when the command is used, and its name there if not ``command``.
+#: Module of each command, imported when the command is used. After the colon: the command's name in
+#: the module, if it is not ``command``.
 _COMMANDS = {
     "demo": "demo",
     "targets": "targets",
@@ -27,14 +28,16 @@ _COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports its commands late, and shows tilewright's errors as messages."""
+    """A group that imports commands when they are used, and prints tilewright's errors as
+    messages.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands' names, in the order of the help text."""
+        """Return the commands' names in the order of the help text."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called ``cmd_name``."""
+        """Return the command called ``cmd_name``, or None."""
         if cmd_name not in _COMMANDS:
             return None
         from importlib import import_module
@@ -45,19 +48,19 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error that the library raises ends it with status 1."""
+        """Run the command. An error of the library ends it with status 1."""
         try:
             return super().invoke(ctx)
         except TilewrightError as error:
             raise Failure(error) from error
         except BrokenPipeError:
             raise
-        except OSError as error:  # of a path that the user named, or of the cache's
+        except OSError as error:  # a path that the user named, or the cache's
             raise Failure(_refused(error)) from error
 
 
 def _refused(error: OSError) -> TilewrightError:
-    """What the system said of a file."""
+    """Return an operating-system error about a file as an error of tilewright."""
     return TilewrightError(
         "the system refuses a file",
         got=f"{error.filename or 'a file'}: {error.strerror or error}",
@@ -66,14 +69,14 @@ def _refused(error: OSError) -> TilewrightError:
 
 
 class Failure(click.ClickException):
-    """An error of the library, without the place in the code: there is none of the user's."""
+    """An error of the library, printed without a place in the code: the user has no code here."""
 
     def __init__(self, error: TilewrightError) -> None:
         super().__init__(error.problem)
         self.error = error
 
     def format_message(self) -> str:
-        """The problem, what was got and expected, and what to try."""
+        """Return the problem, what was got and expected, and what to try."""
         error = self.error
         rows = (("got", error.got), ("expected", error.expected), ("try", error.hint))
         return "\n".join([error.problem, *(f"  {key}: {text}" for key, text in rows if text)])

@@ -1,4 +1,4 @@
-"""``tilewright bench`` and ``peak``: how fast kernels run here, and what a core can do."""
+"""``tilewright bench`` and ``peak``: measure how fast kernels run here, and a core's peak."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .words import wanted as takes_kernels
 def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
     """Check kernels, then time them in a C loop.
 
-    SIZES is MxNxK, or `transpose ROWSxCOLS`; a size that is a name is 64 here.
+    SIZES is MxNxK, or `transpose ROWSxCOLS`. A size that is a name is 64 here.
     """
     requests = [(spec, wanted.asked, wanted.target) for spec in wanted.specs]
     with working(f"compiling {len(requests)} kernels"):
@@ -73,7 +73,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
 
 
 def _data(kernel: tw.Kernel, timing: tw.Timing, error: float) -> dict[str, Any]:
-    """What was found of a kernel: seconds a call, GFLOPS, the share of the peak."""
+    """Return the results of a kernel: seconds of a call, GFLOPS, and the share of the peak."""
     chosen = {"name": kernel.name, "spec": repr(kernel.spec), "schedule": asdict(kernel.schedule)}
     return {
         **chosen,
@@ -85,7 +85,7 @@ def _data(kernel: tw.Kernel, timing: tw.Timing, error: float) -> dict[str, Any]:
 
 
 def _how(kernels: Sequence[tw.Kernel], wanted: Wanted) -> str:
-    """What was asked for, or who chose."""
+    """Return the schedule that was asked for as text, or who chose the schedules."""
     tuned = sum(kernel.tuned is not None for kernel in kernels)
     if not tuned:
         return schedule_text(wanted.schedule)
@@ -109,10 +109,10 @@ def _how(kernels: Sequence[tw.Kernel], wanted: Wanted) -> str:
 )
 @json_option
 def peak(target: str, types: str, emit: bool, output: Path | None, as_json: bool) -> None:
-    """Measure the multiply-adds of one core: their throughput and their latency.
+    """Measure the throughput and latency of one core's multiply-adds.
 
-    With --emit nothing is measured here: the C of the same loops is written, with the command that
-    builds it into a static program, for boards without Python.
+    With --emit nothing is measured here. Instead the C of the same loops is written, for boards
+    without Python. A comment in it has the command that compiles it into a static program.
     """
     names = types.split(",")
     given = names[0] if len(names) == 1 else tuple(names)
@@ -144,7 +144,7 @@ def peak(target: str, types: str, emit: bool, output: Path | None, as_json: bool
 
 
 def _emit(target: str, given: str | tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Write the program."""
+    """Write the program that measures the peak elsewhere."""
     from tilewright.runtime.bench.peak_program import peak_program
 
     text = peak_program(target, given, file="peak.c" if output is None else output.name)

@@ -1,4 +1,4 @@
-"""``tilewright build``: a library in C of what a file of specs describes."""
+"""``tilewright build``: build the C libraries that a Python file describes."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def command(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Build the libraries that a Python file makes: each is a `tw.library(...)` at its top level.
+    """Build the libraries that a Python file makes: each `tw.library(...)` at its top level.
 
-    SPECS is run as any Python file is. The C is written into the output folder with a header,
-    CMake, meson and pkg-config files, a self-test and a manifest; then it is compiled for every
-    architecture that has a compiler here, into its folder `build`.
+    SPECS is run like any Python file. The C is written to the output folder, with a header, files
+    for CMake, meson and pkg-config, a self-test and a manifest. Then it is compiled for every
+    architecture that has a compiler here, into the folder `build` of the output.
     """
     with working("generating"):
         found = _libraries(specs)
@@ -78,7 +78,7 @@ def command(
 
 
 def _libraries(specs: Path) -> list[Library]:
-    """The libraries that the file's variables hold."""
+    """Return the libraries in the file's variables."""
     from tilewright.runtime.library.make import Library
 
     held = {id(each): each for each in _run(specs).values() if isinstance(each, Library)}
@@ -97,7 +97,9 @@ def _libraries(specs: Path) -> list[Library]:
 
 
 def _run(specs: Path) -> Mapping[str, Any]:
-    """The variables of a Python file after it was run, as `python SPECS` but for its name."""
+    """Run a Python file as `python SPECS` does, with another ``__name__``, and return its
+    variables.
+    """
     import runpy
     import sys
 
@@ -118,7 +120,7 @@ def _say_written(library: Library, folder: Path) -> None:
 
 
 def _say_built(library: Library, built: Built) -> None:
-    """A table of the targets of one architecture, and what was made."""
+    """Print a table of an architecture's targets, and the files that were made."""
     if built.missing:
         click.echo(f"{built.machine}: not compiled: {built.missing}")
         return
@@ -137,7 +139,7 @@ def _say_built(library: Library, built: Built) -> None:
 
 
 def _as_json(library: Library, folder: Path, built: Sequence[Built]) -> dict[str, Any]:
-    """What was written and compiled, for programs."""
+    """Return facts about what was written and compiled, for programs."""
     return {
         "library": library.name,
         "version": library.version,

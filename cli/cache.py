@@ -1,4 +1,6 @@
-"""``tilewright cache``: what was compiled before; ``tilewright warm``: what will be asked for."""
+"""``tilewright cache``: list, check and remove compiled kernels. ``tilewright warm``: compile
+ahead.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,17 @@ if TYPE_CHECKING:
 
 @click.group("cache")
 def command() -> None:
-    """Compiled kernels on disk: list them, check them, remove them.
+    """List, check or remove the compiled kernels on disk.
 
-    They are in the user's cache directory, or where TILEWRIGHT_CACHE_DIR says. What `tune` and
-    `calibrate` store is no part of it: TILEWRIGHT_DATA_DIR says where that is.
+    They are in the user's cache directory, or in TILEWRIGHT_CACHE_DIR. Results of `tune` and
+    `calibrate` are elsewhere: in the user's data directory, or in TILEWRIGHT_DATA_DIR.
     """
 
 
 @command.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Show every library, the kernels it holds by name, and its size."""
+    """Show every library with its size and the names of its kernels."""
     from tilewright.runtime.store import cache, folders
 
     with working("reading the cache"):
@@ -63,7 +65,7 @@ def list_(as_json: bool) -> None:
 
 
 def _data(entry: Entry) -> dict[str, Any]:
-    """A library of the cache; one that holds no kernels has their names empty."""
+    """Return facts about a library of the cache. ``kernels`` is empty if it has none."""
     manifest = entry.manifest
     return {
         "key": entry.key,
@@ -79,7 +81,7 @@ def _data(entry: Entry) -> dict[str, Any]:
 @command.command("clear")
 @json_option
 def clear(as_json: bool) -> None:
-    """Remove everything; libraries that a process has loaded stay usable to it."""
+    """Remove everything. Processes can go on using libraries that they have loaded."""
     from tilewright.runtime.store import cache, folders
 
     removed = cache.clear()
@@ -95,7 +97,7 @@ def clear(as_json: bool) -> None:
 @command.command("verify")
 @json_option
 def verify(as_json: bool) -> None:
-    """Read every file and compare its digest; status 1 when something was altered."""
+    """Read every file and compare its digest. The status is 1 if a file was altered."""
     from tilewright.runtime.store import cache, folders
 
     with working("reading every file"):
@@ -134,9 +136,10 @@ def _entries(n: int) -> str:
 def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
     """Compile the kernels that `tw.matmul(a, b)` and `tw.matmul(x, w.T)` use most.
 
-    One kernel serves a class of sizes: these are of all sizes, from one row to large matrices, with
-    rows contiguous. Kernels with an epilogue, with alpha and beta, of stacks and of other layouts
-    are compiled at their first use. Kernels are kept in the cache: see `tilewright cache list`.
+    They cover all sizes, from one row to large matrices, because one kernel serves a class of
+    sizes. Rows must be contiguous. Kernels with an epilogue, with alpha and beta, for stacks and
+    for other layouts are compiled when they are first used. `tilewright cache list` shows the
+    kernels.
     """
     from tilewright.runtime.call import dispatch
     from tilewright.runtime.machine.host import resolve
@@ -153,7 +156,7 @@ def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
 
 
 def _warmed(type_: str, target: str) -> dict[str, Any]:
-    """How many kernels there are of a type, and the seconds that they took."""
+    """Compile the kernels of a type; return their number, and the seconds that it took."""
     from tilewright.runtime.matmul.warm import warm
 
     begun, count = time.monotonic(), 0

@@ -1,4 +1,6 @@
-"""``tilewright calibrate``: measure this machine's core for the cost model, and show it."""
+"""``tilewright calibrate``: measure this machine's core for the cost model, and show the
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tilewright.isa.machine import Core
 
 from .screen import console, json_option, show_json, size, stages, table
 
-#: What is shown of vectors of each width, and what of a core as a whole.
+#: Numbers that are shown for each vector width, and those for the core as a whole.
 _RATES = ("fma_units", "loads", "stores", "shuffles")
 _SHARES = ("spread", "shared")
 _WHOLE = (
@@ -42,11 +44,11 @@ _WHOLE = (
 @click.option("--forget", is_flag=True, help="Remove what was measured on this machine.")
 @json_option
 def command(seconds: float, path: Path | None, forget: bool, as_json: bool) -> None:
-    """Measure what the cost model asks of this machine's core, and keep it.
+    """Measure this machine's core for the cost model, and store the numbers.
 
-    "host" chooses by it from then on. A disturbed machine is an error, which changes nothing.
-    It is kept in the user's data directory, or where TILEWRIGHT_DATA_DIR says; compiled kernels
-    are where TILEWRIGHT_CACHE_DIR says.
+    From then on the target "host" uses them. If the machine is too busy to measure, that is an
+    error and nothing is changed. The numbers are in the user's data directory, or in
+    TILEWRIGHT_DATA_DIR. Compiled kernels are elsewhere: in TILEWRIGHT_CACHE_DIR.
     """
     if forget:
         _forget(as_json)
@@ -93,7 +95,7 @@ def _rates(title: str, core: Core) -> Table:
 
 
 def _forget(as_json: bool) -> None:
-    """Remove the calibration of this processor, and say whether there was one."""
+    """Remove this processor's calibration, and say if there was one."""
     from tilewright.runtime.machine import calibrations, host
 
     path = calibrations.path_of(host.cpu().processor)

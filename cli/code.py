@@ -1,7 +1,8 @@
-"""Specs and schedules as Python text on the command line, as they print: ``Gemm(64, 48, 64)``.
+"""Read specs and schedules from Python text on the command line, such as ``Gemm(64, 48, 64)``.
 
-The text is read, not run: calls of what specs are made of, operators, numbers and names, nothing
-else. A generated file names the command that makes it again in this form.
+In goes text as ``repr`` prints it. Out comes the spec or the schedule. The text is never run: it
+may contain only calls of the names that specs are made of, operators, numbers and names. A
+generated file contains the command that generates it again, in this form.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 @cache
 def _names() -> Mapping[str, Any]:
-    """What a text may name."""
+    """Return the names that a text may use, with their values."""
     found = {name: getattr(tw, name) for name in _MADE}
     for module in (postops, reductions):
         found |= {name: getattr(module, name) for name in module.__all__}
@@ -50,7 +51,7 @@ def _names() -> Mapping[str, Any]:
 
 
 def spec_of_code(text: str) -> Spec:
-    """The spec that ``text`` makes; SpecError if it makes none."""
+    """Return the spec that ``text`` describes; SpecError if it is not a spec."""
     found = _value(text, SpecError)
     if not isinstance(found, (tw.Gemm, tw.Transpose, Pack, PackQuantized)):
         raise SpecError("the text makes no spec", got=text, hint='"Gemm(64, 48, 64)"')
@@ -58,7 +59,7 @@ def spec_of_code(text: str) -> Spec:
 
 
 def schedule_of_code(text: str) -> Schedule:
-    """The schedule that ``text`` makes; ScheduleError if it makes none."""
+    """Return the schedule that ``text`` describes; ScheduleError if it is not a schedule."""
     found = _value(text, ScheduleError)
     if not isinstance(found, Schedule):
         raise ScheduleError("the text makes no schedule", got=text, hint='"Schedule(tile=(8, 48))"')
@@ -77,7 +78,7 @@ def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
 
 
 class _Reading:
-    """One text, with the values that it gives names: ``(e0 := acc + 1, e0 * e0)[-1]``."""
+    """Evaluates one text. Values may get names in it, as in ``(e0 := acc + 1, e0 * e0)[-1]``."""
 
     def __init__(self) -> None:
         self.names = dict(_names())

@@ -1,4 +1,7 @@
-"""``tilewright demo``: this machine beside numpy, a chapter's kernels, a plot, C, a picture."""
+"""``tilewright demo``: show tilewright on this machine.
+
+It times products and other kernels next to numpy, and writes a plot, the C and a picture.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from .screen import console, json_option, percent, progress, show_json, table, w
 from .words import schedule_text
 
 _NUMBERS = ("error/bound", "rate", "of peak", "x numpy")
-#: What is multiplied by the model's schedule: small, odd, one row, and up to a large product.
+#: Sizes m, n, k of the products: small, odd, a single row, and up to a large product.
 _SIZES = ((8, 8, 8), (23, 23, 23), (64, 64, 64), (1, 256, 256), (128, 128, 128), (512, 512, 512))
-#: The kernel whose variants are shown.
+#: Size m, n, k of the kernel whose variants are timed.
 _SHAPE = (64, 48, 64)
-#: Rows of the photograph that are checked against scipy.
+#: Number of rows of the photograph that are checked against scipy.
 _CHECKED = 30
-#: What is left in the folder.
+#: Files in the output folder, with their descriptions.
 _LEFT = {
     "gflops.png": "the figures above",
     "c": "the generated C",
@@ -61,10 +64,11 @@ _LEFT = {
 )
 @json_option
 def command(out: Path, count: int, seconds: float, as_json: bool) -> None:
-    """Compile, check and time products on this machine beside numpy, then the kernels of a chapter
-    on Neon, variants of one kernel, and a bank of filters.
+    """Compile, check and time kernels on this machine next to numpy.
 
-    The first run compiles and takes a minute or so; later ones take kernels from the cache.
+    They are products, the kernels of a book chapter on Neon, variants of one kernel, and a bank of
+    filters. The first run takes about a minute, because it compiles. Later runs take the kernels
+    from the cache.
     """
     _needs_extras()
     out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +99,7 @@ def command(out: Path, count: int, seconds: float, as_json: bool) -> None:
 
 
 def _data(one: Measured) -> dict[str, Any]:
-    """The figures of a kernel: seconds of a call in a C loop, and how far it is ahead of numpy."""
+    """Return the figures of a kernel: seconds of a call in a C loop, and the ratio to numpy."""
     return {
         "title": one.title,
         "sizes": one.sizes,
@@ -121,7 +125,7 @@ def _needs_extras() -> None:
 
 
 def _one_core() -> AbstractContextManager[Any]:
-    """Numpy's products on one core, as the kernels are."""
+    """Limit numpy's products to one core, which is also what the kernels use."""
     from threadpoolctl import threadpool_limits
 
     limits: AbstractContextManager[Any] = threadpool_limits(1)
@@ -143,7 +147,7 @@ def _say_where_we_are(screen: Console) -> None:
 
 
 def show_machine(seconds: float, screen: Console) -> list[Measured]:
-    """Measure products by the model's schedule beside numpy, and print the table."""
+    """Time products with the cost model's schedule next to numpy, and print the table."""
     with working(f"compiling {len(_SIZES)} products"):
         kernels = tw.compile_many([tw.Gemm(*sizes) for sizes in _SIZES])
     measured = [_product(kernel, seconds) for kernel in progress(kernels, "timing products")]
@@ -166,7 +170,7 @@ def show_machine(seconds: float, screen: Console) -> list[Measured]:
 
 
 def _product(kernel: tw.Kernel, seconds: float) -> Measured:
-    """Check a product, time it, and time it beside numpy."""
+    """Check a product, time it in a C loop, and time it next to numpy."""
     spec = kernel.spec
     assert isinstance(spec, tw.Gemm)
     m, n, k = (int(size) for size in (spec.m, spec.n, spec.k) if isinstance(size, int))
@@ -188,7 +192,7 @@ def _product(kernel: tw.Kernel, seconds: float) -> Measured:
 
 
 def show_chapter(seconds: float, screen: Console) -> list[Measured]:
-    """Measure the chapter's kernels, in its blocks and loops, on the host; print the table."""
+    """Time the chapter's kernels, with its tiles and loops, on this machine; print the table."""
     rows = neon_chapter.ROWS
     with working(f"compiling the chapter's {len(rows) + 1} kernels"):
         kernels = neon_chapter.compile_all("host", fixed=True)
@@ -217,7 +221,7 @@ def show_chapter(seconds: float, screen: Console) -> list[Measured]:
 
 
 def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -> Measured:
-    """Check a kernel, time it, and time it beside numpy."""
+    """Check a kernel, time it in a C loop, and time it next to numpy."""
     if row is None:
         title, sizes = neon_chapter.TRANSPOSITION, "8x8"
         error = neon_chapter.check_transposition(kernel, padding=0)
@@ -237,14 +241,14 @@ def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -
 
 
 def _multiplying(kernel: tw.Kernel, row: neon_chapter.Row) -> tuple[Callable[[], Any], ...]:
-    """The kernel's call and numpy's, on the same arrays; numpy too writes in place."""
+    """Return the kernel's call and numpy's on the same arrays. Both write in place."""
     m, n, k = row.sizes
     a = neon_chapter.columns(m, k, 0, row.batch, seed=1)
     b = neon_chapter.columns(k, n, 0, row.batch, seed=2)
     c, other = (neon_chapter.columns(m, n, 0, None, seed=3) for _ in range(2))
 
     def theirs() -> None:
-        product = np.matmul(b.mT, a.mT)  # numpy's own order: no copies on its side
+        product = np.matmul(b.mT, a.mT)  # row-major order, so that numpy copies nothing
         np.add(other.T, product if row.batch is None else product.sum(axis=0), out=other.T)
 
     return (lambda: kernel(a, b, c)), theirs
@@ -259,7 +263,7 @@ def _transposing(kernel: tw.Kernel) -> tuple[Callable[[], Any], ...]:
 
 
 def show_variants(count: int, seconds: float, screen: Console) -> list[float]:
-    """Time schedules of one spec, taken evenly from the best expected to the worst."""
+    """Time schedules of one spec, evenly spaced in the order of their estimates, best first."""
     spec = tw.Gemm(*_SHAPE)
     every = list(tw.variants(spec))
     count = min(count, len(every))
@@ -288,7 +292,7 @@ def show_variants(count: int, seconds: float, screen: Console) -> list[float]:
 
 
 def write_c(folder: Path, chapter: list[Measured]) -> None:
-    """Write each kernel's C for this CPU and for Neon, one file for each."""
+    """Write the C of each kernel for this CPU and for Neon, one file for each kernel."""
     from tilewright.generate import Request, generate
     from tilewright.runtime.machine.host import resolve
 
@@ -312,7 +316,7 @@ def _plot(
     ranked: Sequence[float],
     title: str,
 ) -> None:
-    """Save the plot; ``ranked`` are the variants' GFLOPS, best expected first."""
+    """Save the plot. ``ranked`` has the GFLOPS of the variants, in the order of their estimates."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -342,7 +346,7 @@ def _plot(
 
 
 def _bars(axes: Any, measured: Sequence[Measured], title: str) -> None:
-    """A group for each kernel; how many times as fast as numpy it is stands beside."""
+    """Draw a group of bars for each kernel, with its ratio to numpy next to it."""
     places = range(len(measured))
     called = [one.work / one.called.ours for one in measured]
     bars = (
@@ -364,6 +368,6 @@ def _bars(axes: Any, measured: Sequence[Measured], title: str) -> None:
         )
     axes.set_yticks(list(places), [", ".join(filter(None, (o.title, o.sizes))) for o in measured])
     axes.invert_yaxis()
-    axes.margins(x=0.2)  # for what stands beside the longest bar
+    axes.margins(x=0.2)  # room for the text next to the longest bar
     axes.set_xlabel("GFLOPS on one core")
     axes.set_title(title)

@@ -1,4 +1,4 @@
-"""``tilewright emit``: the C of a kernel, for a project of one's own."""
+"""``tilewright emit``: write the C of a kernel for another project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .words import wanted as takes_kernels
 if TYPE_CHECKING:
     from tilewright.generate import Request
 
-#: The C of some kernels in one file, which is called so.
+#: Function that returns the C of kernels in one file, given the file's name.
 Text = Callable[[Sequence["Request"], str | None], str]
 
 
@@ -53,11 +53,11 @@ def command(
     bench: bool,
     as_json: bool,
 ) -> None:
-    """Write the C of kernels: into one file, or one file for each into a folder.
+    """Write the C of kernels: all into one file, or one file each into a folder.
 
-    SIZES is MxNxK, or `transpose ROWSxCOLS`. Nothing is compiled, and the target need not
-    run on this machine. With --main a file holds one kernel, and the command that builds it into
-    a static program, for boards and simulators without Python.
+    SIZES is MxNxK, or `transpose ROWSxCOLS`. Nothing is compiled, and the target need not run on
+    this machine. With --main the file is a program that tests one kernel, for boards and simulators
+    without Python. A comment in it has the command that compiles it into a static program.
     """
     requests = _requests(wanted, name)
     if main and output is not None and output.suffix == ".h":
@@ -84,7 +84,7 @@ def command(
 def _written(
     output: Path, requests: Sequence[Request], text: Text
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the C, or its header; each file with the kernels it holds."""
+    """Write the C, or its header; yield each file with the names of its kernels."""
     if output.suffix == ".h" and not output.is_dir():
         from tilewright.generate import header
 

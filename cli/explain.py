@@ -1,4 +1,4 @@
-"""``tilewright explain``: the plan of a kernel, and why it is so."""
+"""``tilewright explain``: print the plan of a kernel with its reasons."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .words import wanted as takes_kernels
 def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> None:
     """Print the plan of a kernel: formulas, registers, estimates, and each decision's reason.
 
-    SIZES is MxNxK, or `transpose ROWSxCOLS`. A size that is a name is known only at the
-    call; it is estimated as 64. Nothing is compiled but to --measure. Without a schedule it is what
-    tw.compile would take: a stored winner of `tilewright tune`, or what the cost model chooses.
+    SIZES is MxNxK, or `transpose ROWSxCOLS`. A size that is a name is known only at the call; it is
+    estimated as 64. Nothing is compiled, except with --measure. Without a schedule it is the one
+    that tw.compile takes: the stored winner of `tilewright tune`, or else the cost model's choice.
     """
     from tilewright.explain.text import WIDTH
     from tilewright.generate import draw_plan, explain_plan, plan_facts

@@ -1,4 +1,6 @@
-"""Kernels beside numpy: both called from Python on the same arrays, in turns, on one core."""
+"""Time kernels next to numpy: both are called from Python in turns, with the same arrays, on one
+core.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ from typing import Any
 
 import tilewright as tw
 
-#: Seconds of a slice, short beside a scheduler's; and the least number of rounds.
+#: Seconds of a round for each function, short compared with the time slice of a scheduler; and the
+#: least number of rounds.
 _SLICE, _ROUNDS = 300e-6, 9
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Seconds per call from Python, of the kernel and of numpy; ``ratio`` is numpy's over ours."""
+    """Seconds of a call from Python, for the kernel and for numpy. ``ratio`` is numpy's over the
+    kernel's.
+    """
 
     ours: float
     numpy: float
@@ -25,7 +30,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A kernel's figures; ``error`` is the largest as a fraction of what rounding can cause."""
+    """The figures of a kernel. ``error`` is the largest error as a fraction of its bound."""
 
     title: str
     sizes: str
@@ -36,22 +41,22 @@ class Measured:
 
     @property
     def moves(self) -> bool:
-        """Whether the kernel moves data and computes nothing."""
+        """True if the kernel moves data and computes nothing."""
         return isinstance(self.kernel.spec, tw.Transpose)
 
     @property
     def work(self) -> float:
-        """What one call does: 1e9 operations, or GiB read and written by a transposition."""
+        """The work of one call: 1e9 operations, or for a transposition GiB read and written."""
         return work(self.kernel)
 
     @property
     def rate(self) -> str:
-        """Work per second in a C loop, with its unit."""
+        """The work per second in a C loop, with its unit."""
         return rate(self.kernel, self.timing)
 
 
 def work(kernel: tw.Kernel) -> float:
-    """What one call does: 1e9 operations, or GiB read and written by a transposition."""
+    """Return the work of one call: 1e9 operations, or for a transposition GiB read and written."""
     spec = kernel.spec
     if not isinstance(spec, tw.Transpose):
         return float(kernel.flops) / 1e9
@@ -60,14 +65,16 @@ def work(kernel: tw.Kernel) -> float:
 
 
 def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
-    """Work per second in a C loop, with its unit."""
+    """Return the work per second in a C loop, with its unit."""
     if isinstance(kernel.spec, tw.Transpose):
         return f"{work(kernel) / timing.median:.1f} GiB/s"
     return f"{timing.gflops:.1f} GFLOPS"
 
 
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:
-    """Medians over rounds, of about ``seconds`` in all, that time one after the other."""
+    """Time two functions in turns for about ``seconds`` in all, and return medians over the
+    rounds.
+    """
     counts = [_calls(function) for function in (ours, theirs)]
     rounds: list[tuple[float, float, float]] = []
     while len(rounds) < _ROUNDS or 2 * _SLICE * len(rounds) < seconds:
@@ -77,7 +84,7 @@ def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -
 
 
 def _calls(function: Callable[[], Any]) -> int:
-    """How often a function is called in a slice."""
+    """Return how many calls of a function make up one round."""
     spent = min(_per_call(function, calls) for calls in (1, 4, 16))
     return max(1, int(_SLICE / spent))
 

@@ -1,4 +1,4 @@
-"""What tunings found as one HTML file that needs nothing else: tables, and pictures as SVG."""
+"""Write the results of tunings as one self-contained HTML file with tables and SVG pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.tuning.race import Ranking, rankings
 from .screen import duration, percent
 from .words import schedule_text, sizes_text
 
-#: Variants in the table and in the picture of the ranking.
+#: Number of variants in the table, and in the picture of the ranking.
 _ROWS, _BARS = 15, 25
 _STYLE = (
     "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#1f2933}"
@@ -34,7 +34,7 @@ _STYLE = (
 
 
 def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]]) -> None:
-    """Write what ``database`` holds of the specs."""
+    """Write the results of the specs that ``database`` has."""
     parts = [
         "<!DOCTYPE html>",
         "<html lang='en'><head><title>Tuned kernels</title>",
@@ -70,7 +70,7 @@ def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[
 
 
 def _as_stored(one: Ranking, winner: Winner) -> Ranking:
-    """The winner's row with the figures that it won by: those of the last comparison alone."""
+    """Return the winner's row with the figures of the last comparison alone, by which it won."""
     if one.schedule != winner.schedule:
         return one
     median = one.hot.median * one.hot.gflops / winner.gflops
@@ -98,7 +98,7 @@ def _table(ranked: Sequence[Ranking]) -> str:
 
 
 def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
-    """Four pictures in one: tiles, roofline, ranking, and the model beside what was measured."""
+    """Return four pictures as one: tiles, roofline, ranking, and model against measurement."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -121,7 +121,7 @@ def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
 
 
 def _tiles(figure: Any, axes: Any, ranked: Sequence[Ranking]) -> None:
-    """A heat map: for each tile the best share of the peak on data in cache."""
+    """Draw a heat map: for each tile the best share of the peak, with data in cache."""
     best: dict[tuple[int, int], float] = {}
     for one in ranked:
         if one.schedule.tile is not None:
@@ -143,7 +143,7 @@ def _tiles(figure: Any, axes: Any, ranked: Sequence[Ranking]) -> None:
 
 
 def _roofline(axes: Any, limits: Roof | None, ranked: Sequence[Ranking], winner: Winner) -> None:
-    """GFLOPS over flops a byte: the measured peak, what caches give, default and winner."""
+    """Draw GFLOPS over operations per byte: peak, cache bandwidths, the default and the winner."""
     axes.set_title("roofline")
     shares = [one.hot.gflops / one.hot.of_peak for one in ranked if one.hot.of_peak]
     if limits is None or not shares:
@@ -169,7 +169,7 @@ def _roofline(axes: Any, limits: Roof | None, ranked: Sequence[Ranking], winner:
 
 
 def _ranking(axes: Any, ranked: Sequence[Ranking]) -> None:
-    """The first ones with twice their standard errors."""
+    """Draw the ratios of the first variants, with twice their standard errors."""
     places = range(1, len(ranked) + 1)
     ratios, errors = [one.ratio for one in ranked], [2 * one.uncertainty for one in ranked]
     axes.errorbar(places, ratios, yerr=errors, fmt="o", markersize=3, capsize=2)
@@ -181,7 +181,7 @@ def _ranking(axes: Any, ranked: Sequence[Ranking]) -> None:
 
 
 def _model(axes: Any, limits: Roof | None, ranked: Sequence[Ranking]) -> None:
-    """Cycles by the cost model beside those that were measured."""
+    """Draw estimated cycles against measured cycles."""
     told = [one for one in ranked if one.cycles and one.hot.of_peak]
     axes.set_title("model against measurement")
     if limits is None or len(told) < 2:
@@ -200,6 +200,6 @@ def _model(axes: Any, limits: Roof | None, ranked: Sequence[Ranking]) -> None:
 
 
 def _correlation(one: Any, other: Any) -> float:
-    """Spearman's, of two arrays of numbers."""
+    """Return Spearman's rank correlation of two arrays of numbers."""
     first, second = (np.argsort(np.argsort(values)) for values in (one, other))
     return float(np.corrcoef(first, second)[0, 1])

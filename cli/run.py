@@ -1,4 +1,4 @@
-"""``tilewright run``: C that a person edited, checked and timed beside what is generated."""
+"""``tilewright run``: check edited C of a kernel, and time it next to the generated C."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .words import wanted as takes_kernels
 )
 @json_option
 def command(wanted: Wanted, source: Path, cases: int, as_json: bool) -> None:
-    """Compile the C of a kernel that was edited, check it, and time it beside the generated one.
+    """Compile C that was edited, check it, and time it next to the generated C.
 
-    SIZES is MxNxK, or `transpose ROWSxCOLS`. Where the file of --source is missing, the
-    generated C is written there, to be edited. Otherwise it is compiled as the generated C is, its
-    results are compared with numpy's, and what was changed is shown, with the time of both where
-    this CPU has the target.
+    SIZES is MxNxK, or `transpose ROWSxCOLS`. If the file of --source is missing, the generated C is
+    written there to be edited. Otherwise the file is compiled as generated C is, and its results
+    are compared with numpy's. The changes are shown. If this CPU has the target, the times of both
+    are shown too.
     """
     if len(wanted.specs) != 1:
         raise SpecError("an edited file is of one kernel", got=f"{len(wanted.specs)} specs")
@@ -63,7 +63,9 @@ def command(wanted: Wanted, source: Path, cases: int, as_json: bool) -> None:
 
 
 def _data(kernel: tw.Kernel, generated: tw.Kernel, checked: tw.Verification) -> dict[str, Any]:
-    """What was found of an edited kernel: seconds a call of both, None where they are emulated."""
+    """Return the results of an edited kernel: seconds of a call of both, or None if they are
+    emulated.
+    """
     from tilewright.runtime.bench.timing import compare
 
     timed = None if kernel.emulated else asdict(compare(generated, kernel))

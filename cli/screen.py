@@ -1,4 +1,4 @@
-"""What the commands share on the screen: the console, tables, and progress."""
+"""Output that all commands share: the console, tables, progress and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tilewright.runtime.store.patience import silence
 
-#: Columns where there is no terminal: nothing is cut or folded for want of them.
+#: Columns of the output if it is not a terminal: enough that nothing is cut or wrapped.
 _WIDE = 10_000
 Item = TypeVar("Item")
 
@@ -26,7 +26,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def console() -> Console:
-    """The console on standard output: as wide as the terminal; elsewhere nothing is cut."""
+    """Return the console on standard output. It is as wide as the terminal; elsewhere nothing is
+    cut.
+    """
     width = columns()
     if width is not None:
         return Console(highlight=False, width=width)
@@ -34,13 +36,13 @@ def console() -> Console:
 
 
 class _Unpadded:
-    """A stream to which lines are written without the spaces that fill up tables."""
+    """A stream that drops the spaces at the ends of lines, which fill up tables."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, of whole lines."""
+        """Write the text, which has whole lines."""
         return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +50,7 @@ class _Unpadded:
 
 
 def columns() -> int | None:
-    """How wide the terminal on standard output is; None where it is none."""
+    """Return the width of the terminal on standard output; None if it is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -67,12 +69,12 @@ def show_json(found: Any) -> None:
 
 
 def progress_console() -> Console:
-    """Progress goes to standard error, and only to a terminal."""
+    """Return the console for progress: standard error, silent if that is not a terminal."""
     return Console(stderr=True, quiet=not sys.stderr.isatty())
 
 
 def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
-    """An empty table; the columns named in ``numbers`` are set flush right."""
+    """Return an empty table. The columns in ``numbers`` are right-aligned."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     right = set(numbers)
     for column in columns:
@@ -86,20 +88,20 @@ def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say what takes its time, with a spinner, until it is done."""
+    """Show a spinner with the name of the current work until the ``with`` block ends."""
     with silence(), progress_console().status(f"{what} ..."):
         yield
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """What says, one after the other, what takes its time, with a spinner."""
+    """Show a spinner, and return a function that changes the name of the current work."""
     with silence(), progress_console().status("...") as status:
         yield lambda what: status.update(f"{what} ...")
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """The items, one after the other, with a bar that says how far it is of ``total``."""
+    """Yield the items, with a bar that shows how many of ``total`` are done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -114,12 +116,12 @@ def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iter
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of the peak; a dash where no peak is known."""
+    """Return a fraction of the peak in percent; a dash if the peak is unknown."""
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
 def duration(seconds: float) -> str:
-    """A time to three digits in its natural unit."""
+    """Return a time with three digits in a suitable unit."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -127,7 +129,7 @@ def duration(seconds: float) -> str:
 
 
 def size(n: int) -> str:
-    """Bytes in a natural unit."""
+    """Return a number of bytes in a suitable unit."""
     if n < 1 << 10:
         return f"{n} B"
     for unit, shift in (("KiB", 10), ("MiB", 20)):

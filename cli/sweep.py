@@ -1,4 +1,4 @@
-"""``tilewright sweep``: random batch-reduce products, made, run and compared with numpy."""
+"""``tilewright sweep``: compile and run random products, and compare them with numpy."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def command(
     optimize: str | None,
     as_json: bool,
 ) -> None:
-    """Make, run and check random products over every axis of types, layouts and epilogues.
+    """Compile, run and check random products over all types, layouts and epilogues.
 
-    A case that is refused counts as a failure. For each failure the Python is shown that repeats
-    it. The same seed makes the same cases, on every target.
+    A case that is refused is a failure too. For each failure, the Python that repeats it is shown.
+    The same seed makes the same cases on every target.
     """
     name = resolve(target).name
     tally, faults = Tally(), list[tuple[Case, Outcome]]()
@@ -82,7 +82,9 @@ def command(
 def _data(
     target: str, seed: int, tally: Tally, faults: Sequence[tuple[Case, Outcome]]
 ) -> dict[str, Any]:
-    """How many cases ended how, and those that did not pass with the Python that repeats them."""
+    """Return the numbers of cases by outcome, and the failures with the Python that repeats
+    them.
+    """
     return {
         "target": target,
         "seed": seed,
@@ -100,7 +102,7 @@ def _data(
 
 
 def coverage(tally: Tally, heading: str) -> Table:
-    """Axes with their levels in order: how many cases, and how many of them did not pass."""
+    """Return a table of axes and levels: how many cases, and how many of them failed."""
     shown = table(heading, "axis", "cases by level")
     for axis, levels in AXES.items():
         counted = tally.levels.get(axis, {})

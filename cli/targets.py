@@ -1,4 +1,4 @@
-"""``tilewright targets``: what can be compiled and run here, and by what means."""
+"""``tilewright targets``: show which targets compile and run here, and how."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODES = {
 
 
 def compiler_of(target: Target) -> str:
-    """What compiles for ``target`` here."""
+    """Return the compiler for ``target`` on this machine."""
     from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
@@ -32,7 +32,7 @@ def compiler_of(target: Target) -> str:
 
 
 def missing(target: Target) -> list[str]:
-    """What to install to compile for ``target`` and to run it."""
+    """Return what must be installed to compile for ``target`` and to run it."""
     from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
@@ -46,7 +46,7 @@ def missing(target: Target) -> list[str]:
 
 
 def _data(name: str, means: str) -> dict[str, Any]:
-    """What is known of a target here."""
+    """Return the facts about a target on this machine."""
     from tilewright.targets import load
 
     target = load(name)

@@ -1,4 +1,6 @@
-"""``tilewright tune``: the best schedules for this CPU, found by measuring, stored and shipped."""
+"""``tilewright tune``: find the best schedules for this CPU by measuring; store, export and
+merge.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from .words import schedule_text, sizes_text, spec_text, wanted_specs
 if TYPE_CHECKING:
     from tilewright.tuning.tune import Tuning
 
-#: Ends the command where the user did.
+#: Exit status of a command that the user interrupted.
 _INTERRUPTED = 130
 _PATH = click.Path(path_type=Path, dir_okay=False)
 _GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -79,10 +81,10 @@ def command(
 ) -> None:
     """Find the best schedules of products by measuring; store the winners for this CPU.
 
-    SIZES is MxNxK. tw.compile takes a winner from then on where no schedule is given. Each round
-    of measurements is stored: interrupted, the same command goes on, and what has a winner is
-    left as it is. Results are in the user's data directory, or where TILEWRIGHT_DATA_DIR says;
-    compiled kernels are where TILEWRIGHT_CACHE_DIR says.
+    SIZES is MxNxK. From then on tw.compile takes the winner if no schedule is given. Each round of
+    measurements is stored. After an interruption the same command continues; specs that have a
+    winner are skipped. Results are in the user's data directory, or in TILEWRIGHT_DATA_DIR.
+    Compiled kernels are elsewhere: in TILEWRIGHT_CACHE_DIR.
     """
     specs = (*specs, *(_listed(listed, read) if listed else ()))
     if forget:
@@ -119,7 +121,7 @@ def command(
 
 
 def _forget(specs: Sequence[Spec], target: str, as_json: bool) -> None:
-    """Remove what is stored of the specs, or all, and say how much it was."""
+    """Remove the results of the specs, or all, and print how many there were."""
     from tilewright.runtime.driver import tuning_subject
     from tilewright.runtime.machine.host import resolve
 
@@ -135,7 +137,7 @@ def _forget(specs: Sequence[Spec], target: str, as_json: bool) -> None:
 
 
 def _listed(path: Path, read: Callable[[str], Spec]) -> list[Spec]:
-    """The specs of a file."""
+    """Return the specs in a file."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         said = line.partition("#")[0].strip()
@@ -172,7 +174,7 @@ def _tuning(spec: Spec, database: Database, options: dict[str, Any]) -> Tuning:
 
 
 def _tune(tunings: Sequence[Tuning], again: bool) -> None:
-    """Run those without a winner, with a bar that says how far each is."""
+    """Run the tunings of specs without a winner, with a progress bar for each."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[said]}"),
@@ -199,7 +201,7 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
     shown = table(title, "product", *numbers, "tuned", "schedule", numbers=numbers)
     for tuning in tunings:
         winner = database.winner(tuning.subject)
-        if winner is None:  # the database was set aside, which was said
+        if winner is None:  # the damaged database was renamed, with a message
             continue
         results = database.results(tuning.subject)
         failed = sum(result.status != MEASURED for result in results)
@@ -212,7 +214,7 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
 
 
 def _data(database: Database, tuning: Tuning) -> dict[str, Any]:
-    """The winner of a spec: its schedule, GFLOPS, and how many times as fast as the default."""
+    """Return the winner of a spec: its schedule, GFLOPS, and its ratio to the default."""
     found: dict[str, Any] = {"spec": repr(tuning.spec), "target": tuning.target.name}
     winner = database.winner(tuning.subject)
     if winner is None:
@@ -222,5 +224,5 @@ def _data(database: Database, tuning: Tuning) -> dict[str, Any]:
 
 
 def gain(winner: Winner) -> str:
-    """How many times as fast as the default, give or take."""
+    """Return the winner's ratio to the default, with its uncertainty."""
     return f"{winner.ratio:.3f} +- {winner.uncertainty:.3f}"

@@ -1,4 +1,7 @@
-"""A spec and a schedule in the words of the command line: ``64x48x64 --order F --tile 16x6``."""
+"""Read specs and schedules from words of the command line: ``64x48x64 --order F --tile 16x6``.
+
+In go the words of arguments and options. Out come specs, a schedule and a target's name.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def size(word: str) -> Size:
-    """An int, or a dim: ``m``, and ``m%16`` for a multiple of 16."""
+    """Return a size from a word: an int, or a dim such as ``m`` or ``m%16``, a multiple of 16."""
     if word.isdecimal():
         return int(word)
     name, marked, multiple = word.partition("%")
@@ -42,12 +45,14 @@ def size(word: str) -> Size:
     return Dim(name, int(multiple) if marked else 1)
 
 
-#: The word before the sizes of a transposition.
+#: Word that precedes the sizes of a transposition.
 _TRANSPOSE = "transpose"
 
 
 def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
-    """``MxNxK`` of a product, or with ``transposed`` ``ROWSxCOLS`` of a transposition."""
+    """Return the sizes of a product, ``MxNxK``, or if ``transposed``, of a transposition,
+    ``ROWSxCOLS``.
+    """
     words = word.split("x")
     if len(words) == (2 if transposed else 3) and all(words):
         return tuple(map(size, words))
@@ -64,9 +69,9 @@ def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
 
 
 def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
-    """The sizes of every kernel: of transpositions behind the word for them.
+    """Yield the sizes of every kernel. Those of a transposition follow the word "transpose".
 
-    A word of the command line may hold several: ``"transpose 64x48"``.
+    One word of the command line may contain several, such as ``"transpose 64x48"``.
     """
     rest = iter(" ".join(words).split())
     for word in rest:
@@ -79,7 +84,7 @@ def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
 
 
 def _one(line: str) -> tuple[Size, ...]:
-    """The sizes of the kernel that a line describes."""
+    """Return the sizes of the kernel that a line describes."""
     found = list(_said([line]))
     if len(found) != 1:
         raise ValueError(f"{line!r} describes {len(found)} kernels, not one")
@@ -87,9 +92,9 @@ def _one(line: str) -> tuple[Size, ...]:
 
 
 def _read(meaning: Callable[[Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """What turns an option's word, or an argument's words, into what ``meaning`` makes of them.
+    """Return a callback for click that applies ``meaning`` to the words of an option or argument.
 
-    What it refuses is a usage error.
+    Words that ``meaning`` refuses are a usage error.
     """
 
     def read(_context: Any, _parameter: Any, words: Any) -> Any:
@@ -122,7 +127,7 @@ def _factor(word: str) -> Factor:
 
 
 def _quantity(word: str) -> float | str:
-    """A scale or zero point: a number, or how many are passed at the call."""
+    """Return a scale or zero point: a number, or how many are passed at the call."""
     if word in ("scalar", "row", "column"):
         return word
     try:
@@ -132,7 +137,7 @@ def _quantity(word: str) -> float | str:
 
 
 def _operand(word: str) -> str | Packed:
-    """A type, or one of a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``, ``packed:q4_0``."""
+    """Return a type, or a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``, ``packed:q4_0``."""
     kind, marked, rest = word.partition(":")
     if not marked:
         return Matrix(type_name(word)).type
@@ -145,8 +150,8 @@ def _operand(word: str) -> str | Packed:
 
 
 def _epilogue(word: str) -> Expression:
-    """A function of one value, of the sums."""
-    with suppress(TypeError):  # of one that takes more
+    """Return the function of one argument that has this name, applied to the sums."""
+    with suppress(TypeError):  # functions with more arguments
         if word in postops.NAMES:
             return as_expression(getattr(postops, word)(acc))
     raise ValueError(f"{word!r} is no function of one value, such as relu or gelu_erf")
@@ -271,9 +276,9 @@ _SCHEDULE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a command line asks for: specs of one family, a schedule, and a target's name.
+    """What a command line asks for: specs of one kind, a schedule, and a target's name.
 
-    ``asked`` is the schedule if the command line says anything of it, else None.
+    ``asked`` is the schedule if the command line has options for it, else None.
     """
 
     specs: tuple[Spec, ...]
@@ -283,9 +288,9 @@ class Wanted:
 
 
 def wanted(command: Command) -> Command:
-    """Give ``command`` the arguments of a spec, a schedule and a target; pass them as ``wanted``.
+    """Give ``command`` the options for specs, a schedule and a target.
 
-    The command is called with its own options and ``wanted``, a Wanted.
+    They are passed to the command as ``wanted``, a Wanted.
     """
     from functools import wraps
 
@@ -307,10 +312,11 @@ def wanted(command: Command) -> Command:
 
 
 def wanted_specs(command: Command) -> Command:
-    """Give ``command`` the arguments of specs and a target, all of which may be left out.
+    """Give ``command`` the options for specs and a target, all optional.
 
-    The command is called with its own options, ``specs`` (a tuple), ``target``, and ``read``: what
-    turns a line of a file, sizes or a spec as Python prints it, into a spec.
+    They are passed to the command as ``specs``, a tuple, and ``target``. The command also gets
+    ``read``, a function that turns a line of a file into a spec. A line has sizes, or a spec as
+    Python prints it.
     """
     from functools import wraps
 
@@ -328,7 +334,9 @@ def wanted_specs(command: Command) -> Command:
 
 
 def _specs(options: dict[str, Any]) -> tuple[Spec, ...]:
-    """The specs that the command line names; its options that describe them are taken out."""
+    """Return the specs that the command line describes, and remove their options from
+    ``options``.
+    """
     said = {name: options.pop(name) for name in _SPEC_NAMES}
     given, spec = options.pop("given"), options.pop("spec")
     _alone("--spec", spec, [*(("SIZES",) if given else ()), *_given(_SPEC_NAMES)])
@@ -346,20 +354,20 @@ def _with_options(run: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
 
 
 def _given(names: Sequence[str]) -> list[str]:
-    """The options of these names that the command line has."""
+    """Return which options of these names are on the command line."""
     context = click.get_current_context()
     set_ = (n for n in names if context.get_parameter_source(n) == ParameterSource.COMMANDLINE)
     return [f"--{'type' if name == 'element' else name.replace('_', '-')}" for name in set_]
 
 
 def _alone(option: str, value: object, others: Sequence[str]) -> None:
-    """What is given whole is not described besides."""
+    """Raise a usage error if an option that says everything is combined with others."""
     if value is not None and others:
         raise click.UsageError(f"{option} says all of it: leave out {', '.join(others)}.")
 
 
 def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> Spec:
-    """The spec of the command line's words; SpecError when they do not go together."""
+    """Return the spec that the words describe; SpecError if they contradict each other."""
     if len(given) == 3:
         m, n, k = given
         return Gemm(m, n, k, **_operands(element, order, said), **said)
@@ -379,7 +387,7 @@ def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> S
 
 
 def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
-    """The operands, whose types are taken out of ``said``; D has C's order."""
+    """Return the operands, and remove their types from ``said``. D has the order of C."""
     first, second, third = cast("tuple[Order, Order, Order]", tuple(order))
     b, c, d = (said.pop(name) for name in "bcd")
     if not isinstance(b, Packed):
@@ -397,18 +405,18 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     return {**made, "d": None if d is None else Matrix(d, third)}
 
 
-#: The sizes that a spec begins with.
+#: Names of a spec's sizes, in the order of its arguments.
 _SIZES: dict[type[Any], tuple[str, ...]] = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}
 
 
 def sizes_text(spec: Spec) -> str:
-    """The sizes as the command line has them: ``64x48x64``."""
+    """Return the sizes in the form of the command line: ``64x48x64``."""
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
 
 
 def spec_text(spec: Spec) -> str:
-    """The sizes, and what else the spec says, as Python has it: ``64x48x64 a='bf16', beta=1``."""
+    """Return the sizes and the spec's other arguments as Python: ``64x48x64 a='bf16', beta=1``."""
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
     more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
@@ -416,7 +424,7 @@ def spec_text(spec: Spec) -> str:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """What a schedule says, without what it leaves open."""
+    """Return a schedule as text, without what it leaves open."""
     said = []
     if schedule.tile is not None:
         said.append("x".join(map(str, schedule.tile)))

@@ -1,7 +1,7 @@
 """A Python-embedded language for matrix micro-kernels.
 
-What is computed is a spec (``Gemm``, ``Transpose``, ``Pack``), how a ``Schedule``, where a target;
-``compile`` makes a ``Kernel`` of them, which is called on numpy arrays.
+A spec (``Gemm``, ``Transpose``, ``Pack``) says what is computed, a ``Schedule`` how, and a target
+where. ``compile`` turns them into a ``Kernel``, which is called on numpy arrays.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Pack, PackQuantized
-    from .spec.postops import *  # noqa: F403  whose names are read where they are defined
+    from .spec.postops import *  # noqa: F403  (its own __all__ has the names)
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
     from .spec.schedule import Schedule
@@ -119,7 +119,7 @@ __all__ = [
     "variants",
 ]
 _NAMES = frozenset(__all__)
-if TYPE_CHECKING:  # pyright reads the names of modules that are imported whole, and no others
+if TYPE_CHECKING:  # pyright needs whole modules to know their names
     import tilewright.spec.expression.activations as activations  # noqa: PLR0402
     import tilewright.spec.expression.arithmetic as arithmetic  # noqa: PLR0402
     import tilewright.spec.expression.comparisons as comparisons  # noqa: PLR0402
@@ -134,11 +134,9 @@ if TYPE_CHECKING:  # pyright reads the names of modules that are imported whole,
     __all__ += gaussian.__all__
     __all__ += logarithm.__all__
 else:
-    del (
-        __all__
-    )  # made when it is asked for: with the names of the post-ops, which stand in a module
+    del __all__  # __getattr__ makes it, with the post-ops' names from another module
 
-#: Where the public names live; a module is imported when one of its names is first used.
+#: Modules of the public names. A module is imported when one of its names is first used.
 _HOMES = {
     "compile": "runtime.driver",
     "compile_many": "runtime.driver",
@@ -171,7 +169,7 @@ _HOMES = {
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "spec.operands"),
 }
 
-#: What people look for under other names, and where it is.
+#: Names from other libraries, with the name here.
 _MEANT = {
     "sigmoid": "it is tw.logistic",
     "gelu": "there are tw.gelu_erf, which is exact, and tw.gelu_tanh",
@@ -191,13 +189,13 @@ _MEANT = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "targets":  # the package itself, which can be called
+    if name == "targets":  # the package itself, which is callable
         return import_module(".targets", __name__)
     if name == "__all__":
         return sorted(_NAMES.union(_postops()))
     if name in _NAMES:
         home = _HOMES.get(name, "errors")
-    elif not name.startswith("_") and not _is_room(name) and name in _postops():
+    elif not name.startswith("_") and not _is_module(name) and name in _postops():
         home = "spec.postops"
     else:
         meant = f": {_MEANT[name]}" if name in _MEANT else ""
@@ -216,8 +214,10 @@ def _postops() -> list[str]:
     return names
 
 
-def _is_room(name: str) -> bool:
-    """Whether ``name`` is a module, which ``from tilewright import`` asks for as an attribute."""
+def _is_module(name: str) -> bool:
+    """Return True if ``name`` is a module, as ``from tilewright import`` asks for them by
+    attribute.
+    """
     from importlib.util import find_spec
 
     return find_spec(f".{name}", __name__) is not None

@@ -1,4 +1,7 @@
-"""Every error a user can meet: what was got, what was expected, where, and what to try."""
+"""Define all errors and warnings that users meet.
+
+Each error says what was got, what was expected, where, and what to try.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import os
 import sys
 from types import FrameType
 
-#: Code that is nobody's call: ours, what runs our threads, and the frameworks that call operators.
+#: Packages that are skipped in the search for the caller: tilewright, threads, and frameworks that
+#: call operators.
 _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 
 
 def caller() -> tuple[str, int, int] | None:
-    """Return the innermost frame outside tilewright: its file, its line, and its level, or None.
+    """Return the innermost frame outside of tilewright: file, line, and how many frames up it is.
 
-    The level is the argument ``stacklevel`` of ``warnings.warn``.
+    The third is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no such
+    frame.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1
@@ -26,25 +31,23 @@ def caller() -> tuple[str, int, int] | None:
 
 
 def _where() -> str | None:
-    """Return the caller's place as ``file:line``, None if there is none."""
+    """Return the caller's place as ``file:line``, or None."""
     found = caller()
     return None if found is None else f"{os.path.relpath(found[0])}:{found[1]}"
 
 
 def _shown(value: object) -> str | None:
-    """Return a value as a message shows it, None for None. If it cannot be printed, its type is
-    named.
-    """
+    """Return a value as messages show it. For a value that cannot be printed, that is its type."""
     if value is None or isinstance(value, str):
         return value
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001, a message about a wrong value must not fail on it
+    except Exception:  # noqa: BLE001, printing the wrong value must not replace the error about it
         return f"a value of type {type(value).__name__} that cannot be printed"
 
 
 def described(value: object) -> str:
-    """Return the type of a wrong value and how it prints, cut short.
+    """Return the type of a wrong value and its text, shortened.
 
     >>> described(b"12")
     "bytes: b'12'"
@@ -54,11 +57,23 @@ def described(value: object) -> str:
 
 
 class TilewrightError(Exception):
-    """Root of all errors raised by tilewright.
+    """Root of all errors that tilewright raises.
 
-    ``problem`` is one sentence; ``got`` and ``expected`` are shown with ``repr`` unless they
-    are strings; ``hint`` says what to try. ``where`` is the caller's file and line.
+    Parameters
+    ----------
+    problem : str
+        The problem in one sentence.
+    got : object, optional
+        What was given. Anything but a string is shown by ``repr``.
+    expected : object, optional
+        What is allowed, shown alike.
+    hint : str, optional
+        What to try.
+    where : str, optional
+        File and line. Default: those of the caller outside of tilewright.
 
+    Examples
+    --------
     >>> try:
     ...     tw.compile(tw.Gemm(64, 64, 64), tw.Schedule(tile=(16, 32)), target="avx2")
     ... except tw.TilewrightError as error:
@@ -116,8 +131,10 @@ def _rebuild(
 
 
 class SpecError(TilewrightError):
-    """The spec says something that has no meaning.
+    """A spec has no meaning, or cannot be computed.
 
+    Examples
+    --------
     >>> tw.Gemm(64, 64, 64, a="f33")
     Traceback (most recent call last):
     tilewright.errors.SpecError: unknown element type
@@ -127,12 +144,14 @@ class SpecError(TilewrightError):
 
 
 class SpecTypeError(SpecError, TypeError):
-    """A part of a spec has no argument of this name, lacks one, or has too many."""
+    """A part of a spec got an unknown argument, one too many, or one too few."""
 
 
 class ScheduleError(TilewrightError):
-    """The schedule cannot be applied to this spec.
+    """A schedule has no meaning, or cannot be applied to the spec.
 
+    Examples
+    --------
     >>> tw.Schedule(loops="nmx")
     Traceback (most recent call last):
     tilewright.errors.ScheduleError: loops must name the loops, outermost first
@@ -142,22 +161,27 @@ class ScheduleError(TilewrightError):
 
 
 class ScheduleTypeError(ScheduleError, TypeError):
-    """A schedule has no argument of this name, or too many."""
+    """A schedule got an unknown argument, or one too many."""
 
 
 class PlanError(TilewrightError):
-    """No plan fits the target, or a program broke one of its own rules.
+    """A plan or a program broke one of tilewright's own rules.
 
-    It is a fault of tilewright's, or of a ``lower`` of ``tw.postop``: report it with the spec.
+    This is a fault of tilewright, or of the ``lower`` of a ``tw.postop``. Please report it with the
+    spec.
 
+    Examples
+    --------
     >>> issubclass(tw.PlanError, tw.TilewrightError)
     True
     """
 
 
 class TargetError(TilewrightError):
-    """The target is unknown, or cannot do what was asked on this machine.
+    """The target is unknown, or cannot do this on this machine.
 
+    Examples
+    --------
     >>> tw.compile(tw.Gemm(4, 4, 4), target="avx3")
     Traceback (most recent call last):
     tilewright.errors.TargetError: unknown target
@@ -167,18 +191,22 @@ class TargetError(TilewrightError):
 
 
 class EmulationWarning(RuntimeWarning):
-    """A kernel is called whose target this CPU lacks: it is emulated, and slow.
+    """A kernel was called that is emulated, and slow, because this CPU lacks its target.
 
-    One warning for each target in a process. ``verify`` gives none.
+    A process gives one warning for each target. ``verify`` gives none.
 
+    Examples
+    --------
     >>> import warnings
     >>> warnings.simplefilter("ignore", tw.EmulationWarning)
     """
 
 
 class ToolchainError(TilewrightError):
-    """No compiler, or it failed.
+    """There is no compiler, or it failed.
 
+    Examples
+    --------
     >>> path = tw.compile(tw.Gemm(4, 4, 4)).edit("edited.c")
     >>> size = path.write_text(path.read_text() + "this is no C;")
     >>> tw.compile(tw.Gemm(4, 4, 4), source=path)
@@ -188,15 +216,17 @@ class ToolchainError(TilewrightError):
 
     @property
     def brief(self) -> str:
-        """The problem and the compiler's first error, on one line."""
+        """The problem and the compiler's first error on one line."""
         lines = (self.got or "").splitlines()
         said = next((line for line in lines if "error" in line), *lines[:1] or [""])
         return f"{self.problem}: {said}" if said else self.problem
 
 
 class CacheError(TilewrightError):
-    """The cache directory cannot be used, or must not be.
+    """The cache or the data directory cannot be used, or is not safe to use.
 
+    Examples
+    --------
     >>> Path("file").touch()
     >>> os.environ["TILEWRIGHT_CACHE_DIR"] = "file"
     >>> tw.compile(tw.Gemm(4, 4, 4))
@@ -207,8 +237,10 @@ class CacheError(TilewrightError):
 
 
 class VerificationError(TilewrightError):
-    """A kernel's result differs from the reference.
+    """A kernel's result differs from the reference by more than its bound.
 
+    Examples
+    --------
     >>> @tw.postop(reference=lambda x: x + 1, ulps=1)
     ... def halved(x):
     ...     return x / 2
@@ -219,8 +251,10 @@ class VerificationError(TilewrightError):
 
 
 class TuningError(TilewrightError):
-    """A tuning cannot begin, or none of its variants could be measured.
+    """A tuning cannot start, or none of its variants could be measured.
 
+    Examples
+    --------
     >>> tw.tune(tw.Gemm(4, 4, 4), search="random")
     Traceback (most recent call last):
     tilewright.errors.TuningError: unknown search
@@ -230,8 +264,12 @@ class TuningError(TilewrightError):
 
 
 class ArgumentError(TilewrightError):
-    """An array or a number given to a kernel does not fit its signature.
+    """An argument does not fit the kernel or the function that was called.
 
+    It is also a ValueError (``ArgumentValueError``) or a TypeError (``ArgumentTypeError``).
+
+    Examples
+    --------
     >>> kernel = tw.compile(tw.Gemm(4, 4, 4))
     >>> kernel(np.ones((4, 4)), np.ones((4, 4), np.float32))
     Traceback (most recent call last):
@@ -243,8 +281,8 @@ class ArgumentError(TilewrightError):
 
 
 class ArgumentValueError(ArgumentError, ValueError):
-    """An argument of the right kind has a wrong value, shape or layout."""
+    """An argument of the right type has a wrong value, shape or layout."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument is of the wrong kind or dtype, is missing, or is one too many."""
+    """An argument has the wrong type or dtype, is missing, or is one too many."""

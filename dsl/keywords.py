@@ -1,7 +1,7 @@
-"""Arguments that a public function does not have, lacks or has twice: errors with the cure.
+"""Explain wrong keyword arguments of public functions: which name was probably meant.
 
-``spelled`` is put on a function or class. A call that fits costs nothing but a frame: the arguments
-are looked at only after Python has refused them.
+The decorator ``spelled`` is put on a function or class. Arguments are looked at only after Python
+refused a call, so correct calls cost only one more frame.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 60
-#: How alike a name and a parameter are that is meant by it: difflib's ratio.
+#: Least similarity, difflib's ratio, of a wrong name and the parameter that is proposed for it.
 _ALIKE = 0.7
 
 _TYPES = 'a="bf16" is the type of A and of B, b= that of B; c= and d= are those of C and D'
@@ -28,8 +28,8 @@ _BIAS = 'bias = tw.Operand("bias", "f32", per="column"), then epilogue=tw.acc + 
 _ACTIVATION = "epilogue=tw.relu(tw.acc)"
 _BATCH = "batch=tw.Strided(count), or tw.Offsets(count), tw.Addresses(count)"
 _BLOCKS = 'block={"m": 48, "k": 256}'
-#: What other libraries call what a function of ours says otherwise: BLAS, oneDNN, LIBXSMM, PyTorch,
-#: numpy. Capitals and underscores make no difference.
+#: Names of arguments in BLAS, oneDNN, LIBXSMM, PyTorch and numpy, by function here, with what to
+#: write instead. Capitals and underscores make no difference.
 _MEANT: Mapping[str, Mapping[str, str]] = {
     "Gemm": {
         **dict.fromkeys(("dtype", "type", "datatype", "elementtype", "dt", "precision"), _TYPES),
@@ -109,7 +109,7 @@ _MEANT: Mapping[str, Mapping[str, str]] = {
     "dim": dict.fromkeys(("multiple", "divisor", "step", "alignment"), "multiple_of=16"),
     "quantize": dict.fromkeys(("type", "qtype", "dtype", "bits"), "format=tw.Quantized(...)"),
 }  # fmt: skip
-#: Parameters that several functions have: their other names, and how they are written.
+#: Parameters that several functions have: other names for them, and how they are written.
 _COMMON = {
     "target": (
         ("isa", "arch", "architecture", "march", "mcpu", "cpu", "device"),
@@ -120,7 +120,7 @@ _COMMON = {
     "type": (("dtype", "datatype"), 'type="f32"'),
     "order": (("layout",), 'order="F"'),
 }
-#: Classes and functions whose parameters are given to others, and how they are given there.
+#: Functions whose parameters are often passed to another function by mistake, and how to pass them.
 _ELSEWHERE = {
     "Schedule": "tw.compile(spec, tw.Schedule({}=...))",
     "Gemm": "tw.Gemm(m, n, k, {}=...)",
@@ -129,7 +129,7 @@ _ELSEWHERE = {
 
 
 def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
-    """Have a function or class raise ``error`` where a call does not fit its parameters."""
+    """Return a decorator: a call with wrong arguments raises ``error``, which explains them."""
 
     def decorate(made: F) -> F:
         called = getattr(made, "__init__") if isinstance(made, type) else made  # noqa: B009
@@ -140,7 +140,7 @@ def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
                 return called(*arguments, **named)
             except TypeError as wrong:
                 if wrong.__traceback__ is None or wrong.__traceback__.tb_next is not None:
-                    raise  # of what was called, which it fitted
+                    raise  # the error is from inside the function
             given = arguments[1:] if isinstance(made, type) else arguments
             raise _refusal(made, given, named, error)
 
@@ -158,7 +158,7 @@ def _refusal(
     named: Mapping[str, Any],
     error: type[TilewrightError],
 ) -> TilewrightError:
-    """Return the error for arguments of a call that Python refused."""
+    """Return the error about a call whose arguments Python refused."""
     parameters = inspect.signature(made).parameters
     by_place = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
     title, usage = made.__name__, f"{made.__name__}({', '.join(parameters)})"
@@ -190,7 +190,7 @@ def _plain(name: str) -> str:
 
 
 def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
-    """Return the argument that an unknown name probably means, None without a guess."""
+    """Return what was probably meant by an unknown argument's name, or None."""
     from difflib import get_close_matches
 
     plain = _plain(name)
@@ -205,7 +205,7 @@ def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
             return written
     if alike := get_close_matches(name, parameters, 1, _ALIKE):
         return f"{alike[0]}="
-    ours = sys.modules[__package__ or ""]  # whose public names are imported when they are asked for
+    ours = sys.modules[__package__ or ""]  # its public names are imported when they are used
     for other, written in _ELSEWHERE.items():
         if name in inspect.signature(getattr(ours, other)).parameters:
             return written.format(name)

@@ -1,1 +1,1 @@
-"""What happens on this machine: compiler, cache, emulator, call."""
+"""The part of tilewright that runs on this machine: compiler, cache, emulator and calls."""

@@ -1,4 +1,8 @@
-"""From specs to kernels: resolve the target, look in the cache, else generate, build, publish."""
+"""Turn specs into kernels.
+
+Resolve the target and look in the cache. If the kernel is not there, generate C, compile it and
+publish it in the cache. In go specs with schedules and targets; out come kernels.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +47,18 @@ if TYPE_CHECKING:
     from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
-#: Characters that are shown of what is no spec.
+#: Characters of a wrong spec that a message shows.
 _SHOWN = 80
-#: Kernels in one C file; more are compiled side by side.
+#: Least kernels in one C file. Files are compiled in parallel.
 _PER_FILE = 4
-#: What a manifest says of the compiler, beside the command that starts it.
+#: Facts about the compiler in a manifest, besides its command.
 _PARTS = ("family", "version", "triple", "means")
 
 
 class _Job(NamedTuple):
-    """One kernel to find or to make: resolved, checked, named."""
+    """One kernel that is to be found in the cache or made. All arguments are resolved and
+    checked.
+    """
 
     spec: Spec
     schedule: Schedule
@@ -74,17 +80,43 @@ def compile(
     *,
     source: str | PathLike[str] | None = None,
 ) -> Kernel:
-    """The kernel that computes ``spec`` as ``schedule`` says; from the cache if it is there.
+    """Return the kernel that computes ``spec``, compiled or taken from the cache.
 
-    ``target`` is "host" or a target's name. Without a schedule it is, for "host", the winner that
-    ``tune`` stored for this CPU, else what the cost model chooses, as ``Schedule()`` is. Raises
-    SpecError, ScheduleError, PlanError, TargetError, ToolchainError or CacheError.
+    Parameters
+    ----------
+    spec : Gemm, Transpose, Pack or PackQuantized
+        The computation.
+    schedule : Schedule, optional
+        How it is computed. By default, for target "host", the winner that ``tw.tune`` stored for
+        this CPU. If there is none, or for another target, the cost model chooses, as for
+        ``Schedule()``.
+    target : str
+        "host", which is the best target of this CPU, or a target's name. Default: "host".
+    source : path_like, optional
+        File that ``kernel.edit`` wrote and a person changed. It is compiled in place of generated
+        C, with the same compiler, flags and checks. The cache distinguishes kernels by its text.
 
-    ``source`` is a file that ``kernel.edit`` wrote and a person changed: it is compiled in place
-    of what would be generated, by the same compiler with the same flags, cached by its text, and
-    called behind the same checks. ArgumentError where the file cannot be read, SpecError where its
-    function has other parameters than the spec's kernel.
+    Returns
+    -------
+    Kernel
+        The kernel, ready to be called.
 
+    Raises
+    ------
+    SpecError, ScheduleError, PlanError
+        The spec or the schedule has no meaning, or not on this target. Or the function in
+        ``source`` has other parameters than the spec's kernel.
+    TargetError
+        The target is unknown, or cannot run here.
+    ToolchainError
+        There is no compiler, or it failed.
+    CacheError
+        The cache directory cannot be used.
+    ArgumentError
+        ``source`` cannot be read.
+
+    Examples
+    --------
     >>> kernel = tw.compile(tw.Gemm(2, 3, 4), tw.Schedule(tile=(2, 3)), target="host")
     >>> kernel(np.ones((2, 4), np.float32), np.ones((4, 3), np.float32))
     array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
@@ -97,10 +129,25 @@ def compile(
 def compile_many(
     requests: Iterable[tuple[Spec, Schedule | None, str] | tuple[Spec, Schedule | None] | Spec],
 ) -> list[Kernel]:
-    """The kernels of ``requests``, in order; those not in the cache are built into one library.
+    """Return the kernels of several requests. Those that the cache lacks become one library.
 
-    A request is ``(spec, schedule, target)``; schedule and target may be left out.
+    Parameters
+    ----------
+    requests : iterable
+        Each is a spec, ``(spec, schedule)`` or ``(spec, schedule, target)``, as in ``compile``.
 
+    Returns
+    -------
+    list of Kernel
+        The kernels, in the order of the requests.
+
+    Raises
+    ------
+    TilewrightError
+        The same errors as ``compile``.
+
+    Examples
+    --------
     >>> first, second = tw.compile_many([tw.Gemm(2, 2, 2), (tw.Gemm(3, 3, 3), None, "scalar")])
     >>> first.library == second.library, second.target
     (False, 'scalar')
@@ -111,8 +158,10 @@ def compile_many(
 def build_many(
     requests: Iterable[Any], flags: Sequence[str] = (), edited: Edited | None = None
 ) -> list[Kernel]:
-    """As ``compile_many``, with more options for the C compiler behind those it always gets, and
-    for a single request with its ``edited`` C in place of what would be generated.
+    """Return the kernels of ``requests`` as ``compile_many`` does, with further arguments.
+
+    ``flags`` are appended to the C compiler's usual options. ``edited`` is C that replaces the
+    generated C; it needs a single request.
     """
     jobs = [_job(*_completed(request), tuple(flags), edited) for request in requests]
     entries: dict[str, cache.Entry] = {}
@@ -131,12 +180,15 @@ def build_many(
 
 
 def _loaded(job: _Job, entry: cache.Entry) -> Kernel:
-    """Return the kernel of ``entry``, which is made anew if its library is damaged."""
+    """Return the kernel of ``entry``. If its library is damaged, it is built again."""
     return used(entry, partial(_kernel, job), lambda: _build([job])[job.key])
 
 
 def _check(*jobs: _Job) -> cache.Check:
-    """What must be in the manifest of a library that holds the kernels of ``jobs``."""
+    """Return a function that checks the manifest of a library with the kernels of ``jobs``.
+
+    That function returns the problem as text, or None.
+    """
     means, names = jobs[0].means, {job.name for job in jobs}
 
     def problem(manifest: Mapping[str, Any]) -> str | None:
@@ -166,20 +218,20 @@ def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
 
 
 def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = None) -> Kernel:
-    """A kernel that another one asks for, or that was pickled."""
+    """Return a kernel that another kernel needs, or that is unpickled."""
     return build_many([(spec, schedule, target)], edited=edited)[0]
 
 
 class Packer(Kernel):
-    """A ``tw.Pack`` compiled: ``packer(b)`` is a PackedMatrix.
+    """A compiled ``tw.Pack``: ``packer(b)`` returns a PackedMatrix.
 
-    ``packer(b, out)`` writes the bytes of one matrix to each line of ``out``, an array of uint8.
+    ``packer(b, out)`` writes the bytes of each matrix to a row of ``out``, an array of uint8.
     """
 
     __slots__ = ()
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Pack B: k x n, or with a batch count x k x n."""
+        """Return B packed: B is k x n, or count x k x n for a batch."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
         from tilewright.plan.formats.lookup import format_of
@@ -195,16 +247,16 @@ class Packer(Kernel):
 
 
 class QuantizedPacker(Kernel):
-    """A ``tw.PackQuantized`` compiled: ``packer(b)`` is the PackedMatrix of a QuantizedMatrix.
+    """A compiled ``tw.PackQuantized``: ``packer(b)`` returns the PackedMatrix of a QuantizedMatrix.
 
-    ``packer(q, scales, zeros, out)``, without zeros where the format has none for each block,
-    writes its bytes to the line of ``out``, an array of uint8.
+    ``packer(q, scales, zeros, out)`` writes the bytes to ``out``, an array of uint8 with one row.
+    ``zeros`` is left out if the format has no zero points for each block.
     """
 
     __slots__ = ()
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Pack B, k x n."""
+        """Return B packed: B is a QuantizedMatrix, k x n."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
         from tilewright.plan.formats.lookup import format_of
@@ -220,7 +272,7 @@ class QuantizedPacker(Kernel):
         return PackedMatrix.owning(form.text, arrays[0].shape, block)
 
 
-#: The kernels that are called otherwise than others.
+#: Kernel classes for specs whose calls differ from those of a product.
 _MADE: dict[type[Any], type[Kernel]] = {Pack: Packer, PackQuantized: QuantizedPacker}
 
 
@@ -233,7 +285,10 @@ def _completed(request: Any) -> tuple[Any, Any, Any]:
 
 
 def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
-    """A spec and a schedule, the usual one for None; SpecError or ScheduleError for all else."""
+    """Return the spec and the schedule, which is ``Schedule()`` by default.
+
+    Raises SpecError or ScheduleError if one is of another type.
+    """
     if not isinstance(spec, Spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
         raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=got)
@@ -265,9 +320,9 @@ def _job(
 
 
 def stored_winner(spec: Spec, target: str) -> Winner | None:
-    """What ``tune`` found for a spec, a resolved target and this CPU; None if it found nothing.
+    """Return the winner that ``tune`` stored for a spec, a resolved target and this CPU; else None.
 
-    Where nothing was ever tuned this takes one stat.
+    If nothing was ever tuned, this costs one look at the file system.
     """
     if not isinstance(spec, Gemm) or not os.path.exists(tunings_file()):
         return None
@@ -277,7 +332,7 @@ def stored_winner(spec: Spec, target: str) -> Winner | None:
 
 
 def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
-    """The plan of the kernel that ``compile`` would make of the same."""
+    """Return the plan of the kernel that ``compile`` would make from the same arguments."""
     from tilewright.generate import plan_for
 
     given, (spec, schedule) = schedule, checked(spec, schedule)
@@ -289,23 +344,28 @@ def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
 
 
 def tuning_subject(spec: Spec, target: str) -> Subject:
-    """What tunings of a spec for a resolved target on this CPU are stored under."""
+    """Return the key under which tunings of a spec for a resolved target and this CPU are
+    stored.
+    """
     from tilewright.runtime.tuned import subject
 
     return subject(described(spec), target)
 
 
 def described(spec: Spec) -> list[str]:
-    """What tells a spec apart: its text, and the programs of users' post-ops, if it has any.
+    """Return the text that identifies a spec, and the programs of post-ops that the user defined.
 
-    They are the elementary operations that the expressions become, with which the same text means
-    the same. The Python that wrote them, the reference and its bound change no kernel.
+    A program is the sequence of elementary operations of an expression. Two specs with equal texts
+    and programs have equal kernels. The Python source of a post-op, its reference and its error
+    bound do not change a kernel.
     """
     return [canonical(spec), *own_programs_of(spec)]
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
-    """What the generator is asked for; without a ``name``, one that says what is computed."""
+    """Return the generator's request. Without a ``name``, the function is named after the
+    computation.
+    """
     from tilewright.generate import Request
 
     if name is not None:
@@ -322,11 +382,12 @@ def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) 
 
 
 def kernel_name(spec: Spec, target: str, key: str) -> str:
-    """A C identifier that says what the kernel is.
+    """Return a C identifier that describes the kernel.
 
-    ``gemm_f32_64x48xK_ccf_s16_beta1_avx512_1f00ba12``: type; m x n x k, upper case where known
-    only at the call; orders of A, B, C; batch (s strided, o offsets, p pointers) and its count;
-    beta other than 0; target; the key's first eight digits.
+    For example ``gemm_f32_64x48xK_ccf_s16_beta1_avx512_1f00ba12``: the type; m x n x k, where an
+    upper-case letter is a size of the call; the orders of A, B and C; the kind of batch (s strided,
+    o offsets, p addresses) with its count; beta if it is not 0; the target; the first eight digits
+    of the key.
     """
     if isinstance(spec, Transpose):
         parts = ["transpose", spec.type, _sizes(("rows", spec.rows), ("cols", spec.cols))]
@@ -367,7 +428,9 @@ def _beta(spec: Gemm) -> list[str]:
 
 
 def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
-    """Build ``jobs`` (of one target) into one library; each is found under its own key."""
+    """Build ``jobs``, all for one target, into one library, and return its cache entry for each
+    key.
+    """
     if len(jobs) == 1:
         (job,) = jobs
         return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder), _check(job))}
@@ -378,7 +441,7 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
 
 
 def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
-    """Generate and compile into ``folder``; what the manifest says."""
+    """Generate and compile the kernels into ``folder``, and return the content of the manifest."""
     from tilewright.emit.render import keep_compiled
     from tilewright.generate import Request, generate
     from tilewright.runtime.build.compilers import find_compiler
@@ -389,13 +452,13 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
-    written = own_file if jobs[0].edited else generate  # as the file that was edited was
+    written = own_file if jobs[0].edited else generate  # as the edited file was made
     made = [
         written([Request(job.name, job.spec, job.schedule, target) for job in part])
         for part in parts
     ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)
-    # The stems that the toolchain gives its files.
+    # File names without suffix, as the toolchain gives them.
     several = len(made) > 1 or emulated
     files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(made))]
     resolved = {
@@ -420,7 +483,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
 
 
 def _texts(jobs: Sequence[_Job], made: Sequence[Source], folder: Path) -> list[str]:
-    """The C to compile: what was made, or the edited text in its place, once it is checked."""
+    """Return the C to be compiled: the generated text, or the checked edited text in its place."""
     texts = [source.text for source in made]
     edited = jobs[0].edited
     if edited is None:
@@ -431,7 +494,9 @@ def _texts(jobs: Sequence[_Job], made: Sequence[Source], folder: Path) -> list[s
 
 
 def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder: Path) -> Path:
-    """The library of the texts, or where this CPU cannot load one the program that runs them."""
+    """Return the library of the texts. If this CPU cannot load one, return the program that runs
+    them.
+    """
     from tilewright.runtime.build.toolchain import compile_library
 
     job = jobs[0]
@@ -448,7 +513,9 @@ def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder
 
 
 def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
-    """The jobs by C file: as many files as keep every core busy, none of them tiny."""
+    """Return the jobs grouped by C file: enough files for all cores, but none with very few
+    kernels.
+    """
     cores = os.cpu_count() or 1
     files = max(1, min(cores, len(jobs) // _PER_FILE))
     return [jobs[i::files] for i in range(files)]

@@ -1,4 +1,8 @@
-"""C of a kernel that a person edited: read, checked, and held beside what was generated."""
+"""Read, check and compare a kernel's C that a person edited.
+
+In goes a file that ``kernel.edit`` wrote and a person changed. Out come its text, errors if its
+function does not fit the spec, and a diff to the generated C.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,17 @@ if TYPE_CHECKING:
     from tilewright.emit.render import Source
     from tilewright.generate import Request
 
-#: What calls a kernel with its arguments in arrays; every file of tilewright defines one for each.
+#: Pattern of the function that calls a kernel with its arguments in arrays. Each generated file has
+#: one for each kernel.
 _INVOKE = re.compile(r"^void (\w+)_invoke\([^;{]*\)\s*\{", re.MULTILINE)
 
 
-#: What the text that was generated is called, where the edited one is kept too.
+#: File name of the generated C in a cache entry whose kernel was edited.
 GENERATED = "generated.c"
 
 
 class Edited(NamedTuple):
-    """The text of a file that defines the kernel ``name``; ``path`` is where it was read."""
+    """Text of the file at ``path``, which defines the kernel ``name``."""
 
     path: str
     text: str
@@ -36,7 +41,7 @@ class Edited(NamedTuple):
 
 
 def read_edited(path: str | PathLike[str]) -> Edited:
-    """The edited C in the file ``path``; ArgumentError where it has none, or several kernels."""
+    """Return the edited C in the file ``path``; ArgumentError unless it has exactly one kernel."""
     if not isinstance(path, (str, PathLike)):
         raise ArgumentTypeError(
             "source is a path", got=path, hint='kernel.edit("kernel.c") writes the file'
@@ -64,7 +69,9 @@ def read_edited(path: str | PathLike[str]) -> Edited:
 
 
 def check_edited(edited: Edited, generated: str) -> None:
-    """SpecError where the edited kernel is declared otherwise than in the ``generated`` text."""
+    """Raise SpecError if the edited kernel's declaration differs from that in the ``generated``
+    text.
+    """
     wanted, found = (declaration(edited.name, text) for text in (generated, edited.text))
     if found != wanted:
         raise SpecError(
@@ -76,13 +83,14 @@ def check_edited(edited: Edited, generated: str) -> None:
 
 
 def of_file(error: ToolchainError, edited: Edited) -> ToolchainError:
-    """A compiler's complaint with the file's own name in place of the copy's that it was given."""
+    """Return the compiler's error with the user's file name in place of the name of our copy."""
     said = re.sub(r"\bkernels(_0)?\.c:", f"{edited.path}:", error.got or "")
     hint = "the warnings of -Wall -Wextra are errors, as for the C that is generated"
     return ToolchainError(error.problem, got=said, expected=error.expected, hint=hint)
 
 
-#: Strings, which are kept, and what stands between words of C without a meaning to a caller.
+#: Pattern of strings, which are kept, and of comments and attributes, which do not matter to a
+#: caller.
 _BETWEEN = re.compile(
     r"""("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\[\[.*?\]\]|__\w+__\s*\(\(.*?\)\)""",
     re.DOTALL,
@@ -90,9 +98,10 @@ _BETWEEN = re.compile(
 
 
 def declaration(name: str, text: str) -> str | None:
-    """The declaration of the C function ``name`` in a text, on one line; None if it has none.
+    """Return the declaration of the C function ``name`` in a text, on one line; None if it has
+    none.
 
-    Comments and attributes are left out, and so are macros in front of it, which may be some.
+    Comments, attributes and macros in front of the type are left out.
     """
     bare = _BETWEEN.sub(lambda found: found[1] or " ", text) if name in text else ""
     found = re.search(rf"^[ \t]*(\w[^\n}};]*\s[ \t*]*{name}\s*\([^;{{]*\))\s*;", bare, re.MULTILINE)
@@ -104,12 +113,12 @@ def declaration(name: str, text: str) -> str | None:
 
 
 def _without_macros(declared: str) -> str:
-    """A declaration without the capitals in front of its type, which name macros."""
+    """Return a declaration without the upper-case words in front of its type, which are macros."""
     return re.sub(r"^(?:[A-Z_][A-Z0-9_]*\s+)+", "", declared)
 
 
 def own_file(requests: Sequence[Request]) -> Source:
-    """The C of kernels as a file that a program of anyone's compiles and calls by itself."""
+    """Return the C of kernels as a file that a user compiles and calls without tilewright."""
     from tilewright.generate import generate
     from tilewright.runtime.build.toolchain import own_file_notes
 
@@ -117,7 +126,9 @@ def own_file(requests: Sequence[Request]) -> Source:
 
 
 def write_new(path: str | PathLike[str], text: str) -> Path:
-    """Write ``text`` to a file that is not there yet; ArgumentError where it cannot be."""
+    """Write ``text`` to a new file and return its path; ArgumentError if it exists or cannot be
+    written.
+    """
     file = Path(path)
     try:
         with file.open("x", encoding="utf-8") as opened:
@@ -138,7 +149,7 @@ def write_new(path: str | PathLike[str], text: str) -> Path:
 
 
 def difference(generated: str, edited: Edited) -> str:
-    """What was changed, as a unified diff; "" where nothing was."""
+    """Return a unified diff from the generated to the edited text; "" if they are equal."""
     from difflib import unified_diff
 
     before, after = generated.splitlines(), edited.text.splitlines()

@@ -1,6 +1,7 @@
-"""A kernel as a program for machines without Python: its C, arguments, and what is right for them.
+"""Write a kernel as a self-testing C program for machines without Python.
 
-The program is one C file. The arguments and the limits of results are those of ``verify``.
+In go a spec, a schedule and a target. Out comes one C file with the kernel, arguments and correct
+results. Arguments and error bounds are those of ``verify``.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
 
 from .driver import request_for
 
-#: What a file holds: more takes compilers minutes.
+#: Most numbers in one file. Compilers take minutes for more.
 _MOST = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An array in C: numbers, or the bits of elements that C has no type for.
+    """An array in C: numbers, or the bits of elements whose type C lacks.
 
-    With a ``length`` it has so many elements: the last two numbers are its first and its last one,
-    and each other is one of the numbers before.
+    If ``length`` is not 0, the array has that many elements, and the program fills it. The last two
+    of ``numbers`` are its first and its last element. Each other element is one of the numbers
+    before them.
     """
 
     name: str
@@ -57,9 +59,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What is passed: the only one of ``blocks``, or as a ``table`` pointers to all of them.
+    """An input of the call: the single array of ``blocks``, or if ``table``, pointers to all of
+    them.
 
-    ``element`` is "" for pointers to blocks of several types.
+    ``element`` is the C type, or "" if the pointers are to blocks of several types.
     """
 
     name: str
@@ -70,11 +73,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is written: lines of elements, each right from ``low`` to ``high``, or where ``nan``.
+    """An output of the call, and its correct values.
 
-    ``held`` is what memory holds before the call where that is read. ``axes``: 1 for a vector.
-    A stack has ``each`` lines of every matrix, and its matrices are ``stride`` elements apart.
-    ``at`` are the elements that are checked, counted along lines, where not all are.
+    An element is correct if it is from ``low`` to ``high``, or NaN where ``nan`` says so. The
+    elements form contiguous ``lines`` of ``line`` elements each: rows, or if ``columns``, columns.
+    ``leading`` is the distance of lines in elements. ``held`` is the content before the call if the
+    kernel reads it. ``axes`` is 1 for a vector. In a stack, each matrix has ``each`` lines, and
+    matrices are ``stride`` elements apart. ``at`` has the indices of the checked elements, counted
+    along lines; empty if all are checked.
     """
 
     name: str
@@ -95,24 +101,24 @@ class Output:
 
     @property
     def limits(self) -> tuple[Block, ...]:
-        """The arrays of least and greatest numbers: one, where those are the same."""
+        """The arrays of least and greatest correct values; a single array if they are the same."""
         return (self.low,) if self.high is self.low else (self.low, self.high)
 
     @property
     def bytes(self) -> int:
-        """The bytes from the first element to the end of the last line, or of its matrix."""
+        """Bytes of memory from the first element to the end of the last line."""
         stacked = (self.lines // self.each - 1) * self.stride if self.lines else 0
         return (stacked + self.each * self.leading) * ITEMSIZE[self.element]
 
     @property
     def checked(self) -> int:
-        """How many elements are checked."""
+        """Number of elements that are checked."""
         return len(self.at[0].numbers) if self.at else self.lines * self.line
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call: arguments in C's order; ``flops`` are its floating-point operations."""
+    """One call. ``arguments`` are in the order of the C function; ``flops`` counts operations."""
 
     arguments: tuple[Argument | Output, ...]
     sizes: tuple[int, ...]
@@ -122,17 +128,17 @@ class Run:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What is written."""
+        """The arguments that are written."""
         return tuple(a for a in self.arguments if isinstance(a, Output))
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """What is only read."""
+        """The arguments that are only read."""
         return tuple(a for a in self.arguments if isinstance(a, Argument))
 
     @property
     def spread(self) -> tuple[Block, ...]:
-        """The arrays that are filled from fewer numbers."""
+        """The arrays that the program fills from fewer numbers."""
         held = [block for argument in self.inputs for block in argument.blocks]
         held += [block for output in self.outputs for block in output.held]
         return tuple(block for block in held if block.length)
@@ -152,15 +158,44 @@ def harness(
     name: str | None = None,
     bench: bool = False,
 ) -> str:
-    """One C file: a kernel, the arguments of ``cases`` calls, and what is right for them.
+    """Return a C program that runs a kernel and checks its results.
 
-    A command on top of it makes a static program that prints pass, or fail with the first wrong
-    element; then its status is 1. The calls are those of ``kernel.verify(cases, seed)``. Nothing
-    is compiled here. ``name`` is the C function's. With ``bench`` the program then times each case
-    and prints the least and the median time of a call, GFLOPS, and the share of the peak, which the
-    same program measures. ArgumentError if the arrays are too many to
-    be written into C.
+    Nothing is compiled here. The program needs no input. It prints "pass", or "fail" with the first
+    wrong element; then its exit status is 1. A comment at the top has the command that compiles it
+    into a static program.
 
+    Parameters
+    ----------
+    spec : Gemm, Transpose, Pack or PackQuantized
+        The computation.
+    schedule : Schedule, optional
+        How it is computed. Default: the cost model chooses.
+    target : str
+        A target's name, or "host". Default: "host".
+    cases : int
+        Number of calls, which are those of ``kernel.verify(cases, seed)``. Default: 2.
+    seed : int
+        Seed of the random arguments. Default: 0.
+    name : str, optional
+        Name of the C function. Default: a name that describes the computation.
+    bench : bool
+        If True, the program also times each call. It prints the least and the median time, GFLOPS,
+        and the share of the core's peak, which it measures itself. Default: False.
+
+    Returns
+    -------
+    str
+        The text of the C file.
+
+    Raises
+    ------
+    ArgumentError
+        The arrays have too many elements for a C file, or ``cases`` is less than 1.
+    SpecError, ScheduleError, TargetError
+        As for ``tw.compile``.
+
+    Examples
+    --------
     >>> text = tw.harness(tw.Gemm(2, 3, 4), target="neon", cases=1, name="tiny")
     >>> "int main(void)" in text, "void tiny(const float *a, const float *b, float *c)" in text
     (True, True)
@@ -176,7 +211,7 @@ def program(
     file: str | None = None,
     bench: bool = False,
 ) -> str:
-    """The harness of what the generator is asked for; ``file`` is what it will be called."""
+    """Return the harness for a request to the generator; ``file`` is the file's future name."""
     if request.name == "main":
         raise SpecError("a kernel in a program cannot be called main", got=request.name)
     if cases < 1:
@@ -210,19 +245,21 @@ def program(
     )
 
 
-#: What the templates read of a program that measures no peak.
+#: Template variables of a program that measures no peak.
 _NO_PEAK: dict[str, Any] = {"peak": False, "target": None, "matrix": None}
 
 
 def _peak_of(spec: Spec, target: Target) -> dict[str, Any]:
-    """Return what the templates read of the peak's chains: none of what does not multiply."""
+    """Return the template variables of the peak measurement; ``_NO_PEAK`` unless the spec is a
+    product.
+    """
     if not isinstance(spec, Gemm):
         return _NO_PEAK
     return {"peak": True, **program_context(target, types_of(spec.multiplied), alone=False)}
 
 
 def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
-    """ArgumentError if arrays of these sizes are too long."""
+    """Raise ArgumentError if arrays of these sizes are too long."""
     numbers = cases * sum(
         _numbers(p, sizes) * (1 if p.role == "in" else 2) for p in parameters.arrays
     )
@@ -236,7 +273,7 @@ def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) 
 
 
 def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
-    """Elements from an operand's first to its last, about."""
+    """Return about how many elements an operand has, from its first to its last."""
     if len(p.shape) == 1:
         return value_of(p.shape[0], sizes)
     one = extent(p, sizes)
@@ -270,7 +307,7 @@ def _run(
 
 
 def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: Any) -> Argument:
-    """An input as C takes it."""
+    """Return an input in the form of the C program."""
     table = p.kind == "sequence"
     items = given if table else [given]
     if p.packed:
@@ -284,7 +321,7 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
 
 
 def _packed(spec: Gemm, target: Target, b: Array) -> Array:
-    """The bytes that ``pack_b`` makes of ``b``."""
+    """Return the bytes that ``pack_b`` makes from ``b``."""
     if spec.quantized is not None:
         form = quantized_format(spec, target)
         return np.concatenate([quantized_bytes(matrix, form) for matrix in b])
@@ -293,7 +330,9 @@ def _packed(spec: Gemm, target: Target, b: Array) -> Array:
 
 
 def block_of(name: str, array: Array, element: str) -> Block:
-    """An array's memory from its first element to its last; C has no empty one."""
+    """Return an array's memory from its first to its last element. An empty one gets one 0, as C
+    needs.
+    """
     type_ = ELEMENTS[element]
     numbers = span(array).view(type_.bits or type_.numpy).tolist()
     return Block(name, element, numbers or [0])
@@ -302,7 +341,9 @@ def block_of(name: str, array: Array, element: str) -> Block:
 def output_of(
     name: str, p: ArrayParameter, array: Array, right: Expected, at: Sequence[int] | None = None
 ) -> Output:
-    """An output, and what is right for it in the order of its lines: all, or that ``at`` places."""
+    """Return an output with its correct values in the order of lines: all, or those at the indices
+    ``at``.
+    """
     columns = p.order == "F"
     whole = np.atleast_2d(_along_lines(array, columns))
     each, line = whole.shape[-2:]
@@ -337,12 +378,12 @@ def _in_lines(part: Array, shape: tuple[int, ...], columns: bool) -> Array:
 
 
 def _along_lines(array: Array, columns: bool) -> Array:
-    """Return ``array`` with the axis along which its lines lie last."""
+    """Return ``array`` with the axis along its contiguous lines last."""
     return array.swapaxes(-1, -2) if columns and array.ndim > 1 else array
 
 
 def _within(ends: Array, inwards: float) -> list[Any]:
-    """Ends of intervals as f64: the same elements lie between those."""
+    """Return ends of intervals as f64, such that the intervals hold the same elements."""
     with np.errstate(over="ignore"):
         near = ends.astype(np.float64)
     outside = near < ends if inwards > 0 else near > ends

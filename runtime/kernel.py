@@ -1,4 +1,8 @@
-"""A compiled kernel, callable on numpy arrays."""
+"""The class ``Kernel``: a compiled kernel that is called on arrays, and can describe itself.
+
+It is made from a spec, a schedule, a target and an entry of the cache that holds the compiled
+library.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +48,16 @@ if TYPE_CHECKING:
     from tilewright.runtime.tuned import Winner
 
 
-#: What calls take and return where arrays are numpy's: an array, or several, which unpack.
+#: Types of a call's arguments and results for numpy: one array, or a sequence of arrays.
 Array = np.ndarray[Any, Any]
 Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
-    """The signature with its formats, which take modules; the same where nothing is packed."""
+    """Return the signature with the formats of packed operands; unchanged if nothing is packed.
+
+    The modules for formats are imported only if they are needed.
+    """
     packs = isinstance(spec, Pack | PackQuantized)
     if not packs and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
@@ -60,18 +67,34 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
 
 
 class Kernel:
-    """A spec compiled for a target: ``kernel(a, b, c)``, and everything to know about it.
+    """A spec compiled for a target, to be called on arrays: ``kernel(a, b, c)``.
 
-    Calls check every array, release the interpreter's lock while the kernel runs, and may be
-    made from many threads. Kernels pickle by spec, schedule and target, with the numbers of its
-    core where those were measured: unpickling compiles, or takes from the cache.
+    Kernels are made by ``tw.compile``. Each call checks all arrays. The interpreter's lock is
+    released while the kernel runs, and several threads may call it at the same time.
 
-    ``requested`` is the schedule that was asked for, ``schedule`` what it came to. ``tuned`` is
-    the tuning that chose it; None where the caller or the cost model did. ``edited`` is the C that
-    stands in place of the generated one; None where there is none.
-    ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
-    the CPU lacks the target ("qemu", "header"), else None.
+    A kernel is pickled as its spec, schedule and target, with the measured numbers of the target's
+    core if there are any. Unpickling compiles it, or takes it from the cache.
 
+    Attributes
+    ----------
+    name : str
+        The C function's name.
+    spec : Gemm, Transpose, Pack or PackQuantized
+        The computation.
+    requested : Schedule
+        The schedule that was asked for. ``schedule`` is the complete one.
+    target : str
+        Name of the target, never "host".
+    emulated : str or None
+        How the kernel runs if the CPU lacks the target: "qemu" or "header". None if it runs
+        natively.
+    tuned : Winner or None
+        The tuning that chose the schedule. None if the caller or the cost model chose it.
+    edited : Edited or None
+        Hand-edited C that replaces the generated C. None if there is none.
+
+    Examples
+    --------
     >>> kernel = tw.compile(tw.Gemm(2, 3, 4))
     >>> a, b, c = (np.ones(shape, np.float32) for shape in ((2, 4), (4, 3), (2, 3)))
     >>> kernel(a, b, out=c) is c
@@ -91,8 +114,8 @@ class Kernel:
     emulated: str | None
     tuned: Winner | None
     edited: Edited | None
-    #: The new output for a tuple of tensors, the inputs in the signature's order, that plainly fit;
-    #: None for others. It is a function in C, which nothing in Python stands before.
+    #: C function that takes a tuple of input tensors in the signature's order. It returns a new
+    #: output, or None if the tensors need checks that only Python can do.
     attempt_new: Callable[[tuple[Any, ...]], Any]
 
     def __init__(
@@ -121,11 +144,13 @@ class Kernel:
         self._call_scalars: Any = _undecided
         self.attempt_new = _nothing
         self._symbol = 0
-        # What a call without scalars needs, read as one: who decides, and what it returns.
+        # The C function for calls without scalars, and the index of the array it returns. They are
+        # one attribute, so that a call reads both at once.
         self._fast: tuple[Any, int] = _undecided, self._output
         self._fast_out = self._fast
         self._functions = 0, 0
-        # How many arrays a call has that leaves the output out, and what makes one of numpy's.
+        # The number of arrays in a call without an output, and the function that makes a numpy
+        # output.
         self._inputs, self._new = self._arrange.inputs, self._arrange.new_array
         means = entry.manifest["means"]
         self.emulated = None if means == "native" else means
@@ -135,7 +160,7 @@ class Kernel:
             check_whole(str(entry.library))
 
     def _load(self) -> None:
-        """Load the library and pack what the dispatcher needs."""
+        """Load the library and pack the data that the dispatcher needs."""
         library = self._entry.library
         host.check_thread(self._target)
         if self._target.unit:
@@ -156,7 +181,7 @@ class Kernel:
         found = dispatch.dispatcher()
         self._call_scalars, self.attempt_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
-            has_d = self._signature.output.name == "d"  # it is never passed by position
+            has_d = self._signature.output.name == "d"  # D is never passed by position
             fast = found.call(words), self._output
             if not has_d:
                 self._fast = fast
@@ -170,20 +195,34 @@ class Kernel:
     @overload
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any: ...
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Run the kernel; returns the array written.
+        """Run the kernel and return the output.
 
-        Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
-        buffer; a result that is made here is of the kind of the first, one that is given is
-        returned itself.
+        A product is ``kernel(a, b, c)``, which updates C. ``kernel(a, b, out=c)`` does the same.
+        ``kernel(a, b)`` makes a new C, which needs beta 0. If the spec has a D, a call is
+        ``kernel(a, b, out=d)``; ``c=`` is passed if and only if beta is not 0. A transposition is
+        ``kernel(x, out)`` or ``kernel(x)``.
 
-        ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
-        makes a new array when beta is 0. With a D it is ``kernel(a, b, out=d)``, and ``c=`` is
-        given exactly when beta is not 0. ``kernel(x, out)`` and ``kernel(x)`` for a Transpose.
-        Scales, zero points, scalars and offsets are passed by name; where one value is taken it
-        may be a number. So are outputs that the spec names; those that are left out are made, and
-        returned behind the result: ``d, amax = kernel(a, b)``. Raises ArgumentError, before
-        anything is written, when an argument does not fit. A new array of a type that numpy lacks
-        is ml_dtypes', or of bits without it.
+        Parameters
+        ----------
+        *arrays : array_like
+            Operands in order: arrays of numpy, CPU tensors of PyTorch, or objects with DLPack or a
+            buffer.
+        out : array_like, optional
+            Array for the result. By default a new one is made, of the same kind as the first array.
+        **named
+            Scales, zero points, scalars, offsets and named outputs. A single value may be a number.
+
+        Returns
+        -------
+        array or tuple of arrays
+            The result, which is ``out`` if it was passed. Outputs that the spec names and the call
+            leaves out follow it: ``d, amax = kernel(a, b)``. Types that numpy lacks are those of
+            ml_dtypes; without ml_dtypes the result holds their bits as integers.
+
+        Raises
+        ------
+        ArgumentError
+            An argument does not fit. Nothing was written.
         """
         if named:
             return self._general(arrays, named if out is None else {"out": out, **named})
@@ -202,7 +241,7 @@ class Kernel:
         return self._general(arrays, {"out": out})
 
     def _made(self, arrays: tuple[Any, ...], output: int) -> Any:
-        """A call by position of the inputs alone: the new output."""
+        """Return a new output for a call that passes only the inputs, all by position."""
         if type(arrays[0]) is not np.ndarray:
             if (made := self.attempt_new(arrays)) is not None:
                 return made
@@ -214,7 +253,7 @@ class Kernel:
         return self._general(arrays, {})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call with names, without an output, or not decided in C."""
+        """Run any call: with names, without an output, or one that the C code could not decide."""
         arrays, scalars = self._arrange(positional, named)
         status = self._call_scalars(arrays, *_two(scalars))
         if status == dispatch.UNDECIDED:
@@ -230,20 +269,21 @@ class Kernel:
     def _returned(
         self, arrays: tuple[Any, ...], out: Any, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """An output as the caller gets it: a new one of the kind of the first array."""
+        """Return an output as the caller gets it: a new one is of the kind of the first array."""
         if type(out) is not np.ndarray or type(arrays[0]) is np.ndarray:
             return out
         return out if _given(out, positional, named) else finished(arrays[0], out)
 
     def attempt(self, arrays: tuple[Any, ...], *scalars: float) -> bool:
-        """Run on arrays in the signature's order, with the output, if all of them plainly fit.
+        """Run the kernel if the arrays fit without a closer check, and return True if it ran.
 
-        False where that takes a closer look, which a call takes: then nothing was run.
+        ``arrays`` are in the signature's order, the output included. If the result is False,
+        nothing ran: make an ordinary call, which checks in Python.
         """
         return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
 
     def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
-        """Run a call that is decided in Python; ArgumentError if the arrays do not fit."""
+        """Check a call in Python and run it; ArgumentError if the arrays do not fit."""
         checked = self._check(arrays)
         if self.emulated is not None:
             return self._emulate(checked, scalars)
@@ -269,17 +309,35 @@ class Kernel:
         return Frame(self._functions, checked, scalars, given)
 
     def _learn_dtypes(self) -> None:
-        """Tell the dispatcher the dtypes of a module that was imported after the kernel's load."""
+        """Tell the dispatcher the dtypes of a module that was imported after the kernel was
+        loaded.
+        """
         if self.emulated is None and "ml_dtypes" in sys.modules:
             words, static, _ = self._keep
             words[:] = descriptor(self._signature, self._functions, static)
             self._foreign = False
 
     def bind(self, *arrays: Any, **named: Any) -> partial[int]:
-        """Check the arguments once; the result, called without arguments, runs on them each time.
+        """Check the arguments once, and return a function that runs the kernel on them.
 
-        It keeps the arrays alive and has them as ``arrays``. Without an output a new one is made
-        once: ``bound.out``. It returns 0, or 2 when there was no memory for the kernel's scratch.
+        Parameters
+        ----------
+        *arrays, **named
+            The arguments of a call. Without an output a new one is made, once.
+
+        Returns
+        -------
+        functools.partial
+            Function without arguments. It returns 0, or 2 if there was no memory for the kernel's
+            scratch buffer. It keeps the arrays alive. They are its attribute ``arrays``; ``out`` is
+            the output.
+
+        Raises
+        ------
+        ArgumentError
+            An argument does not fit.
+        TargetError
+            The kernel is emulated.
         """
         self._native("bind")
         frame = self.frame(*arrays, **named)
@@ -289,7 +347,7 @@ class Kernel:
         return bound
 
     def frame(self, *arrays: Any, **named: Any) -> Frame:
-        """The arguments of one call, checked, as the dispatcher takes them."""
+        """Return the checked arguments of one call in the form that the dispatcher takes."""
         held, scalars = self._arrange(arrays, named)
         return self._framed(self._check(held), scalars, held)
 
@@ -312,39 +370,40 @@ class Kernel:
 
     @property
     def signature(self) -> Signature:
-        """The C function's parameters in order."""
+        """The C function's parameters, in order."""
         return self._signature
 
     @property
     def isa(self) -> Target:
-        """What ``target`` names, as data."""
+        """The target's description: instructions, registers and costs."""
         return self._target.description
 
     @property
     def functions(self) -> tuple[int, int]:
-        """The addresses of what calls the C function with all its arguments in arrays, and of what
-        says how much scratch memory those need.
+        """Addresses of two C functions: the call with arguments in arrays, and its scratch memory
+        in bytes.
         """
         self._native("functions")
         return self._functions
 
     @property
     def address(self) -> int:
-        """The C function's address, for numba, Cython, ctypes and C; see ``c_declaration``."""
+        """Address of the C function, for numba, Cython, ctypes and C; see ``c_declaration``."""
         self._native("address")
         return self._symbol
 
     @property
     def numba(self) -> Callable[..., Any]:
-        """A function for numba's nopython code, parallel loops included: ``f(a, b, c)``.
+        """The kernel as a function for numba's nopython code and parallel loops: ``f(a, b, c)``.
 
-        It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta if
-        they are given at the call. Types are checked when the caller is compiled; sizes, strides
-        and overlap at each call, without allocating memory. An array that does not fit is a
-        ValueError. Types that numba lacks are passed as bits. A packed B is passed as its bytes,
-        ``packed.data``, those of a batch as a row for each matrix; their format is not checked.
-        Callers may be compiled with ``cache=True``: numba compiles them anew if the kernel is
-        another one, for example after a tuning. Called from Python it is the kernel.
+        It takes the arrays in the order of ``c_declaration``, with outputs, then alpha and beta if
+        they are arguments of the call. Types are checked when numba compiles the caller. Sizes,
+        strides and overlap are checked at each call, without allocating memory. An array that does
+        not fit is a ValueError. Types that numba lacks are passed as integers with the same bits. A
+        packed B is passed as its bytes, ``packed.data``, with one row for each matrix of a batch.
+        Nothing checks that these bytes have the right format. Callers may be compiled with
+        ``cache=True``: numba compiles them again if the kernel is another one, for example after a
+        tuning. Called from Python, the function is the kernel.
         """
         self._native("numba")
         if self._numba is None:
@@ -354,7 +413,7 @@ class Kernel:
         return self._numba
 
     def _in_order(self, *given: Any) -> Any:
-        """A call with all arguments in C's order, packed matrices as their bytes."""
+        """Call the kernel with all arguments in C's order, and packed matrices as their bytes."""
         from tilewright.runtime.call.packed_matrix import matrix_of
 
         arrays, scalars = self._signature.arrays, self._signature.scalars
@@ -371,19 +430,34 @@ class Kernel:
 
     @property
     def schedule(self) -> Schedule:
-        """What the requested schedule came to: with the register tile, the loops, the packing that
-        the cost model chose where it left them open.
+        """The complete schedule: what was requested, and the cost model's choice for everything
+        else.
 
-        Given to ``compile`` it leads to the same loops, packing and register tile. What a tile
-        leaves over is then cut as that tile is, where the model may have fitted others to it.
+        It has the register tile, the loops and the packing. If it is passed to ``compile``, these
+        are the same. The tails may be cut differently: the cost model can choose other tiles for
+        them, while a given tile is also used for its tails.
         """
         return Schedule(**self._entry.manifest["resolved"][self.name])
 
     def edit(self, path: str | PathLike[str]) -> Path:
-        """Write the kernel's C to a new file, to be changed by hand; ``compile(spec, schedule,
-        target, source=path)`` then makes a kernel of it. Returns the path.
+        """Write the kernel's C to a new file, to be edited by hand.
 
-        ArgumentError where there is a file of this name, or none can be written.
+        ``tw.compile(spec, schedule, target, source=path)`` then makes a kernel from the file.
+
+        Parameters
+        ----------
+        path : path_like
+            The file to be written. It must not exist.
+
+        Returns
+        -------
+        pathlib.Path
+            The path.
+
+        Raises
+        ------
+        ArgumentError
+            The file exists, or cannot be written.
         """
         if self.edited is not None:
             return write_new(path, self.edited.text)
@@ -393,10 +467,17 @@ class Kernel:
         return write_new(path, own_file([request]).text)
 
     def diff(self, *, measure: bool = False) -> str:
-        """What was changed in a kernel whose C was edited, against what is generated: a unified
-        diff, "" where nothing was. ``measure`` times both in turns, and adds what each takes.
+        """Return a unified diff from the generated C to the edited C; "" if they are equal.
 
-        SpecError for a kernel whose C was not edited.
+        Parameters
+        ----------
+        measure : bool
+            If True, time both kernels in turns, and append their times. Default: False.
+
+        Raises
+        ------
+        SpecError
+            The kernel's C was not edited.
         """
         if self.edited is None:
             raise SpecError(
@@ -420,12 +501,12 @@ class Kernel:
 
     @property
     def library(self) -> Path:
-        """The file that holds the kernel's machine code, in the cache."""
+        """The file in the cache that holds the kernel's machine code."""
         return self._entry.library
 
     @property
     def plan(self) -> AnyPlan:
-        """Every number of the kernel, with its reason."""
+        """All numbers of the kernel, each with its reason."""
         if self._plan is None:
             from tilewright.generate import plan_for
             from tilewright.runtime.tuned import with_tuning
@@ -435,14 +516,16 @@ class Kernel:
 
     @property
     def c_declaration(self) -> str:
-        """The C function's declaration; strides and leading dimensions count elements."""
+        """The C function's declaration. Strides and leading dimensions are counted in elements."""
         found = declaration(self.name, self.source)
         assert found is not None
         return found
 
     @property
     def flops(self) -> Any:
-        """Floating-point operations of one call: an int, or a formula of the run-time sizes."""
+        """Floating-point operations of one call: an int, or a formula if sizes are given at the
+        call.
+        """
         if not isinstance(self.spec, Gemm):
             return 0
         sizes = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
@@ -457,13 +540,24 @@ class Kernel:
 
     @property
     def packs_b(self) -> bool:
-        """True if the kernel takes a B that ``pack_b`` made, and no other."""
+        """True if B must be packed by ``pack_b``."""
         return isinstance(self.spec, Gemm) and isinstance(self.spec.b, Packed)
 
     def scratch_bytes(self, threads: int = 1, **sizes: int) -> int:
-        """Bytes of scratch memory for ``threads`` calls of ``address`` at a time; 0: it takes none.
+        """Return the bytes of scratch memory for ``threads`` simultaneous calls of ``address``.
 
-        Sizes of the call are given by name; leading dimensions and strides default to tight.
+        Parameters
+        ----------
+        threads : int
+            Calls that run at the same time. Default: 1.
+        **sizes : int
+            Sizes of the call by name. Leading dimensions and strides have the least legal value by
+            default.
+
+        Returns
+        -------
+        int
+            Bytes; 0 if the kernel takes no scratch memory.
         """
         from tilewright.runtime.bench.scratch import scratch_bytes, scratch_of
 
@@ -471,12 +565,26 @@ class Kernel:
         return scratch_bytes(self.spec, self.signature, each, threads, sizes)
 
     def explain(self, *, measure: bool = False, **sizes: int) -> str:
-        """The plan in words: formulas, register budget, each decision's reason, and what a call is
-        estimated to take, with data in cache and in memory, and by what it is bound.
+        """Return the plan in words: formulas, registers, reasons of decisions, and estimates of
+        time.
 
-        ``measure`` times it too, on data in cache, as ``bench`` does. Sizes of the call are given
-        by name, ``m=1000``; one that is not given is 64. SpecError for a name that is none of the
-        kernel's, or a measurement of what is no product.
+        The estimates are for data in cache and for data in memory, and say which resource limits
+        each.
+
+        Parameters
+        ----------
+        measure : bool
+            If True, also time the kernel on data in cache, as ``bench`` does. Default: False.
+        **sizes : int
+            Sizes of the call by name, such as ``m=1000``. Default: 64 each.
+
+        Raises
+        ------
+        SpecError
+            The kernel has no size of this name, or ``measure`` is True and the kernel is no
+            product.
+        TargetError
+            ``measure`` is True and the kernel is emulated.
         """
         from tilewright.generate import explain_plan
 
@@ -500,8 +608,10 @@ class Kernel:
         return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
-        """For notebooks: what is computed, the estimate and what a tuning measured; the plan as a
-        picture, where the kernel is a product's, and in words.
+        """Return the kernel for notebooks as HTML.
+
+        It has the declaration, the estimate, the tuning's result if there is one, and the plan in
+        words. The plan of a product is also drawn as a picture.
         """
         from tilewright.generate import plan_html
 
@@ -509,17 +619,28 @@ class Kernel:
         return plan_html(self.plan, repr(self), notes)
 
     def assembly(self) -> str:
-        """The kernel's instructions, disassembled."""
+        """Return the kernel's disassembled instructions."""
         from tilewright.runtime.build.assembly import assembly
 
         return assembly(self.name, self.isa, self._entry)
 
     def pack_b(self, b: Any, *, scales: Any = None, zeros: Any = None) -> PackedMatrix:
-        """B packed for this kernel and for all with the same target, types, k, n and nb.
+        """Return B packed for this kernel, and for all with the same target, types, k, n and nb.
 
-        ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
-        which is converted; of a quantized B a QuantizedMatrix, or what one is made of.
-        ArgumentError if it is none of these, SpecError if the kernel packs none.
+        Parameters
+        ----------
+        b : array or QuantizedMatrix
+            The matrix, k x n, or count x k x n for a batch in one array. Its type is B's, or
+            float32, which is converted. For a quantized B it is a QuantizedMatrix, or its integers.
+        scales, zeros : array, optional
+            Scales and zero points, if ``b`` holds the integers of a quantized B.
+
+        Raises
+        ------
+        ArgumentError
+            ``b`` has another shape or type.
+        SpecError
+            The kernel takes no packed B.
         """
         from tilewright.runtime.call.pack_source import pack_for, pack_quantized
 
@@ -533,11 +654,12 @@ class Kernel:
         return self._packers[spec](b)  # type: ignore[no-any-return]
 
     def session(self) -> Session:
-        """A ``with`` block in which this kernel's configuration of the matrix unit stays loaded.
+        """Return a context manager that keeps the kernel's matrix-unit configuration loaded.
 
-        Calls of the kernel on this thread then load none; those of other kernels save it and put
-        it back. Sessions may lie in each other. It changes nothing for kernels that configure
-        nothing, and emulated ones, whose calls run in a process of their own.
+        Inside the ``with`` block, calls of this kernel on this thread do not load it again. Other
+        kernels save the configuration and restore it. Sessions may be nested. A session has no
+        effect if the kernel needs no configuration, or if it is emulated, as emulated calls run in
+        another process.
         """
         if self.emulated is not None or not self._configures():
             return Session(None, None)
@@ -548,22 +670,52 @@ class Kernel:
         return bool(self._target.unit) and f"void {self.name}_configure(" in self.source
 
     def _function(self, name: str) -> Callable[[], None]:
-        """One of the kernel's C functions without arguments."""
+        """Return a C function of the kernel that takes no arguments, such as ``configure``."""
         from ctypes import CFUNCTYPE
 
         address = dispatch.symbol(self._entry.library, f"{self.name}_{name}")
         return CFUNCTYPE(None)(address)
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
-        """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""
+        """Compare the kernel with numpy in higher precision, on random arrays.
+
+        Parameters
+        ----------
+        cases : int
+            Number of calls. Default: 3.
+        seed : int
+            Seed of the random arrays. Default: 0.
+
+        Returns
+        -------
+        Verification
+            The largest error, the bound on the error of that element, and the number of calls.
+
+        Raises
+        ------
+        VerificationError
+            A result is wrong.
+        """
         from tilewright.runtime.reference.verify import verify
 
         return verify(self, cases, seed)
 
     def bench(self, cold: bool = False, seconds: float = 0.2, **sizes: int) -> Timing:
-        """Time the kernel in a C loop, on data in cache or (``cold``) in memory.
+        """Time the kernel in a C loop.
 
-        Sizes of the call are given by name, ``m=1000``; one that is not given is 64.
+        Parameters
+        ----------
+        cold : bool
+            If True the data is in memory, else in cache. Default: False.
+        seconds : float
+            About how long to measure. Default: 0.2.
+        **sizes : int
+            Sizes of the call by name, such as ``m=1000``. Default: 64 each.
+
+        Raises
+        ------
+        TargetError
+            The kernel is emulated.
         """
         from tilewright.runtime.bench.timing import bench
 
@@ -575,7 +727,7 @@ class Kernel:
         return parts(self._remake, said, self.spec, self.target)
 
     def _said(self) -> tuple[Spec, Schedule, str]:
-        """What the kernel is made of."""
+        """Return the spec, schedule and target from which the kernel was made."""
         return self.spec, self.requested, self.target
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Kernels as operators of other libraries, whose arguments are tensors and whose result is new."""
+"""Describe kernels as operators of PyTorch and JAX: tensors in, a new tensor out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tilewright.spec.gemm import Gemm
 
 
 class Arguments(NamedTuple):
-    """The arguments of an operator by name: tensors, then numbers. ``kernel`` is its kernel's name.
+    """Names of an operator's arguments: tensors first, then numbers.
 
-    ``updated`` is the C that the kernel reads and writes, of which an operator makes a new one;
-    None where there is no such array.
+    ``kernel`` is the kernel's name. ``updated`` is the name of C if the kernel reads and writes it,
+    else None. An operator returns a new array instead of updating C.
     """
 
     kernel: str
@@ -23,9 +23,10 @@ class Arguments(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Kernel) -> Arguments:
-        """Those of a kernel's operator: what the kernel takes but for the output, in its order.
+        """Return the arguments of a kernel's operator: the kernel's arguments in order, without the
+        output.
 
-        SpecError for what is no product, and for operands that are not one tensor each.
+        Raises SpecError if the kernel is no product, or an operand is not a single tensor.
         """
         _check(kernel)
         signature = kernel.signature
@@ -38,11 +39,13 @@ class Arguments(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, in the order in which they are given by position."""
+        """All names in the order of positional arguments."""
         return (*self.tensors, *self.numbers)
 
     def ordered(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments of a call in order; ArgumentTypeError where one is missing or too much."""
+        """Return the arguments of a call in order; ArgumentTypeError if one is missing or
+        superfluous.
+        """
         found = dict(zip(self.names, given, strict=False))
         right = len(given) <= len(self.names) and not found.keys() & named.keys()
         found.update(named)

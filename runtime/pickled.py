@@ -1,4 +1,8 @@
-"""What a pickled kernel carries beside its spec, schedule and target, and the kernel made of it."""
+"""Pickle kernels: collect what another process needs besides spec, schedule and target.
+
+In goes a kernel's spec and target. Out comes a function with arguments, from which pickle makes the
+kernel again.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ from tilewright.spec.gemm import Gemm, Spec
 def parts(
     remake: Callable[..., Any], said: tuple[Any, ...], spec: Spec, target: str
 ) -> tuple[Any, ...]:
-    """A kernel for pickle: a function and its arguments.
+    """Return a function and its arguments, from which pickle makes a kernel again.
 
-    ``remake`` makes the kernel of what was ``said``. The meanings of post-ops of the user's own,
-    and the measured numbers of the target's core, go with it where there are any.
+    ``remake`` makes the kernel from ``said``. If the spec uses post-ops that the user defined,
+    their programs are added. If the target's core has measured numbers, they are added too.
     """
     more = own_programs_of(spec), _measured_of(target)
     return (_remade, (remake, said, *more)) if any(more) else (remake, said)
 
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
-    """The programs of a spec's expressions that use post-ops of the user's own, as texts."""
+    """Return the programs, as texts, of the spec's expressions that use post-ops of the user."""
     if not isinstance(spec, Gemm) or not spec.expressions:
         return ()
     from tilewright.elementwise.functions import own_programs
@@ -38,9 +42,9 @@ def _remade(
     programs: tuple[str, ...],
     numbers: Measured | None,
 ) -> Any:
-    """A kernel that was pickled; SpecError where a post-op has another meaning here.
+    """Return the unpickled kernel; SpecError if one of its post-ops is defined differently here.
 
-    The measured ``numbers`` of its target's core are known from then on.
+    The measured ``numbers`` of the target's core are registered in this process.
     """
     if numbers is not None:
         calibrations.carry(numbers)
@@ -55,6 +59,6 @@ def _remade(
 
 
 def _measured_of(target: str) -> Measured | None:
-    """The measured numbers that a target's name names."""
+    """Return the measured numbers that a target's name contains, or None."""
     name = target.rpartition("+")[2]
     return calibrations.called(name) if calibrations.is_measured(name) else None

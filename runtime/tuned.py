@@ -1,10 +1,10 @@
-"""What tunings found: every measured variant, and the winner of each spec, in one sqlite3 database.
+"""Store the results of tunings in a database: each measured variant, and the winner of each spec.
 
-It lies in the user's data directory, or where ``TILEWRIGHT_DATA_DIR`` says. Several processes may
-use it at a time: each write is one transaction. A database that cannot be read is set aside under
-another name, which is said, and begun anew. One that another user could have written is not used,
-which is said too. A winner counts only for the CPU, the target and the sources of tilewright for
-which it was found. ``sqlite3`` is imported where there is a database.
+The sqlite3 file is in the user's data directory, or in ``TILEWRIGHT_DATA_DIR``. Several processes
+may use it at the same time; each write is one transaction. A damaged file is renamed with a
+message, and a new one is begun. A file that another user could have written is not used, with a
+message. A winner counts only for the CPU, the target and the sources of tilewright with which it
+was found. ``sqlite3`` is imported only if there is a database.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
     from tilewright.explain.decisions import AnyPlan
 
-#: Seconds that a process waits for another one's write.
+#: Seconds that a process waits for another process's write.
 _PATIENCE = 30.0
-#: Measurements of a variant that are kept, the latest ones.
+#: Number of measurements that are kept of each variant: the latest ones.
 KEPT = 64
-#: What became of a variant.
+#: Outcomes of a variant.
 MEASURED, CRASHED, HUNG, WRONG, REFUSED = "measured", "crashed", "hung", "wrong", "refused"
 STATUSES = (MEASURED, CRASHED, HUNG, WRONG, REFUSED)
 
-#: The columns of each table with their types; the first four name what a row is of.
+#: Columns of each table with their types. The first four identify the subject of a row.
 _OF = {"spec": "TEXT", "target": "TEXT", "cpu": "TEXT", "sources": "TEXT"}
 _MADE = {"compiler": "TEXT", "version": "TEXT", "at": "REAL"}
 _TABLES = {
@@ -64,7 +64,9 @@ _MINE = " AND ".join(f"{name}=?" for name in _OF)
 
 
 class Subject(NamedTuple):
-    """What a result is of: a spec as text, a resolved target, a CPU, and tilewright's sources."""
+    """The key of a result: a spec as text, a resolved target, a CPU, and a digest of our
+    sources.
+    """
 
     spec: str
     target: str
@@ -74,13 +76,13 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One variant: ``status`` says what became of it, ``said`` why it was not measured.
+    """One variant and its measurements.
 
-    ``code`` is the spec as Python prints it. ``hot`` are pairs: seconds of a call on data in cache,
-    and those that it would take at the peak, as it was right after; ``cold`` seconds of a call on
-    data in memory.
-    ``flops`` are the operations of a call, ``cycles`` is the cost model's estimate, None where
-    there is none. ``at`` is a Unix time.
+    ``status`` is the outcome, and ``said`` the reason if it was not measured. ``code`` is the spec
+    as Python prints it. ``hot`` has pairs for data in cache: seconds of a call, and seconds of the
+    same operations at the peak that was measured right after. ``cold`` has seconds of a call for
+    data in memory. ``flops`` is the number of operations of a call. ``cycles`` is the cost model's
+    estimate, or None. ``at`` is a Unix time.
     """
 
     subject: Subject
@@ -99,10 +101,28 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The schedule that a tuning chose: ``ratio`` times as fast as the cost model's own choice.
+    """The schedule that a tuning chose.
 
-    ``uncertainty`` is that of the ratio; ``spread`` and ``gflops`` are those of the calls on data
-    in cache.
+    Attributes
+    ----------
+    subject : Subject
+        The spec, target, CPU and sources that it counts for.
+    schedule : Schedule
+        The chosen schedule.
+    code : str
+        The spec as Python prints it.
+    ratio : float
+        How many times as fast as the cost model's own choice it is.
+    uncertainty : float
+        Standard error of ``ratio``.
+    spread : float
+        Interquartile range of a call's time, divided by the median, with data in cache.
+    gflops : float
+        Throughput with data in cache, in GFLOPS.
+    compiler, version : str
+        The C compiler, and tilewright's version.
+    at : float
+        Unix time of the tuning.
     """
 
     subject: Subject
@@ -118,12 +138,12 @@ class Winner:
 
     @property
     def day(self) -> str:
-        """The day of the tuning, as 2026-11-22."""
+        """Date of the tuning, such as 2026-11-22."""
         return time.strftime("%Y-%m-%d", time.localtime(self.at))
 
     @property
     def reason(self) -> str:
-        """Where it comes from, and what it gains, for ``explain``."""
+        """Origin and gain of the winner, as ``explain`` shows them."""
         gain = f"{self.ratio:.2f} times as fast as the default"
         if self.schedule == Schedule():
             gain = "nothing was faster than the default"
@@ -131,46 +151,51 @@ class Winner:
 
 
 def subject(described: Sequence[str], target: str) -> Subject:
-    """What results for this CPU are of; ``described`` is all that tells a spec apart."""
+    """Return the key of results for this CPU. ``described`` has all texts that identify the
+    spec.
+    """
     return Subject("\n".join(described), target, cpu_name(), cache.sources_digest()[:16])
 
 
 def cpu_name() -> str:
-    """The CPU that results count for: vendor, family and model, and its name."""
+    """Return the text that identifies this CPU: vendor, family, model and name."""
     found = host.cpu()
     return " ".join(dict.fromkeys((found.processor, found.name)))
 
 
 class Database:
-    """Results and winners in the file at ``path``, which is made when something is written."""
+    """Results and winners in the file at ``path``. The first write creates it."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = tunings_file() if path is None else path
 
     def winner(self, wanted: Subject) -> Winner | None:
-        """The winner of ``wanted``, if there is one."""
+        """Return the winner of ``wanted``, or None."""
         found = self._read("winners", _MINE, wanted)
         return next((_winner(row) for row in found), None)
 
     def winners(self) -> list[Winner]:
-        """All winners."""
+        """Return all winners."""
         return [_winner(row) for row in self._read("winners", "1", ())]
 
     def results(self, wanted: Subject | None = None) -> list[Result]:
-        """All results, or those of ``wanted``."""
+        """Return all results, or only those of ``wanted``."""
         if wanted is None:
             return [_result(row) for row in self._read("results", "1", ())]
         return [_result(row) for row in self._read("results", _MINE, wanted)]
 
     def earlier(self, wanted: Subject) -> list[Schedule]:
-        """Schedules that won for the same spec and target with other sources or on other CPUs."""
+        """Return schedules that won for the same spec and target with other sources or on other
+        CPUs.
+        """
         found = self._read("winners", "spec=? AND target=?", wanted[:2])
         return [winner.schedule for winner in map(_winner, found) if winner.subject != wanted]
 
     def forget(self, wanted: Iterable[Subject] | None = None) -> tuple[int, int]:
-        """Remove what is stored of subjects, or all; how many results and winners there were.
+        """Remove what is stored of the subjects, or everything; return the numbers of results and
+        winners.
 
-        The sources of tilewright make no difference: what an earlier version stored goes too.
+        Entries of other versions of tilewright's sources are removed too.
         """
         if not self.path.exists():
             return 0, 0
@@ -186,27 +211,31 @@ class Database:
         return counts[0], counts[1]
 
     def put(self, results: Iterable[Result]) -> None:
-        """Store results in one transaction; one of the same subject and schedule is replaced."""
+        """Store results in one transaction. A result replaces an older one of the same subject and
+        schedule.
+        """
         self._write("results", [_result_row(result) for result in results])
 
     def crown(self, winner: Winner) -> None:
-        """Store a winner in place of the one there is for its subject."""
+        """Store a winner. It replaces the older one of its subject."""
         self._write("winners", [_winner_row(winner)])
 
     # --- shipping ------------------------------------------------------------------------------
 
     def export(self) -> Iterator[str]:
-        """Every result and winner as a line of JSON."""
+        """Yield every result and winner as a line of JSON."""
         for result in self.results():
             yield json.dumps({"result": _result_row(result)})
         for winner in self.winners():
             yield json.dumps({"winner": _winner_row(winner)})
 
     def merge(self, lines: Iterable[str]) -> tuple[int, int]:
-        """Add what ``export`` wrote elsewhere; how many results and winners were taken.
+        """Add lines that ``export`` wrote elsewhere; return the numbers of results and winners
+        taken.
 
-        Of two results the one with more measurements stays, of two winners the one that gains
-        more. CacheError, and nothing is taken, where a line is none of ours.
+        Of two results of the same variant, the one with more measurements is kept. Of two winners,
+        the one with the larger ratio is kept. If a line has another form, CacheError is raised and
+        nothing is added.
         """
         results, winners = [], []
         for number, line in enumerate(filter(str.strip, lines), 1):
@@ -247,12 +276,12 @@ class Database:
         return []
 
     def _refusal(self) -> str | None:
-        """Why a file that is there must not be used, and the cure; None if it may be."""
+        """Return why an existing file must not be used, with the cure; None if it may be used."""
         try:
             check_directory(self.path.parent, DATA)
             check_owner(str(self.path), str(self.path))
         except FileNotFoundError:
-            return None  # another process set it aside
+            return None  # another process renamed the damaged file
         except CacheError as error:
             return f"{error.problem}; {error.hint}"
         except UnusableError as error:
@@ -269,15 +298,15 @@ class Database:
         self._changed(statement, values)
 
     def _changed(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int:
-        """Run a statement for each of the values; how many rows it changed."""
-        for _ in range(2):  # the second time where a damaged database was set aside
+        """Run a statement for each of the values, and return the number of rows that it changed."""
+        for _ in range(2):  # the second round is for a damaged database that was renamed
             changed = self._ran(statement, values)
             if changed is not None:
                 return changed
         raise CacheError("the database of tunings cannot be written", got=str(self.path))
 
     def _ran(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int | None:
-        """As ``_changed``; None if a damaged database was set aside."""
+        """Run as ``_changed`` does; return None if a damaged database was renamed."""
         self._make_folder()
         if (refusal := self._refusal()) is not None:
             raise self._unusable(refusal)
@@ -316,7 +345,7 @@ class Database:
 
     @contextmanager
     def _damage_is_set_aside(self) -> Iterator[None]:
-        """Where what is done within finds the file damaged, it gets another name."""
+        """Rename the file if the code in the ``with`` block finds it damaged."""
         import sqlite3
 
         try:
@@ -333,7 +362,7 @@ class Database:
         try:
             os.rename(self.path, aside)
         except FileNotFoundError:
-            return  # another process did
+            return  # another process renamed it
         except OSError as error:
             raise self._unusable(f"{why}; {error.strerror}") from None
         say(
@@ -343,18 +372,18 @@ class Database:
 
 
 def _made(table: str) -> str:
-    """The statement that makes a table."""
+    """Return the SQL statement that creates a table."""
     columns = ", ".join(f"{name} {kind}" for name, kind in _TABLES[table].items())
     key = ", ".join(_KEYS[table])
     return f"CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY ({key}))"
 
 
 class _DamagedError(Exception):
-    """A row that nobody of us wrote."""
+    """A row has a content that tilewright never writes."""
 
 
 def _checked(table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """_DamagedError unless each row can be read."""
+    """Raise _DamagedError if a row cannot be read."""
     for row in rows:
         try:
             _result(row) if table == "results" else _winner(row)
@@ -416,12 +445,14 @@ def _winner_row(winner: Winner) -> dict[str, Any]:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """A schedule as JSON, always the same text for the same schedule."""
+    """Return a schedule as JSON. Equal schedules give equal texts."""
     return json.dumps(asdict(schedule), sort_keys=True)
 
 
 def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
-    """The plan with the decision that a tuning made, if one did."""
+    """Return the plan with a decision that names the tuning; the same plan if there was no
+    tuning.
+    """
     if tuned is None:
         return plan
     from dataclasses import replace

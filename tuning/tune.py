@@ -1,7 +1,8 @@
-"""Find the best schedule of a spec for this CPU by measuring: search, race, store.
+"""Find the best schedule of a spec for this CPU by measuring.
 
-``tune`` draws schedules. A child process compiles, checks and times them in turns. The results are
-stored in the database of ``runtime/tuned.py``, from which ``compile`` takes the winner.
+In goes a spec, with a time limit. Variants of its schedule are drawn; a child process compiles,
+checks and times them in turns. Out comes the fastest kernel. The results are stored in the database
+of ``runtime/tuned.py``, from which ``compile`` takes the winner.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _TOGETHER, _LEAST = 24, 4
 
 
 class Tuned(NamedTuple):
-    """The result of ``tune``: the winner's kernel, and all measured variants, the winner first."""
+    """Result of ``tune``: the winner's kernel, and all measured variants, the winner first."""
 
     kernel: Kernel
     ranking: tuple[Ranking, ...]
@@ -58,9 +59,10 @@ class Tuned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a tuning: ``spent`` of its ``seconds``, variants ``measured`` and ``failed``.
+    """State of a tuning.
 
-    ``best`` is how many times as fast as the default the best variant seems.
+    Of ``seconds``, ``spent`` have passed. ``measured`` and ``failed`` count variants. ``best`` is
+    how many times as fast as the default the best variant seems to be.
     """
 
     phase: str
@@ -72,7 +74,7 @@ class Progress:
 
     @property
     def expected(self) -> int:
-        """The number of variants at the end, at the rate so far."""
+        """Number of variants at the end, if the rate stays the same."""
         return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
 
 
@@ -86,19 +88,46 @@ def tune(
     threads: int = 1,
     store: bool = True,
 ) -> Tuned:
-    """Measure variants of ``spec`` for about ``seconds``; the best one's kernel, and all figures.
+    """Measure schedules of a product, and store the fastest one for this CPU.
 
-    The winner is stored for this CPU, and ``compile(spec)`` takes it from then on. What was
-    measured is stored round by round: a call that is interrupted loses the round in progress, and
-    the next call goes on from there. ``search`` is "optuna", which explores around ``variants``,
-    or "ranked", which measures them in the model's order. Variants have at most ``threads``
-    threads: by default one, as the default schedule has. ``store=False`` neither reads nor keeps
-    anything: a trial of a few seconds leaves no winner. ``tilewright tune --forget`` removes what
-    is stored, which lies where ``TILEWRIGHT_DATA_DIR`` says. Every variant is compared with numpy
-    before it is timed, in a process of its own. Raises SpecError, TargetError where the target
-    does not run natively, TuningError where the search or the process does not start, or nothing
-    could be measured.
+    From then on ``tw.compile(spec)`` takes the winner. Results are stored after each round. If a
+    call is interrupted, the next one continues there. Before a variant is timed, its result is
+    compared with numpy's, in a process of its own. ``tilewright tune --forget`` removes stored
+    results. They are in the directory ``TILEWRIGHT_DATA_DIR``, or else in the user's data
+    directory.
 
+    Parameters
+    ----------
+    spec : Gemm
+        The product.
+    target : str
+        "host", or a target that this CPU runs natively. Default: "host".
+    seconds : float
+        About how long to measure. Default: 60.
+    search : {"optuna", "ranked"}
+        "optuna", the default, explores the schedules of ``tw.variants`` and their neighbours.
+        "ranked" measures those of ``tw.variants`` in the cost model's order.
+    threads : int
+        Most threads of a variant. Default: 1, as the default schedule has.
+    store : bool
+        If False, stored results are neither read nor written. Default: True.
+
+    Returns
+    -------
+    Tuned
+        The winner's kernel, and all measured variants, the winner first.
+
+    Raises
+    ------
+    SpecError
+        The spec is not a ``tw.Gemm``.
+    TargetError
+        The target does not run natively here.
+    TuningError
+        The search or the child process does not start, or no variant could be measured.
+
+    Examples
+    --------
     >>> kernel, ranking = tw.tune(tw.Gemm(5, 5, 5), seconds=1, search="ranked")
     >>> kernel.requested == ranking[0].schedule
     True
@@ -115,7 +144,7 @@ def tune(
 
 @contextmanager
 def _database(store: bool) -> Iterator[Database]:
-    """The user's database; one that is gone afterwards where nothing is to be stored."""
+    """Return the user's database, or if nothing is to be stored, a temporary one."""
     if store:
         yield Database()
         return
@@ -124,7 +153,7 @@ def _database(store: bool) -> Iterator[Database]:
 
 
 class Tuning:
-    """One tuning, step by step: ``steps`` says after each round how far it is."""
+    """One tuning, which runs step by step. ``steps`` yields its state after each round."""
 
     def __init__(
         self,
@@ -171,14 +200,14 @@ class Tuning:
         )
 
     def steps(self) -> Generator[Progress]:
-        """Search until a quarter of the time is left, then compare the best ones once more."""
+        """Search until a quarter of the time is left, then compare the best variants again."""
         rng, self._begun = np.random.default_rng(), time.monotonic()
         with self._child(self.spec, self.target.name) as child:
             race = Race(child, Schedule(), rng)
             self.failures = race.failures
             self._recall(race)
             self._begin(race)
-            count = _LEAST  # at least these, however short the time is
+            count = _LEAST  # at least this many, however short the time is
             while count > 0:
                 begun, asked = self._spent(), self._search.ask(count)
                 batch = race.admit(asked)
@@ -190,7 +219,7 @@ class Tuning:
             yield from self._final(race)
 
     def result(self) -> Tuned:
-        """The winner's kernel and the ranking, once all steps were made."""
+        """Return the winner's kernel and the ranking; TuningError before ``steps`` has ended."""
         if not self.ranking:
             raise TuningError("the tuning has not come to its end", hint="go through steps()")
         chosen = self.ranking[0].schedule
@@ -202,7 +231,9 @@ class Tuning:
         return time.monotonic() - self._begun
 
     def _affordable(self, each: float) -> int:
-        """How many variants, each of so many seconds, there is time for before the last step."""
+        """Return how many variants, at ``each`` seconds, fit in the time before the last
+        comparison.
+        """
         left = (1 - FINAL) * self.seconds - self._spent()
         if left <= 0:
             return 0
@@ -212,17 +243,17 @@ class Tuning:
         return self._spent() >= share * self.seconds
 
     def _recall(self, race: Race) -> None:
-        """Go on from what is stored of this spec, CPU and version."""
+        """Take the stored results of this spec, CPU and version as a start."""
         for result in self.database.results(self.subject):
             if result.status != MEASURED:
                 race.failures[result.schedule] = Failure(result.status, result.said)
             elif result.hot:
                 race.samples[result.schedule] = Samples([*result.hot], [*result.cold])
         self._stored.update(race.failures)
-        race.failures.pop(race.default, None)  # it is tried again: all are compared with it
+        race.failures.pop(race.default, None)  # all are compared with the default
 
     def _begin(self, race: Race) -> None:
-        """The default, the stored winner, and what won elsewhere."""
+        """Measure the default, the stored winner, and winners from other CPUs or versions."""
         stored = self.database.winner(self.subject)
         known = [] if stored is None else [stored.schedule]
         first = race.admit(
@@ -249,7 +280,7 @@ class Tuning:
             self._search.tell(schedule, None if failed else 1 / race.pace(schedule))
 
     def _final(self, race: Race) -> Iterator[Progress]:
-        """The best ones beside the default, in rounds that count for these alone."""
+        """Compare the best variants with the default again. Only these rounds count for them."""
         best = sorted(race.samples, key=race.pace)[:FINALISTS]
         finalists = race.admit(dict.fromkeys([race.default, *best]))
         rounds, (least, most) = 0, _ROUNDS
@@ -266,9 +297,9 @@ class Tuning:
     def _ranked(
         self, race: Race, finalists: Sequence[Schedule], rounds: int
     ) -> tuple[Ranking, ...]:
-        """Finalists by their last rounds, then the others by all of theirs.
+        """Return the ranking: finalists by their last rounds, the others by all of their rounds.
 
-        Those that are faster than the default come first, then it, then those that are not.
+        Variants that are faster than the default come first, then the default, then all others.
         """
         default = race.samples[race.default]
         first = [
@@ -287,7 +318,10 @@ class Tuning:
         return (*first, *sorted(others, key=lambda one: -one.ratio))
 
     def _crown(self, best: Ranking) -> None:
-        """Store the winner; another tuner's stays where it gains more and was not raced here."""
+        """Store the winner.
+
+        A winner that another process stored stays if its ratio is larger and it was not raced here.
+        """
         raced = {one.schedule for one in self.ranking[: FINALISTS + 1]}
         there = self.database.winner(self.subject)
         if there is not None and there.schedule not in raced and there.ratio > best.ratio:

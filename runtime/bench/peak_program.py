@@ -1,4 +1,4 @@
-"""The peak as a C program of its own, for boards and simulators without Python."""
+"""Write the measurement of the peak as a C program, for boards and simulators without Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .peak import program_context, types_of
 
 
 def peak_program(target: str = "host", type: Any = "f32", *, file: str = "peak.c") -> str:
-    """Return the C of a static program that prints what ``peak`` measures: throughput and latency.
+    """Return the C of a static program that prints the throughput and latency that ``peak``
+    measures.
 
-    ``type`` is as in ``peak``; ``file`` is what the program will be called. The target need not run
-    here. TargetError where it has no products of the type.
+    ``type`` is as in ``peak``. ``file`` is the file's future name. The target need not run here.
+    Raises TargetError if it has no products of the type.
     """
     found = host.resolve(target)
     commands = program_commands(found, file, file.removesuffix(".c"))

@@ -1,4 +1,8 @@
-"""How much scratch memory calls of a kernel need: what its function in C, or its program, says."""
+"""Compute the scratch memory of a kernel's calls.
+
+In go the kernel's spec and the sizes of a call. Out come bytes, as its C function reports them, or
+for an emulated kernel, its program.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ from tilewright.spec.sizes import whole_number
 if TYPE_CHECKING:
     from tilewright.explain.decisions import AnyPlan
 
-#: Bytes that each call's part is a multiple of, but for the last: a cache line.
+#: Alignment in bytes of each call's part of the memory: a cache line. The last part is not rounded
+#: up.
 _ALIGNED = 64
 
 
@@ -26,7 +31,10 @@ def scratch_bytes(
     threads: object,
     sizes: Mapping[str, int],
 ) -> int:
-    """Bytes for ``threads`` calls at a time; ``of`` says those of one, from its sizes by slot."""
+    """Return the bytes of scratch memory for ``threads`` simultaneous calls.
+
+    ``of`` returns the bytes for one call from its sizes by slot.
+    """
     count = whole_number(threads)
     if count is None or count < 1:
         raise ArgumentValueError(
@@ -46,7 +54,9 @@ def scratch_bytes(
 
 
 def scratch_of(address: int, plan: Callable[[], AnyPlan], sizes: Mapping[str, int]) -> int:
-    """Bytes for one call by the function at ``address``; where that is 0, by the plan's program."""
+    """Return the bytes for one call, from the function at ``address``, or if that is 0, from the
+    plan.
+    """
     if not address:
         from tilewright.generate import program_for
         from tilewright.symbolic import evaluate

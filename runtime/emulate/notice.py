@@ -1,4 +1,4 @@
-"""The one warning that a process gives of a target whose kernels are emulated."""
+"""Warn once in a process that the kernels of a target are emulated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextvars import ContextVar
 
 from tilewright.errors import EmulationWarning, caller
 
-#: Targets of which it was said.
+#: Targets for which the warning was given.
 _told: set[str] = set()
 _expected: ContextVar[bool] = ContextVar("expected", default=False)
 
 
 @contextmanager
 def expected() -> Iterator[None]:
-    """Within it emulated calls give no warning: they are not made for their speed."""
+    """Give no warning for emulated calls in the ``with`` block: their speed does not matter."""
     before = _expected.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The names of headers that systems and compilers have: no file of a library is called so."""
+"""List the headers of systems and compilers: no file of a library may have such a name."""
 
 from __future__ import annotations
 

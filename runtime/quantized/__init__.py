@@ -1,1 +1,1 @@
-"""Matrices of few bits: as arrays, from floating point, from the containers of others."""
+"""Quantized matrices: as arrays, from floating point, and from other projects' formats."""

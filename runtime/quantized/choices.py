@@ -1,4 +1,4 @@
-"""Words and numbers that a caller chooses among: the one meant, or an error that lists all."""
+"""Match an argument with the allowed words or numbers, or raise an error that lists them all."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Choice = TypeVar("Choice", bound=str | int)
 
 
 def one_of(given: object, known: Iterable[Choice], problem: str) -> Choice:
-    """Return the one of ``known`` that ``given`` is; ArgumentError if it is none.
+    """Return the member of ``known`` that ``given`` names; ArgumentError if there is none.
 
-    Texts may be upper or lower case; NumPy's integers are taken.
+    Upper and lower case are the same. NumPy's integers count as ints.
     """
     every = {each.casefold() if isinstance(each, str) else each: each for each in known}
     key = given.casefold() if isinstance(given, str) else whole_number(given)

@@ -1,4 +1,8 @@
-"""Scales and zeros for blocks of numbers: by their range, and by least squares from there."""
+"""Choose scales and zeros for blocks of numbers: by their range, or from there by least squares.
+
+In go blocks of elements (g x block x n: g blocks along K, n columns) and the grid of a format. Out
+come the scales and zeros of each block.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from tilewright.runtime.arrays.memory import Array
 
 from .grid import Blocks, Grid
 
-#: Parts of the range from which least squares begins, and how often it rounds and fits from each.
+#: Shares of the range from which least squares starts, and the rounds of rounding and fitting for
+#: each.
 _SHARES, _ROUNDS = (1.0, 0.9, 0.8, 0.7), 2
 
 
 def covering(w: Array, grid: Grid) -> Blocks:
-    """Return blocks of which no element is farther off than half a step, where there are some.
+    """Return blocks in which each element is at most half a step from a stored number, if they
+    exist.
 
-    They are those of ``by_range``. Where rounding made a scale so short, or moved a zero so far,
-    that an element is more than half a step beyond the numbers, the scale is the next longer one.
+    They are the blocks of ``by_range`` with one correction. Rounding can make a scale too short, or
+    move a zero too far, so that an element is more than half a step outside the range of the
+    numbers. Such a block gets the next larger scale.
     """
     found = by_range(w, grid)
     least, most = extremes(w)
@@ -34,10 +41,11 @@ def extremes(w: Array) -> tuple[Array, Array]:
 
 
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
-    """The least steps with which every element of ``w``, g x block x n, lies within the numbers.
+    """Return the blocks with the least steps for which all elements are within the range of the
+    numbers.
 
-    They are rounded to the nearest scale. ``share`` makes them shorter: what is beyond the numbers
-    then becomes their ends.
+    ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes them
+    shorter; elements outside the range then become the least or the greatest number.
     """
     least, most = extremes(w)
     steps = grid.rounded_steps(share * _exact_steps(least, most, grid))
@@ -45,19 +53,19 @@ def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
 
 
 def _exact_steps(least: Array, most: Array, grid: Grid) -> Array:
-    """Return the least steps with which the numbers reach from ``least`` to ``most``."""
+    """Return the least steps, not rounded, with which the numbers cover ``least`` to ``most``."""
     low, high = grid.ends
     kind = grid.form.zeros
     if not kind:
         return _reaching(least, most, grid, float(grid.form.offset))
-    if kind == "zeros":  # 0 must be in the range, for it to stand for itself
+    if kind == "zeros":  # the zero point is a stored number, so the range must include 0
         least, most = np.minimum(least, 0), np.maximum(most, 0)
     found: Array = (most - least) / (high - low)
     return found
 
 
 def _reaching(least: Array, most: Array, grid: Grid, zero: float) -> Array:
-    """Return the least steps with which ``number - zero`` reaches ``least`` and ``most``."""
+    """Return the least steps with which ``number - zero`` covers ``least`` to ``most``."""
     ends = (end - zero for end in grid.ends)
     parts = [bound / end for bound, end in zip((least, most), ends, strict=True) if end]
     found: Array = np.maximum.reduce([*parts, np.zeros_like(least)])
@@ -65,7 +73,9 @@ def _reaching(least: Array, most: Array, grid: Grid, zero: float) -> Array:
 
 
 def _centered(least: Array, most: Array, grid: Grid, steps: Array) -> Blocks:
-    """Return blocks of these steps, whose zeros put the middle of the range amid the numbers."""
+    """Return blocks with these steps, and zeros that put the middle of the range on the middle
+    number.
+    """
     if not grid.form.zeros:
         return Blocks(steps, grid.rounded_zeros(steps))
     if grid.form.zeros == "zeros":
@@ -75,20 +85,21 @@ def _centered(least: Array, most: Array, grid: Grid, steps: Array) -> Blocks:
 
 
 def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
-    """Return blocks whose steps are not rounded down, minima included in what they reach."""
+    """Return blocks whose steps are rounded up, with the effect of rounded minima included."""
     if grid.form.zeros != "minima":
         steps = grid.rounded_steps(_exact_steps(least, most, grid), up=True)
         return _centered(least, most, grid, steps)
-    below = grid.ends[0] < 0  # then numbers reach below a minimum as well
+    below = grid.ends[0] < 0  # then elements below the minimum can be stored
     minima = found.zeros if below else grid.rounded_zeros(least, down=True)
     exact = _reaching(least - minima, most - minima, grid, 0.0)
     return Blocks(grid.rounded_steps(exact, up=True), minima)
 
 
 def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
-    """The best of what is found by rounding and fitting in turns, from parts of the range on.
+    """Return the best blocks found by rounding and fitting in turns, from several shares of the
+    range.
 
-    A block is never farther off than with ``first``, as far as float64 can tell.
+    No block has a larger sum of squared errors than with ``first``, as far as float64 can tell.
     """
     best = first
     least = grid.errors(w, grid.nearest(w, best), best)
@@ -107,9 +118,10 @@ def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
 
 
 def _sides(w: Array, grid: Grid) -> Array | int:
-    """-1 for blocks whose greatest magnitude a negative scale brings to the longer end, else 1.
+    """Return -1 for blocks that need a negative scale to use the longer end of the numbers, else 1.
 
-    It is 1 for all where scales have no sign, where no end is longer, and where blocks have zeros.
+    The result is 1 for all blocks if scales have no sign, if the numbers are symmetric, or if
+    blocks have zeros.
     """
     low, high = (end - grid.form.offset for end in grid.ends)
     if grid.form.zeros or low >= 0 or high <= 0 or low == -high or not grid.scales_have_signs:
@@ -119,7 +131,9 @@ def _sides(w: Array, grid: Grid) -> Array | int:
 
 
 def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
-    """The steps, and zeros, that are best for these numbers; as they were where there are none."""
+    """Return the steps and zeros that fit these numbers best; the old ones if a fit is
+    impossible.
+    """
     if grid.form.zeros:
         center, middle = numbers.mean(axis=1, keepdims=True), w.mean(axis=1, keepdims=True)
     else:
@@ -137,7 +151,9 @@ def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
 
 
 def _with_minima(grid: Grid, steps: Array, minima: Array) -> Blocks:
-    """Blocks with these steps and minima, or with the zero points that come nearest to them."""
+    """Return blocks with these steps and minima, or with the nearest zero points if the format has
+    those.
+    """
     if grid.form.zeros == "zeros":
         minima = -minima / np.where(steps == 0, np.inf, steps)
     return Blocks(steps, grid.rounded_zeros(minima))

@@ -1,7 +1,8 @@
-"""Blocks as GGUF files hold them: bytes in which scales and elements stand beside each other.
+"""Read and write quantized tensors of GGUF files.
 
-A row of such a container is a column of B; its blocks lie along K. How the bytes of a block are
-laid out is ggml's, and checked bit for bit against the package ``gguf``.
+In go the bytes of a tensor, in which the scales and elements of each block are next to each other;
+out comes a QuantizedMatrix, and the reverse. A row of the tensor is a column of B, and its blocks
+follow K. The layouts are those of ggml. Tests compare them bit for bit with the package ``gguf``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from .matrix import QuantizedMatrix
 
 
 class Parts(NamedTuple):
-    """Blocks taken apart, one in each row: elements, scales, and minima where there are any."""
+    """Blocks as separate arrays, one block in each row: elements, scales, and minima if there are
+    any.
+    """
 
     q: Array
     scales: Array
@@ -34,9 +37,10 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """How ``elements`` of a column stand in ``nbytes``, and the format that they have here.
+    """Layout of ``elements`` consecutive elements of a column in ``nbytes`` bytes.
 
-    ``write`` is None where numbers of several blocks share factors, which cannot be found again.
+    ``form`` is the format that they get here. ``write`` is None if several blocks share factors:
+    those cannot be recovered from the scales.
     """
 
     form: Quantized
@@ -48,14 +52,34 @@ class Container:
 
 @spelled(ArgumentTypeError)
 def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
-    """A tensor of a GGUF file as B, ``shape`` k x n, or count x k x n.
+    """Return a tensor of a GGUF file as a QuantizedMatrix.
 
-    ``data`` are the tensor's bytes: n rows of k weights each, which become columns of B; bytes, or
-    an array of uint8 as the package ``gguf`` gives it. ``type`` is one of q4_0, q4_1, q5_0, q5_1,
-    q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, mxfp4 and nvfp4, or a member of that package's enum. The
-    elements stay as they are; scales that a container holds as products are multiplied out,
-    exactly, in f32. ArgumentError where bytes and shape do not fit.
+    The elements stay as they are. If a container holds scales as products, the products are
+    computed exactly, in f32.
 
+    Parameters
+    ----------
+    data : bytes or array of uint8
+        The tensor's bytes: n rows of k weights each. The rows become the columns of B. The package
+        ``gguf`` gives such an array.
+    type : str or enum member
+        One of q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, mxfp4 and nvfp4. Or a
+        member of the enum in the package ``gguf``.
+    shape : tuple of int
+        (k, n), or (count, k, n) for several matrices.
+
+    Returns
+    -------
+    QuantizedMatrix
+        B, k x n.
+
+    Raises
+    ------
+    ArgumentError
+        The type is unknown, or ``data`` does not have the size for ``shape``.
+
+    Examples
+    --------
     >>> form = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> b = tw.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2), form)
     >>> again = tw.from_gguf(tw.to_gguf(b, "q4_0"), "q4_0", (32, 2))
@@ -77,11 +101,30 @@ def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
 
 @spelled(ArgumentTypeError)
 def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
-    """The bytes of a tensor of a GGUF file, uint8: n rows of K's blocks, or count x n.
+    """Return a QuantizedMatrix as the bytes of a tensor for a GGUF file.
 
-    It is the inverse of ``from_gguf`` for q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4 and nvfp4, and takes
-    a matrix of that format. Those named K are refused: their scales are products of stored numbers.
+    It is the inverse of ``from_gguf``.
 
+    Parameters
+    ----------
+    matrix : QuantizedMatrix
+        The matrix. Its format must be that of ``type``.
+    type : str or enum member
+        One of q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4 and nvfp4. The types whose names end in K cannot
+        be written, because their scales are products of stored numbers.
+
+    Returns
+    -------
+    array of uint8
+        n rows with the blocks of K, or count x n rows.
+
+    Raises
+    ------
+    ArgumentError
+        The type is unknown or cannot be written, or the matrix has another format.
+
+    Examples
+    --------
     >>> form = tw.Quantized("s8", scale="f16", block=32)
     >>> tw.to_gguf(tw.quantize(np.ones((64, 3), np.float32), form), "q8_0").shape
     (3, 68)
@@ -119,14 +162,14 @@ def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
 
 
 def _named(type: Any) -> tuple[str, Container]:
-    """Return a container and its name, by a text or a member of the package ``gguf``'s enum."""
+    """Return the name and the container of a type, which is text or a member of ``gguf``'s enum."""
     name = type if isinstance(type, str) else getattr(type, "name", type)
     found = one_of(name, CONTAINERS, "unknown type of a GGUF tensor")
     return found, CONTAINERS[found]
 
 
 def _sizes(container: Container, type: str, shape: Any) -> tuple[int, int, int]:
-    """Count, k and n; ArgumentError unless blocks divide k."""
+    """Return count, k and n; ArgumentError unless k is a multiple of the block."""
     listed = isinstance(shape, tuple | list) or (isinstance(shape, np.ndarray) and shape.ndim == 1)
     sizes = [whole_number(size) for size in shape] if listed else []
     if len(sizes) not in (2, 3) or any(size is None or size < 1 for size in sizes):
@@ -151,7 +194,7 @@ def _sizes(container: Container, type: str, shape: Any) -> tuple[int, int, int]:
 
 
 def _rows(container: Container, type: str, data: Any, sizes: tuple[int, int, int]) -> Array:
-    """The bytes as rows; ArgumentError unless they are those of this shape."""
+    """Return the bytes as rows; ArgumentError unless their number fits the shape."""
     given = as_array(data, "data")
     if not isinstance(given, np.ndarray) or given.dtype != np.uint8:
         raise ArgumentTypeError(
@@ -182,7 +225,7 @@ def _rows(container: Container, type: str, data: Any, sizes: tuple[int, int, int
 
 
 def _kind(given: object) -> str:
-    """Return a value's type, and the value if it is short."""
+    """Return a value's type, followed by the value, shortened."""
     return f"{given.__class__.__name__}: {given!r:.60}"
 
 
@@ -190,24 +233,24 @@ def _kind(given: object) -> str:
 
 
 def _halves(part: Array) -> Array:
-    """Numbers of f16 that stand in bytes."""
+    """Return the f16 numbers in an array of bytes."""
     return np.ascontiguousarray(part).view("<f2").astype(np.float16, copy=False)
 
 
 def _nibbles(part: Array) -> Array:
-    """First the lower halves of bytes, then the upper ones."""
+    """Return the low 4 bits of all bytes, then the high 4 bits."""
     return np.concatenate([part & 15, part >> 4], axis=-1)
 
 
 def _of_nibbles(q: Array) -> Array:
-    """The bytes of which ``_nibbles`` makes ``q``."""
+    """Return the bytes from which ``_nibbles`` gives ``q``."""
     low, high = np.split(q.view(np.uint8), 2, axis=-1)
     found: Array = low | high << 4
     return found
 
 
 def _bytes(numbers: Array) -> Array:
-    """The bytes of numbers, as they stand in memory of a little-endian machine."""
+    """Return the bytes of an array of numbers in little-endian order."""
     return np.ascontiguousarray(numbers).view(np.uint8)
 
 
@@ -229,14 +272,14 @@ def _write_q4_1(parts: Parts) -> Array:
 
 
 def _five_bits(rows: Array) -> Array:
-    """32 fifth bits, then 16 bytes of four bits each."""
+    """Return 5-bit numbers from 4 bytes with the fifth bits and 16 bytes with the low 4 bits."""
     fifth = np.unpackbits(rows[:, :4], axis=-1, bitorder="little")
     found: Array = _nibbles(rows[:, 4:]) | fifth << 4
     return found
 
 
 def _of_five_bits(q: Array) -> Array:
-    """The bytes of which ``_five_bits`` makes ``q``."""
+    """Return the bytes from which ``_five_bits`` gives ``q``."""
     fifth = np.packbits(q >> 4, axis=-1, bitorder="little")
     return np.hstack([fifth, _of_nibbles(q & 15)])
 
@@ -267,14 +310,18 @@ def _write_q8_0(parts: Parts) -> Array:
 
 
 def _planes(part: Array, bits: int) -> Array:
-    """So many bits of each of 32 bytes for one run of 32 elements after the other."""
+    """Return the ``bits``-wide fields of 32 bytes at a time: field 0 of all 32, then field 1, and
+    so on.
+    """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     fields = part.reshape(len(part), -1, 1, 32) >> shifts & ((1 << bits) - 1)
     return fields.reshape(len(part), -1)
 
 
 def _factors_of_six_bits(rows: Array) -> tuple[Array, Array]:
-    """The scales and minima of eight blocks in 16 bytes: two f16, and 6 bits for each."""
+    """Return the scales and minima of eight blocks from 16 bytes: two f16 factors, then 6 bits for
+    each.
+    """
     whole = _halves(rows[:, :4]).astype(np.float32)
     first, second, last = rows[:, 4:8], rows[:, 8:12], rows[:, 12:16]
     scales = np.hstack([first & 63, last & 15 | first >> 6 << 4])
@@ -319,7 +366,7 @@ def _read_mxfp4(rows: Array) -> Parts:
 
 
 def _read_nvfp4(rows: Array) -> Parts:
-    # The scales have no sign there, whatever its bit is.
+    # Scales of nvfp4 have no sign: the sign bit of the byte is ignored.
     q = _nibbles(rows[:, 4:].reshape(-1, 4, 8)).reshape(len(rows), 64)
     return Parts(q, rows[:, :4] & 127)
 
@@ -329,7 +376,7 @@ def _write_nvfp4(parts: Parts) -> Array:
     return np.hstack([_bytes(parts.scales), q])
 
 
-#: Containers by the names that GGUF has for them.
+#: Containers by their names in GGUF.
 CONTAINERS: dict[str, Container] = {
     "q4_0": Container(
         Quantized("u4", scale="f16", zero=8, block=32), 32, 18, _read_q4_0, _write_q4_0

@@ -1,7 +1,8 @@
-"""The numbers that a format has, and its blocks: what is nearest to an element, and how far off.
+"""Find the nearest stored number for each element of a block, and the error.
 
-Everything is in float64, and in units of the stored numbers: an element of a block stands for
-``step * number + minimum``.
+In go elements in float64 with the steps and zeros of their blocks. Out come stored numbers, errors,
+and rounded steps and zeros. An element stands for ``step * number + minimum``. Arrays are g x block
+x n: g blocks along K, n columns.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from tilewright.spec.quantized import Quantized
 
 from .matrix import scale_values
 
-#: The exponents that bytes of e8m0 have; the one above is NaN.
+#: Bias of an e8m0 byte, and its largest value that is not NaN.
 _BIAS, _MOST = 127, 254
 
 
 class Blocks(NamedTuple):
-    """What blocks have beside their elements, as it is stored: g x 1 x n each.
+    """Steps and zeros of blocks, g x 1 x n each, rounded to values that can be stored.
 
-    ``zeros`` are zero points or minima, whichever the format has.
+    ``zeros`` are zero points or minima, as the format has them.
     """
 
     steps: Array
@@ -35,13 +36,15 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers of ``form``, and what its blocks can have beside them."""
+    """The numbers that the elements of a format can be, and the scales and zeros that its blocks
+    can have.
+    """
 
     form: Quantized
 
     @cached_property
     def numbers(self) -> Array:
-        """All numbers that elements can be, ascending."""
+        """All numbers that an element can be, ascending."""
         stored = self.form.stored
         if stored.values:
             return np.array(sorted(set(stored.values)), np.float64)
@@ -56,14 +59,17 @@ class Grid:
         return float(self.numbers[0]), float(self.numbers[-1])
 
     def minima(self, blocks: Blocks) -> Array:
-        """What the number 0 of each block stands for."""
+        """Return the value that the number 0 stands for in each block."""
         if self.form.zeros == "minima":
             return blocks.zeros
         found: Array = -blocks.steps * blocks.zeros
         return found
 
     def nearest(self, w: Array, blocks: Blocks) -> Array:
-        """The number for each element of ``w``, g x block x n: half to even, 0 for a step of 0."""
+        """Return the nearest number for each element of ``w``, g x block x n.
+
+        Halfway, it is the even number. If the step of a block is 0, it is 0.
+        """
         steps = np.where(blocks.steps == 0, np.inf, blocks.steps)
         exact = (w - self.minima(blocks)) / steps
         exact = np.clip(exact, *self.ends, out=exact)
@@ -74,7 +80,7 @@ class Grid:
         return self._at_quarters[(quarters - 4 * self.ends[0]).astype(np.intp)]
 
     def _rounded(self, exact: Array) -> Array:
-        """Integers, or numbers of f8."""
+        """Return the values rounded to integers, or to f8."""
         type_ = self.form.stored.unpacked
         if not self.form.stored.floating:
             found: Array = np.rint(exact, out=exact)
@@ -83,9 +89,10 @@ class Grid:
 
     @cached_property
     def _at_quarters(self) -> Array:
-        """The nearest number at each quarter: that of all between two halves at an odd one.
+        """The nearest number for each multiple of a quarter.
 
-        Numbers are integers, so that halves are where the nearest one changes.
+        An odd quarter stands for all values between two halves. The numbers are integers, so the
+        nearest number changes only at halves.
         """
         low, high = self.ends
         quarters = np.arange(4 * low, 4 * high + 1) / 4
@@ -96,10 +103,11 @@ class Grid:
         return np.where(up, upper, lower)
 
     def beyond(self, least: Array, most: Array, blocks: Blocks) -> Array:
-        """True for blocks with an element more than half a step beyond their least or last number.
+        """Return True for blocks with an element more than half a step outside the range of the
+        numbers.
 
-        ``least`` and ``most`` are the extremes of the elements; steps are not negative. A step is
-        the distance of two neighbours among the numbers.
+        ``least`` and ``most`` are the extremes of the elements; steps are not negative. A step at
+        either end is the distance of the last two numbers there.
         """
         numbers, minima = self.numbers, self.minima(blocks)
         low = numbers[0] - (numbers[1] - numbers[0]) / 2
@@ -108,7 +116,7 @@ class Grid:
         return found
 
     def vanish(self, least: Array, most: Array, blocks: Blocks) -> Array:
-        """True for blocks whose elements all become 0, and are not all 0."""
+        """Return True for blocks whose elements are not all 0 but all become 0."""
         if self.form.zeros == "minima":
             return np.zeros(least.shape, bool)
         greatest = np.maximum(np.abs(least), np.abs(most))
@@ -117,7 +125,7 @@ class Grid:
         return found
 
     def errors(self, w: Array, numbers: Array, blocks: Blocks) -> Array:
-        """The sum of squares by which each block is off: g x 1 x n."""
+        """Return the sum of squared errors of each block: g x 1 x n."""
         off = blocks.steps * numbers
         off += self.minima(blocks)
         off -= w
@@ -125,7 +133,9 @@ class Grid:
         return found
 
     def codes_of(self, numbers: Array) -> Array:
-        """Numbers as ``QuantizedMatrix`` stores them: integers, or codes of them."""
+        """Return numbers as ``QuantizedMatrix`` stores them: integers, or codes of floating-point
+        numbers.
+        """
         stored = self.form.stored
         if not stored.floating:
             return numbers.astype(DTYPES[stored.unpacked])
@@ -135,7 +145,9 @@ class Grid:
 
     @cached_property
     def _codes(self) -> Array:
-        """The code of each number, the least where there are two, from the least number on."""
+        """The code of each integer from the least number on. If a number has two codes, it is the
+        smaller one.
+        """
         stored, low = self.form.stored, int(self.ends[0])
         codes = np.zeros(int(self.ends[1]) - low + 1, DTYPES[stored.unpacked])
         for code, number in reversed(list(enumerate(stored.values))):
@@ -146,23 +158,26 @@ class Grid:
 
     @property
     def scales_have_signs(self) -> bool:
-        """Whether scales may be negative: not the exponents of e8m0, nor those of f8."""
+        """True if scales may be negative. Those of e8m0 and f8 may not."""
         return self.form.scale in ("f32", "f16", "bf16")
 
     def rounded_steps(self, steps: Array, *, up: bool = False) -> Array:
-        """Return steps as their scales' type has them: nearest, or with ``up`` not below.
+        """Return steps rounded to the scales' type: to the nearest, or if ``up``, to the next not
+        below.
 
-        Those of e8m0 are never below.
+        Steps for e8m0 are always rounded up.
         """
         return self._steps_of(self.scales_of(steps, up=up))
 
     def scales_of(self, steps: Array, *, up: bool = False) -> Array:
-        """The scales of steps, in their type; infinite or NaN where it has none so great."""
+        """Return steps as scales in their type; infinite or NaN if a step is too large for the
+        type.
+        """
         scales = steps / self.form.stored.unit
         if self.form.scale != "e8m0":
             type_ = self.form.scale
             return encode_towards(scales, type_, up=True) if up else encode(scales, type_)
-        fraction, exponent = np.frexp(scales)  # scales = fraction * 2**exponent, 0.5 <= fraction
+        fraction, exponent = np.frexp(scales)  # fraction is in [0.5, 1)
         power = exponent - (fraction == 0.5) + _BIAS
         return np.where(scales > 0, np.clip(power, 0, _MOST), 0).astype(np.uint8)
 
@@ -171,7 +186,9 @@ class Grid:
         return found
 
     def rounded_zeros(self, zeros: Array, *, down: bool = False) -> Array:
-        """Return zero points or minima as they are stored; with ``down`` minima not above."""
+        """Return zero points or minima rounded to their type; if ``down``, minima are never rounded
+        up.
+        """
         kind = self.form.zeros
         if kind == "minima":
             type_ = str(self.form.zero)
@@ -183,7 +200,9 @@ class Grid:
         return np.full(zeros.shape, float(self.form.offset))
 
     def zeros_of(self, zeros: Array) -> Any:
-        """What ``rounded_zeros`` found, in its type; None for a zero point of the whole format."""
+        """Return the result of ``rounded_zeros`` in its type; None if the format has one zero point
+        for all.
+        """
         kind = self.form.zeros
         if kind == "minima":
             return encode(zeros, str(self.form.zero))

@@ -1,7 +1,8 @@
-"""Groups of rows that share a scale, as GPTQ, AWQ and others have them: arrays in, B out.
+"""Convert groups of rows with a common scale, as in GPTQ and AWQ, to blocks.
 
-A group becomes a block of the format, or several. The last group may be shorter, so that the
-number of groups alone does not say how long they are.
+In go arrays of elements, scales and zero points. Out comes a QuantizedMatrix, in which a group is
+one or several blocks. The last group may be shorter than the others, so the number of groups does
+not always determine their length.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from tilewright.spec.sizes import whole_number
 
 from .matrix import QuantizedMatrix
 
-#: Types of scales by their dtypes.
+#: Types of scales by the names of their dtypes.
 _SCALES: Any = {"float16": "f16", "float32": "f32", "bfloat16": "bf16"}
-#: Lengths of groups that are taken where nothing says how long they are.
+#: Group lengths, in rows, that are accepted if neither ``group_size`` nor ``g_idx`` is given.
 _USUAL = (32, 64, 128)
-#: Lengths of groups that a message proposes.
+#: Group lengths, in rows, that an error message proposes.
 _PROPOSED = (16, 32, 64, 128, 256, 512, 1024)
 
 
 class Names(NamedTuple):
-    """What a container calls its arrays. ``transposed``: a group is a column of them there.
+    """Names of a format's arrays in messages.
 
-    ``hint`` says what a wrong shape may come from.
+    ``transposed`` is True if the arrays have a column for each group. ``hint`` names a likely cause
+    of a wrong shape.
     """
 
     scales: str
@@ -42,10 +44,10 @@ class Names(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """What belongs to groups: scales and zero points, groups x n, and what says how long they are.
+    """Scales and zero points, groups x n, and the arguments that tell how long groups are.
 
-    ``zeros`` is None where all zero points are one number. ``size`` is the caller's ``group_size``;
-    ``g_idx`` the group of each row.
+    ``zeros`` is None if all zero points are one number. ``size`` is the caller's ``group_size``.
+    ``g_idx`` has the group of each row.
     """
 
     names: Names
@@ -56,7 +58,7 @@ class Groups:
 
 
 def grouped(type_: StoredName, q: Array, groups: Groups, zero: int | None) -> QuantizedMatrix:
-    """Return the matrix of elements ``q``, k x n, in blocks as long as groups, or parts of them."""
+    """Return the matrix of elements ``q``, k x n. A block is a group, or an equal part of one."""
     k = len(q)
     _check_shapes(q, groups)
     zero = _zero(zero, type_)
@@ -88,7 +90,9 @@ def grouped(type_: StoredName, q: Array, groups: Groups, zero: int | None) -> Qu
 
 
 def _zero(given: object, type_: StoredName) -> int | None:
-    """Return the zero point of all elements, or None; ArgumentError if they have no such number."""
+    """Return the zero point of all elements, or None; ArgumentError if no element can have this
+    value.
+    """
     zero, most = whole_number(given), STORED[type_].high
     if given is None or (zero is not None and 0 <= zero <= most):
         return zero
@@ -100,7 +104,7 @@ def _zero(given: object, type_: StoredName) -> int | None:
 
 
 def _check_shapes(q: Array, groups: Groups) -> None:
-    """ArgumentError unless there are scales and zero points for as many groups, n of each."""
+    """Raise ArgumentError unless there are n scales and n zero points for each group."""
     names, scales, zeros = groups.names, groups.scales, groups.zeros
     plain = isinstance(scales, np.ndarray) and not is_masked(scales)
     if not plain or scales.dtype.name not in _SCALES:
@@ -117,7 +121,9 @@ def _check_shapes(q: Array, groups: Groups) -> None:
 
 
 def _refuse_shape(name: str, given: Array, count: object, q: Array, names: Names) -> None:
-    """Raise that an array is not of the shape that ``count`` groups of ``q`` have."""
+    """Raise ArgumentError, because an array does not have the shape for ``count`` groups of
+    ``q``.
+    """
     k, n = q.shape
     raise ArgumentValueError(
         f"{name} has the wrong shape",
@@ -132,7 +138,9 @@ def _refuse_shape(name: str, given: Array, count: object, q: Array, names: Names
 
 
 def _length(k: int, groups: Groups) -> int:
-    """Return the rows of a group; ArgumentError where they are unknown, or out of order."""
+    """Return the number of rows of a group; ArgumentError if it is unknown, or groups are not in
+    order.
+    """
     count = len(groups.scales)
     if groups.g_idx is not None:
         return _in_order(k, count, groups)
@@ -153,7 +161,9 @@ def _length(k: int, groups: Groups) -> int:
 
 
 def _of_size(k: int, count: int, given: object) -> int:
-    """Return the rows of a group of this ``group_size``; ArgumentError if it does not fit."""
+    """Return the number of rows of a group for this ``group_size``; ArgumentError if it does not
+    fit.
+    """
     size = whole_number(given)
     if size is None or (size < 1 and size != -1):
         kind = ArgumentTypeError if size is None else ArgumentValueError
@@ -173,7 +183,10 @@ def _of_size(k: int, count: int, given: object) -> int:
 
 
 def _in_order(k: int, count: int, groups: Groups) -> int:
-    """Return the rows of a group by the group of each; ArgumentError if others lie between them."""
+    """Return the number of rows of a group from the group of each row.
+
+    Raises ArgumentError if the rows are not sorted by group, or groups differ in length.
+    """
     g_idx, name = groups.g_idx, groups.names.g_idx
     if not isinstance(g_idx, np.ndarray) or g_idx.shape != (k,) or g_idx.dtype.kind not in "iu":
         raise ArgumentTypeError(

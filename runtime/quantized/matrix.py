@@ -1,4 +1,7 @@
-"""A matrix of few bits as arrays: its integers, and the scales of its blocks; and packed."""
+"""The class ``QuantizedMatrix``: low-bit elements and the scales of their blocks, as arrays.
+
+Functions turn such a matrix into the bytes that kernels read.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,32 @@ if TYPE_CHECKING:
 @spelled(ArgumentTypeError)
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedMatrix:
-    """B, k x n, as ``scale * (q - zero)``: ``q`` of few bits, one scale for each block and column.
+    """Matrix B of low-bit numbers ``q`` that stand for ``scale * (q - zero)``.
 
-    ``q`` is of int8 or uint8, or ml_dtypes' int4 and its kin, each element alone, k x n, or count
-    x k x n for several; of floating point the codes, or ml_dtypes' types. ``scales`` are of the
-    format's type or float32, one for each block: ceil(k / block) x n; those of e8m0 are bytes, or
-    ml_dtypes' float8_e8m0fnu. ``zeros``, alike, are given where the format has one for each block:
-    integers, or the minima of ``scale * q + minimum``. ArgumentError where they do not fit it.
+    There is a scale for each column of each block of K. If the format has minima, the elements
+    stand for ``scale * q + minimum``.
 
+    Parameters
+    ----------
+    format : Quantized
+        The type of the elements, the types of scales and zeros, and the length of blocks.
+    q : array
+        Elements, k x n, or count x k x n for several matrices. Each has a byte of its own, int8 or
+        uint8. Types of ml_dtypes such as int4 are accepted too. Floating-point elements are given
+        as their codes, or in types of ml_dtypes.
+    scales : array
+        Scales of the format's type or float32, ceil(k / block) x n. Scales of type e8m0 are bytes,
+        or ml_dtypes' float8_e8m0fnu.
+    zeros : array, optional
+        Zero points or minima of the same shape, if the format has them for each block.
+
+    Raises
+    ------
+    ArgumentError
+        An array does not fit the format.
+
+    Examples
+    --------
     >>> form = tw.Quantized("s4", scale="f32", block=8)
     >>> b = tw.QuantizedMatrix(form, np.full((8, 2), -3, np.int8), np.float32([[2, 0.5]]))
     >>> b.dequantize()[0]
@@ -60,17 +81,17 @@ class QuantizedMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(k, n), or (count, k, n)."""
+        """The shape: (k, n), or (count, k, n)."""
         shape: tuple[int, ...] = self.q.shape
         return shape
 
     @property
     def ndim(self) -> int:
-        """2, or 3 for several matrices."""
+        """The number of dimensions: 2, or 3 for several matrices."""
         return self.q.ndim
 
     def __iter__(self) -> Iterator[QuantizedMatrix]:
-        """The matrices, one by one."""
+        """Yield the matrices, one by one."""
         if self.ndim == 2:
             yield self
             return
@@ -79,7 +100,14 @@ class QuantizedMatrix:
             yield QuantizedMatrix(self.format, self.q[index], self.scales[index], zeros)
 
     def numbers(self) -> Array:
-        """The elements, zero points not subtracted: as int64, f4_e2m1 in halves; f8 as float64."""
+        """Return the elements without subtracting zero points.
+
+        Returns
+        -------
+        array
+            Type int64. Elements of f4_e2m1 are counted in halves, so they are integers too.
+            Elements of f8 are float64.
+        """
         stored = self.format.stored
         if stored.values:
             return np.array(stored.values, np.int64)[self.q]
@@ -88,19 +116,21 @@ class QuantizedMatrix:
         return self.q.astype(np.int64)
 
     def factors(self) -> Array:
-        """The scales in float32 for each column, times the unit of ``numbers``: exact."""
+        """Return the scales for each column in float32, times the unit of ``numbers``. They are
+        exact.
+        """
         unit = np.float32(self.format.stored.unit)
         return self.by_column(scale_values(self.scales, self.format) * unit)
 
     def by_column(self, blocks: Array) -> Array:
-        """What belongs to blocks, for each column."""
+        """Return values of blocks repeated for each column that a block has."""
         if self.format.columns == 1:
             return blocks
         found: Array = np.repeat(blocks, self.format.columns, axis=-1)[..., : self.shape[-1]]
         return found
 
     def dequantize(self) -> Array:
-        """The elements in float32, each rounded once."""
+        """Return the elements in float32, each rounded once."""
         scales, numbers = self._spread(self.factors()), self.numbers()
         if self.format.zeros == "minima":
             assert self.zeros is not None
@@ -114,7 +144,7 @@ class QuantizedMatrix:
         return found
 
     def _spread(self, blocks: Array) -> Array:
-        """What columns have for each block of K, for each of its elements."""
+        """Return values of blocks repeated for each row of B."""
         k = self.shape[-2]
         found: Array = np.repeat(blocks, self.format.block_of(k), axis=-2)[..., :k, :]
         return found
@@ -125,9 +155,11 @@ class QuantizedMatrix:
 
 
 def magnitudes(matrix: QuantizedMatrix) -> Array:
-    """Those of what an element is the sum of: its number and its zero point, or its minimum, apart.
+    """Return for each element the sum of the magnitudes of its number and its zero point or
+    minimum.
 
-    Integers that share bytes are counted from the least one, as packed bytes have them.
+    Error bounds need it. Elements of less than 8 bits are counted from the least number, as they
+    are in packed bytes.
     """
     form, stored, zeros = matrix.format, matrix.format.stored, np.asarray(matrix.zeros)
     low = float(stored.low) if stored.bits < 8 and not stored.floating else 0.0
@@ -142,7 +174,7 @@ def magnitudes(matrix: QuantizedMatrix) -> Array:
 
 
 def scale_values(scales: Array, form: Quantized) -> Array:
-    """Scales in float32, exactly."""
+    """Return scales in float32, exactly."""
     if form.scale == "e8m0":
         exponents = scales.astype(np.int64) - 127
         wide = np.ldexp(np.float64(1), exponents)
@@ -153,7 +185,7 @@ def scale_values(scales: Array, form: Quantized) -> Array:
 
 
 def _elements(form: Quantized, q: Any) -> Array:
-    """``q``, once its numbers are ones of the stored type."""
+    """Return ``q`` in the stored type; ArgumentError unless all its numbers are of that type."""
     stored = form.stored
     if isinstance(q, np.ndarray):
         if q.dtype.name == FLOAT4 and stored.values:
@@ -179,14 +211,14 @@ def _elements(form: Quantized, q: Any) -> Array:
     return found
 
 
-#: What ml_dtypes calls its types of 4 and 8 bits.
+#: Names of ml_dtypes' types for 4-bit floating-point elements and for e8m0 scales.
 FLOAT4, EXPONENTS = "float4_e2m1fn", "float8_e8m0fnu"
-#: Its integers of few bits, one in a byte, and what holds their numbers.
+#: Its low-bit integers, each in a byte of its own, and the dtypes that hold their values.
 _FEW_BITS = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8}
 
 
 def _within(form: Quantized, numbers: Array, what: str) -> None:
-    """ArgumentError unless all numbers are ones of the stored type."""
+    """Raise ArgumentError unless all numbers are of the stored type."""
     if not numbers.size:
         return
     low, high = int(numbers.min()), int(numbers.max())
@@ -199,7 +231,9 @@ def _within(form: Quantized, numbers: Array, what: str) -> None:
 
 
 def _scales(form: Quantized, scales: Any, shape: tuple[int, ...]) -> Array:
-    """``scales`` in the format's type, once there is one for each block and column."""
+    """Return ``scales`` in the format's type; ArgumentError unless each block and column has
+    one.
+    """
     given = SCALES[form.scale].given
     if isinstance(scales, np.ndarray) and scales.dtype.name == EXPONENTS and given == "u8":
         scales = scales.view(np.uint8)
@@ -207,7 +241,7 @@ def _scales(form: Quantized, scales: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
-    """``zeros``, once there are as many as the format has."""
+    """Return ``zeros``; ArgumentError unless there are as many as the format has."""
     if not form.zeros:
         if zeros is not None:
             raise ArgumentTypeError(
@@ -229,7 +263,9 @@ def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
 
 
 def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], what: str) -> Array:
-    """What belongs to blocks, in its type: ``given`` may be of float32 where that is a float."""
+    """Return the values of blocks in ``type_``; if that is floating point, they may be given in
+    float32.
+    """
     if not isinstance(given, np.ndarray) or is_masked(given):
         hint = what_to_do(given, what)
         raise ArgumentTypeError(f"{what} must be an array", got=type(given).__name__, hint=hint)
@@ -252,13 +288,15 @@ def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], 
 
 
 def _block_text(form: Quantized) -> str:
-    """What a block is, in words."""
+    """Return a description of a block, for messages."""
     columns = "column" if form.columns == 1 else f"{form.columns} columns"
     return columns if form.along is None else f"{form.along} elements of K, and each {columns}"
 
 
 def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
-    """The bytes of one matrix as kernels take them; see ``QuantizedFormat`` for their order."""
+    """Return the bytes of one matrix as kernels read them; ``QuantizedFormat`` tells their
+    order.
+    """
     k, n = form.k_blocks * form.block, form.blocks * form.nb
     fields = np.zeros((k, n), np.uint8)
     codes = matrix.q if matrix.format.stored.floating else matrix.q.astype(np.int16) + form.shift
@@ -287,7 +325,10 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
 
 
 def _sums(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
-    """The sum of each block's factors less their bias; what fills up a block are bytes of 0."""
+    """Return for each block and column the sum of the packed factors, less their bias.
+
+    Rows that fill up the last block count as bytes of 0.
+    """
     filling = 0 if matrix.format.stored.values else -form.shift
     numbers = np.full((form.k_blocks, form.block, form.n), filling, np.int64)
     numbers.reshape(form.k_blocks * form.block, form.n)[: form.k] = matrix.numbers()
@@ -296,7 +337,7 @@ def _sums(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
 
 
 def _put_blocks(place: Array, given: Array, type_: str, form: QuantizedFormat) -> None:
-    """One number of ``type_`` for each block and column, at the beginning of ``place``."""
+    """Write a number of ``type_`` for each block and column to the beginning of ``place``."""
     each = np.zeros((form.k_blocks, form.blocks * form.nb), DTYPES[type_])
     encoded = given if accepts(type_, given.dtype) else encode(given, type_)
     each[:, : form.n] = encoded.view(DTYPES[type_])

@@ -1,4 +1,4 @@
-"""From packed bytes back to the numbers that they stand for."""
+"""Turn packed bytes of a quantized matrix back into the numbers they stand for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def dequantized(data: Array, form: QuantizedFormat) -> Array:
-    """The elements, k x n in float32, of one matrix that ``quantized_bytes`` made."""
+    """Return the elements, k x n in float32, of a matrix that ``quantized_bytes`` packed."""
     numbers = _numbers(data, form)
     scales = _of_blocks(data, form.scales_at, form.scale, form)
     zeros = _of_blocks(data, form.zeros_at, form.zeros, form) if form.zeros else np.float32(0)
@@ -30,12 +30,14 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _numbers(data: Array, form: QuantizedFormat) -> Array:
-    """The stored numbers as int64, those of f8 as float64; of codes what they stand for."""
+    """Return the stored numbers as int64, those of f8 as float64. Codes are replaced by their
+    numbers.
+    """
     stored = STORED[form.type]
     count = form.blocks * form.block_elements
     groups = form.block // form.group
     panels = data[:count].reshape(form.blocks, form.k_blocks, -1, form.nb, form.group)
-    lines = panels.transpose(1, 2, 4, 0, 3)  # block, line, place, columns
+    lines = panels.transpose(1, 2, 4, 0, 3)  # K block, packed row, place, N block, column
     parts = np.zeros((form.k_blocks, groups, *lines.shape[2:]), np.uint8)
     for number, plane in enumerate(form.planes):
         mask = np.uint8((1 << plane.bits) - 1)
@@ -54,7 +56,7 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _of_blocks(data: Array, start: int, type_: str, form: QuantizedFormat) -> Array:
-    """What blocks have beside their elements, in float32, for each of their elements."""
+    """Return values of blocks in float32, repeated for each element of the block."""
     count = form.blocks * form.k_blocks * form.nb
     flat = data[start : start + count * ITEMSIZE[type_]].view(DTYPES[type_])
     each = flat.reshape(form.blocks, form.k_blocks, form.nb).transpose(1, 0, 2)

@@ -1,4 +1,4 @@
-"""From floating point to a matrix of few bits."""
+"""Quantize a floating-point matrix: choose scales, round the elements, and check the result."""
 
 from __future__ import annotations
 
@@ -23,34 +23,52 @@ from .grid import Blocks, Grid
 from .matrix import QuantizedMatrix
 
 Method = Literal["nearest", "least_squares"]
-#: What each method makes of the blocks that ``covering`` found; None if nothing.
+#: Function of each method, which improves the blocks that ``covering`` found. None changes nothing.
 _METHODS: dict[str, Callable[[Array, Grid, Blocks], Blocks] | None] = {
     "nearest": None,
     "least_squares": by_least_squares,
 }
-#: Types that are quantized.
+#: Types that can be quantized.
 _FLOATS = ("f32", "f64", "f16", "bf16")
-#: Elements that are quantized at once: in float64 they and what is made of them fit a cache.
+#: Elements that are quantized at once: their float64 values and intermediate results fit in a
+#: cache.
 _AT_ONCE = 1 << 16
 
 
 @spelled(ArgumentTypeError)
 def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> QuantizedMatrix:
-    """A matrix of few bits that is near to ``w``: k x n, or count x k x n, of floating point.
+    """Return a quantized matrix that is close to ``w``.
 
-    ``method`` "nearest" takes for each block the least scale with which no element is beyond the
-    stored numbers, from its greatest magnitude, or from its range where blocks have zeros or
-    minima. The scale is rounded to the nearest of its type, those of e8m0 up to a power of two; or
-    up, where an element would be more than half a step beyond the numbers: so no element is
-    farther off than half a step. "least_squares" goes on from there: it rounds, fits scales to what
-    was rounded, also negative ones, and keeps the best it meets, so that a block is not farther off
-    by the sum of squares. Elements halfway go to the even number.
+    Elements halfway between two numbers become the even one. A RuntimeWarning is given if a block
+    has elements that are more than half a step off, or if all its elements become 0. This happens
+    if the scales' type has no number that is large or small enough.
 
-    Warns of blocks whose elements are farther off, or all become 0, since the scale's type has no
-    number as great or as small as they need. Raises ArgumentError for NaN and Inf, for elements
-    that the format's numbers cannot have the sign of, and for blocks whose scale is beyond its
-    type.
+    Parameters
+    ----------
+    w : array
+        Matrix, k x n, or count x k x n, of f16, bf16, f32 or f64. All elements must be finite.
+    format : Quantized
+        The format.
+    method : {"nearest", "least_squares"}
+        "nearest", the default, gives each block the least scale for which all elements are in the
+        range of the stored numbers. The scale is rounded to the nearest of its type, or up where an
+        element would otherwise be more than half a step off. Scales of type e8m0 are always rounded
+        up. "least_squares" starts from there. It alternates rounding with refitting the scale, also
+        to negative scales, and keeps the best. The sum of squared errors of a block never grows.
 
+    Returns
+    -------
+    QuantizedMatrix
+        The matrix, of the same shape.
+
+    Raises
+    ------
+    ArgumentError
+        An element is NaN or Inf, or has a sign that the format lacks. Or a scale is too large for
+        its type.
+
+    Examples
+    --------
     >>> w = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     >>> b = tw.quantize(w, tw.Quantized("u4", scale="f16", zero=8, block=32))
     >>> b
@@ -97,7 +115,9 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
 
 
 def _floats(w: Any) -> tuple[Array, str]:
-    """``w`` and the type of its elements; ArgumentError unless it is a matrix of floats."""
+    """Return ``w`` and the type of its elements; ArgumentError unless it is a floating-point
+    matrix.
+    """
     if not isinstance(w, np.ndarray) or is_masked(w):
         raise ArgumentTypeError(
             "w must be an array",
@@ -122,14 +142,14 @@ def _floats(w: Any) -> tuple[Array, str]:
 
 
 def _in_blocks(w: Array, block: int, columns: int) -> Array:
-    """The elements of w, whole blocks of it or parts of one, as ``Grid`` takes them: g x e x n."""
+    """Return w, which has whole blocks or is part of one, as ``Grid`` takes it: g x e x n."""
     (k, n), tall, wide = w.shape, min(block, w.shape[0]), min(columns, w.shape[1])
     parts = w.reshape(k // tall, tall, n // wide, wide).transpose(0, 1, 3, 2)
     return parts.reshape(k // tall, tall * wide, n // wide)
 
 
 def _in_place(blocks: Array, shape: tuple[int, ...]) -> Array:
-    """What ``_in_blocks`` made of elements of this shape, as they were."""
+    """Return blocks that ``_in_blocks`` made in the original ``shape``."""
     count, _, across = blocks.shape
     parts = blocks.reshape(count, shape[0] // count, shape[1] // across, across)
     return parts.transpose(0, 1, 3, 2).reshape(shape)
@@ -138,7 +158,9 @@ def _in_place(blocks: Array, shape: tuple[int, ...]) -> Array:
 def _parts(
     shape: tuple[int, ...], block: int, columns: int
 ) -> Iterator[tuple[int, tuple[slice[int, int, None], slice[int, int, None]]]]:
-    """Which rows and columns of which matrix are quantized at once: whole blocks, or the last."""
+    """Yield the matrix, rows and columns that are quantized at once: whole blocks, or the last
+    one.
+    """
     count, k, n = shape
     wide = columns * max(1, min(n, _AT_ONCE // block) // columns)
     tall = block * max(1, _AT_ONCE // (block * wide))
@@ -149,7 +171,9 @@ def _parts(
 
 
 def _runs(size: int, block: int, most: int) -> Iterator[slice[int, int, None]]:
-    """Whole blocks, up to ``most`` elements at once, and what is left of one."""
+    """Yield slices of whole blocks with up to ``most`` elements, then the incomplete block if there
+    is one.
+    """
     whole = size - size % block
     for first in range(0, whole, most):
         yield slice(first, min(first + most, whole))
@@ -163,7 +187,7 @@ def _runs(size: int, block: int, most: int) -> Iterator[slice[int, int, None]]:
 def _check_numbers(
     blocks: Array, grid: Grid, index: int, part: tuple[slice[int, int, None], ...]
 ) -> None:
-    """ArgumentError unless all elements are finite, and of signs that the format has."""
+    """Raise ArgumentError unless all elements are finite and have signs that the format has."""
     least, most, limit = blocks.min(), blocks.max(), np.finfo(np.float32).max
     if not (-limit <= least and most <= limit):
         got = _said(blocks, ~(np.abs(blocks) <= limit), index, part)
@@ -186,7 +210,7 @@ def _check_numbers(
 def _check_scales(
     blocks: Array, grid: Grid, found: Blocks, index: int, part: tuple[slice[int, int, None], ...]
 ) -> None:
-    """ArgumentError where what a block has beside its elements is beyond its type."""
+    """Raise ArgumentError if a scale or a minimum is too large for its type."""
     for what, type_, numbers in (
         ("scale", grid.form.scale, found.steps),
         ("minimum", str(grid.form.zero), found.zeros),
@@ -201,7 +225,9 @@ def _check_scales(
 
 
 class _Missed:
-    """Counts blocks whose elements no scale of the type brings within half a step, or from 0."""
+    """Counter of blocks that are more than half a step off, or become 0, for lack of a suitable
+    scale.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -211,7 +237,7 @@ class _Missed:
     def note(
         self, blocks: Array, found: Blocks, index: int, part: tuple[slice[int, int, None], ...]
     ) -> None:
-        """Count the blocks of a part that ``found`` does not serve."""
+        """Count the blocks of a part that have such elements with the scales in ``found``."""
         bounds = extremes(blocks)
         type_ = self.grid.form.scale
         for problem, bad in (
@@ -223,7 +249,7 @@ class _Missed:
                 self.first.setdefault(problem, _first(blocks, bad, index, part))
 
     def warn(self) -> None:
-        """Warn of each kind once, at the caller of ``quantize``."""
+        """Give one warning for each kind of problem, at the caller of ``quantize``."""
         for problem, count in self.counts.items():
             warnings.warn(
                 f'elements {problem}: blocks {count}, first {self.first[problem]}; try scale="f32"',
@@ -233,14 +259,14 @@ class _Missed:
 
 
 def _first(blocks: Array, bad: Array, index: int, part: tuple[slice[int, int, None], ...]) -> str:
-    """Return the greatest element of the first bad block, and where it stands."""
+    """Return the greatest element of the first bad block, with its row and column, as text."""
     magnitude = np.abs(blocks)
     greatest = bad & (magnitude == magnitude.max(axis=1, keepdims=True))
     return _said(blocks, greatest, index, part)
 
 
 def _said(blocks: Array, bad: Array, index: int, part: tuple[slice[int, int, None], ...]) -> str:
-    """Return the first ``bad`` element of a part, and where it stands."""
+    """Return the first ``bad`` element of a part, with its row and column, as text."""
     shape = tuple(side.stop - side.start for side in part)
     row, column = np.argwhere(_in_place(bad, shape))[0]
     value = _in_place(blocks, shape)[row, column]

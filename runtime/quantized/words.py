@@ -1,4 +1,7 @@
-"""Elements of few bits that share bytes or words, as GPTQ, AWQ and others pack them."""
+"""Unpack low-bit elements that share bytes or words, as in GPTQ, AWQ and compressed-tensors.
+
+In go arrays as these formats have them. Out comes a QuantizedMatrix.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from .choices import one_of
 from .groups import Groups, Names, grouped
 from .matrix import QuantizedMatrix
 
-#: Where AWQ puts the columns of eight: the first nibble of a word is that of column 0, then 2.
+#: Column of each 4-bit field of a word in AWQ's format, from the low bits on.
 _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
-#: The bits of a word of each dtype.
+#: Bits of a word of each dtype.
 _WORDS = {
     np.dtype(name): 8 * np.dtype(name).itemsize for name in ("uint8", "int8", "uint32", "int32")
 }
-#: What GPTQ and AWQ call the arrays of groups.
+#: Names of the arrays in GPTQ and AWQ.
 _NAMES = Names(
     "scales", "qzeros", "g_idx", hint="qweight is packed along K by GPTQ, along n by AWQ"
 )
@@ -40,13 +43,35 @@ def unpack(
     first: Literal["low", "high"] = "low",
     order: tuple[int, ...] | None = None,
 ) -> Array:
-    """Elements of ``type`` that share bytes or words of 32 bits, each alone: uint8 or int8.
+    """Return elements that share bytes or words as one element per byte.
 
-    Those of f4 and f8 are codes. ``axis`` is the one along which those of a word follow each other:
-    it becomes as many times as long. The ``first`` of them stands in the low or in the high bits;
-    or ``order`` says which element each field has, from the low bits on. Weights that are n x k,
-    packed along k, have axis 1, and are a B when they are transposed.
+    Parameters
+    ----------
+    packed : array
+        Bytes, or words of 32 bits: uint8, int8, uint32 or int32.
+    type : str
+        Type of the elements, such as "u4". Elements of f4 and f8 become codes.
+    axis : int
+        Axis along which the elements of a word are consecutive. It becomes longer by their number.
+        Weights n x k that are packed along k have axis 1; transpose the result to get B. Default:
+        0.
+    first : {"low", "high"}
+        Place of a word's first element: in the low bits, or in the high bits. Default: "low".
+    order : tuple of int, optional
+        In place of ``first``: for each field, from the low bits on, the index of its element.
 
+    Returns
+    -------
+    array of uint8 or int8
+        The elements.
+
+    Raises
+    ------
+    ArgumentError
+        The type is unknown, or an argument does not fit the array.
+
+    Examples
+    --------
     >>> tw.unpack(np.array([[0x21, 0x43]], np.uint8), "u4", axis=1)
     array([[1, 2, 3, 4]], dtype=uint8)
     >>> tw.unpack(np.array([[-2]], np.int32), "s4", axis=1)
@@ -87,21 +112,48 @@ def from_gptq(
     group_size: int | None = None,
     zero: int | None = None,
 ) -> QuantizedMatrix:
-    """B of GPTQ's arrays: ``scales * (q - zeros)``, groups along K.
+    """Return a QuantizedMatrix from the arrays of a GPTQ model.
 
-    ``qweight`` is int32, K packed, x n; ``qzeros`` int32, groups x n packed; ``scales`` floats,
-    groups x n. In ``version`` 1 of the format, "gptq", zero points are stored less 1, so that 15
-    stands for 0 in 4 bits; in 2, "gptq_v2", they are as they are. With ``zero`` all of them must be
-    that number, as where a model is "sym", and the format then has it for all blocks: no zero
-    points are read with the weights.
+    An element stands for ``scale * (q - zero)``. Groups of rows along K have a common scale.
 
-    ``group_size`` is the length of a group, as in the model's configuration: -1 is all of K, and
-    the last group may be shorter. Without it ``g_idx``, the group of each row, gives the length.
-    Without both, the groups must be all of K, or divide it into equal ones of 32, 64 or 128.
+    Parameters
+    ----------
+    qweight : array of int32
+        Elements, packed along K: (K * bits / 32) x n.
+    qzeros : array of int32
+        Zero points, packed along n: groups x (n * bits / 32).
+    scales : array
+        Scales in floating point, groups x n.
+    bits : {2, 4, 8}
+        Bits of an element. Default: 4.
+    version : {1, 2}
+        Version of the format. In version 1, "gptq", stored zero points are 1 less than the real
+        ones, and 15 stands for 0 with 4 bits. In version 2, "gptq_v2", they are the real ones.
+        Default: 1.
+    g_idx : array of int, optional
+        The group of each row. It must be ascending. Models that were quantized in the order of
+        activations ("desc_act") have another order. The error message then says how to sort the
+        rows.
+    group_size : int, optional
+        Rows of a group, as in the model's configuration; -1 is all of K. The last group may be
+        shorter. By default it follows from ``g_idx``. Without that, there must be one group for all
+        of K, or equal groups of 32, 64 or 128 rows.
+    zero : int, optional
+        The value of all zero points, for a model that is "sym". The format then has one zero point,
+        and kernels read none. It is an error if a zero point differs.
 
-    ``g_idx`` must be in order: what was quantized in the order of its activations ("desc_act") is
-    refused, and the message says how its rows are brought in order.
+    Returns
+    -------
+    QuantizedMatrix
+        B, K x n.
 
+    Raises
+    ------
+    ArgumentError
+        The arrays do not fit each other, or the rows are not in the order of groups.
+
+    Examples
+    --------
     >>> words = np.full((4, 8), 0x76543210, np.int32)        # K = 32, n = 8
     >>> zeros, scales = np.full((1, 1), 0x77777777, np.int32), np.full((1, 8), 0.5, np.float16)
     >>> b = tw.from_gptq(words, zeros, scales, zero=8)
@@ -127,13 +179,36 @@ def from_awq(
     group_size: int | None = None,
     zero: int | None = None,
 ) -> QuantizedMatrix:
-    """B of AWQ's arrays, 4 bits: ``scales * (q - zeros)``, groups along K.
+    """Return a QuantizedMatrix from the arrays of an AWQ model with 4 bits.
 
-    ``qweight`` is int32, K x n packed; ``qzeros`` int32, groups x n packed; ``scales`` floats,
-    groups x n. Eight columns share a word, in the order 0 2 4 6 1 3 5 7 from the low bits on.
-    ``group_size`` is as in ``tw.from_gptq``. With ``zero`` all zero points must be that number, and
-    the format has it for all blocks.
+    An element stands for ``scale * (q - zero)``. Groups of rows along K have a common scale. A word
+    has eight columns in the order 0 2 4 6 1 3 5 7, from the low bits on.
 
+    Parameters
+    ----------
+    qweight : array of int32
+        Elements, packed along n: K x (n / 8).
+    qzeros : array of int32
+        Zero points, packed along n: groups x (n / 8).
+    scales : array
+        Scales in floating point, groups x n.
+    group_size : int, optional
+        Rows of a group, as in ``tw.from_gptq``.
+    zero : int, optional
+        The value of all zero points, as in ``tw.from_gptq``.
+
+    Returns
+    -------
+    QuantizedMatrix
+        B, K x n.
+
+    Raises
+    ------
+    ArgumentError
+        The arrays do not fit each other.
+
+    Examples
+    --------
     >>> words = np.full((32, 1), 0x75316420, np.uint32).view(np.int32)      # K = 32, n = 8
     >>> scales = np.ones((1, 8), np.float16)
     >>> tw.from_awq(words, np.zeros((1, 1), np.int32), scales).q[0]
@@ -158,16 +233,40 @@ def from_compressed_tensors(
     weight_g_idx: Any = None,
     group_size: int | None = None,
 ) -> QuantizedMatrix:
-    """B of the arrays of compressed-tensors' format "pack-quantized": groups along K, or all of it.
+    """Return a QuantizedMatrix from arrays in compressed-tensors' format "pack-quantized".
 
-    ``weight_packed`` is int32, n x K packed; ``weight_scale`` floats, n x groups; ``weight_shape``
-    is (n, K), as the words of a row may have room for more. Numbers are stored with half of their
-    range added, 8 for four bits, which is the zero point of all of them; or each group has its own
-    in ``weight_zero_point``: int32, n packed x groups, or int8, n x groups and each alone.
+    The format stores each number plus half of its range, for example plus 8 for 4 bits. Without
+    ``weight_zero_point`` this half is the zero point of all elements.
 
-    ``weight_g_idx``, the group of each element of a row, and ``group_size`` are as in
-    ``tw.from_gptq``.
+    Parameters
+    ----------
+    weight_packed : array of int32
+        Elements, packed along K: n x ceil(K * bits / 32).
+    weight_scale : array
+        Scales in floating point, n x groups.
+    weight_shape : tuple or array of int
+        (n, K). The words of a row may have room for more elements than K.
+    weight_zero_point : array, optional
+        Zero points of the groups: int32, (n * bits / 32) x groups, packed; or int8, n x groups.
+    bits : {2, 4, 8}
+        Bits of an element. Default: 4.
+    weight_g_idx : array of int, optional
+        The group of each element of a row, as ``g_idx`` in ``tw.from_gptq``.
+    group_size : int, optional
+        Elements of a group along K, as in ``tw.from_gptq``.
 
+    Returns
+    -------
+    QuantizedMatrix
+        B, K x n.
+
+    Raises
+    ------
+    ArgumentError
+        The arrays do not fit each other, or the elements are not in the order of groups.
+
+    Examples
+    --------
     >>> words = np.full((8, 4), 0x76543210, np.int32)        # n = 8, K = 32
     >>> b = tw.from_compressed_tensors(words, np.full((8, 1), 0.5, np.float16), (8, 32))
     >>> b.format, b.dequantize()[:3, 0].tolist()
@@ -196,7 +295,7 @@ def from_compressed_tensors(
 
 
 def _two_sizes(given: Any) -> tuple[int, int]:
-    """Return n and K of ``weight_shape``; ArgumentError if they are not two positive ints."""
+    """Return n and K from ``weight_shape``; ArgumentError unless it has two positive ints."""
     listed = isinstance(given, tuple | list) or (isinstance(given, np.ndarray) and given.ndim == 1)
     sizes = [whole_number(size) for size in given] if listed else []
     found = [size for size in sizes if size is not None and size > 0]
@@ -210,7 +309,7 @@ def _two_sizes(given: Any) -> tuple[int, int]:
 
 
 def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
-    """The zero points of compressed-tensors with half of the range added, n x groups."""
+    """Return the zero points of compressed-tensors plus half of the range, n x groups."""
     if isinstance(given, np.ndarray) and given.dtype == np.int8:
         _matrix(given, "weight_zero_point")
         return (given.astype(np.int16) + middle).astype(np.uint8)
@@ -222,12 +321,14 @@ def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
 
 
 def _type_of(bits: object) -> StoredName:
-    """The type of numbers of so many bits, which words are whole ones of."""
+    """Return the type of unsigned integers with this number of bits; ArgumentError if there is
+    none.
+    """
     return _BY_BITS[one_of(bits, _BY_BITS, "elements of so many bits cannot be taken")]
 
 
 def _axis(given: object, words: Array) -> int:
-    """Return an axis of ``words``; ArgumentError if it is none."""
+    """Return an axis of ``words``; ArgumentError if the array has no such axis."""
     axis = whole_number(given)
     if axis is None or not -words.ndim <= axis < words.ndim:
         raise (ArgumentTypeError if axis is None else ArgumentValueError)(
@@ -239,7 +340,9 @@ def _axis(given: object, words: Array) -> int:
 
 
 def _words(given: Any, name: str, bits: int | None = None) -> Array:
-    """An array of words; ArgumentError unless it is one, of ``bits`` each where that is given."""
+    """Return an array of words; ArgumentError if it is something else, or has not ``bits`` per
+    word.
+    """
     array = as_array(given, name)
     plain = isinstance(array, np.ndarray) and not is_masked(array)
     found = _WORDS.get(array.dtype) if plain else None
@@ -269,7 +372,7 @@ def _matrix(words: Array, name: str) -> Array:
 
 
 def _fields(count: int, first: object, order: Any) -> tuple[int, ...]:
-    """Which of a word's elements each field has, from the low bits on."""
+    """Return the index of the element in each field of a word, from the low bits on."""
     if order is None:
         low = one_of(first, ("low", "high"), "first is none of a word's ends") == "low"
         return tuple(range(count) if low else reversed(range(count)))

@@ -1,4 +1,8 @@
-"""Libraries that a compiler left damaged: found as they are loaded, removed, and made once more."""
+"""Find libraries in the cache that are damaged, remove them, and build them again.
+
+A compiler can leave a damaged library, for example one that ends too early. This is found when the
+library is loaded.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +19,22 @@ from . import cache
 from .folders import say
 
 _T = TypeVar("_T")
-#: The first 64 bytes of an ELF file of 64 bits: where its segments and its sections are listed, and
-#: of both lists how long an item is and how many there are.
+#: Header of a 64-bit ELF file, 64 bytes: offsets of the tables of segments and sections, and for
+#: each table the size of an entry and their number.
 _HEADER = struct.Struct("<4s2B26xQQ6x4H2x")
-#: A segment: its type, then where in the file it begins, and its bytes there.
+#: Entry of a segment: its type, its offset in the file, and its bytes there.
 _SEGMENT = struct.Struct("<I4xQ16xQ16x")
 _LOADED = 1
 
 
 class DamagedError(CacheError):
-    """A library of the cache that cannot be loaded, and why."""
+    """A library of the cache cannot be loaded."""
 
 
 def check_whole(path: str) -> None:
-    """DamagedError if the ELF file at ``path`` ends before what its header promises.
+    """Raise DamagedError if the ELF file at ``path`` is shorter than its header says.
 
-    The system's loader does not look: the process would be killed by SIGBUS.
+    The system's loader does not check this. The process would be killed by SIGBUS.
     """
     if sys.platform != "linux":
         return
@@ -58,9 +62,11 @@ def check_whole(path: str) -> None:
 def used(
     entry: cache.Entry, use: Callable[[cache.Entry], _T], again: Callable[[], cache.Entry]
 ) -> _T:
-    """Return ``use(entry)``; if its library is damaged, that of an entry made ``again``, once.
+    """Return ``use(entry)``. If the library is damaged, build a new entry with ``again`` and use
+    that.
 
-    ToolchainError if that is damaged too. Nothing damaged stays in the cache.
+    Raises ToolchainError if the new one is damaged too. Damaged libraries are removed from the
+    cache.
     """
     try:
         return use(entry)
@@ -81,7 +87,9 @@ def used(
 
 
 def kept(key: str, build: cache.Builder, use: Callable[[cache.Entry], _T]) -> _T:
-    """Return what ``use`` makes of the entry of ``key``, from the cache or built."""
+    """Return the result of ``use`` for the entry of ``key``, which is built if the cache lacks
+    it.
+    """
 
     def made() -> cache.Entry:
         return cache.publish(key, build)

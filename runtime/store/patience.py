@@ -1,7 +1,7 @@
-"""What is said on a terminal or in a notebook while a compiler works: one line, then nothing.
+"""Tell a waiting user what is being compiled, in one line that disappears at the end.
 
-It goes to standard error after a second, and is wiped out at the end. Nothing is said where nobody
-looks, where another line of progress is shown, or with ``TILEWRIGHT_QUIET``.
+The line is on standard error, after one second. It is not shown if standard error is neither a
+terminal nor a notebook, if another display of progress is shown, or if ``TILEWRIGHT_QUIET`` is set.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Any, TextIO
 
 from tilewright.settings import settings
 
-#: Seconds after which something is said.
+#: Seconds before the line is shown.
 PATIENCE = 1.0
-#: Held by the thread whose line is shown; no other one writes then.
+#: Lock of the thread whose line is shown. No other thread writes a line meanwhile.
 _line = threading.Lock()
-#: How many displays of progress there are that a line would disturb.
+#: Number of other displays of progress that a line would disturb.
 _others = 0
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Within it nothing is said, in any thread: something else shows how far it is."""
+    """Show no lines in the ``with`` block, in any thread, because another display shows the
+    progress.
+    """
     global _others
     _others += 1
     try:
@@ -35,7 +37,9 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def patience(what: str) -> Iterator[None]:
-    """Say ``what`` takes its time, if it takes more than a second and somebody looks."""
+    """Show ``what`` while the ``with`` block runs, if it takes more than a second and a person sees
+    it.
+    """
     stream = sys.stderr
     if _others or not _is_watched(stream) or settings().quiet:
         yield
@@ -52,21 +56,21 @@ def patience(what: str) -> Iterator[None]:
 
 
 class _Line:
-    """A line of ``text`` on a stream, shown by one thread and wiped out by another."""
+    """A line of ``text`` on a stream. One thread shows it, and another clears it."""
 
     def __init__(self, text: str, stream: TextIO) -> None:
         self._text, self._stream = text, stream
         self._lock, self._shown, self._over = threading.Lock(), False, False
 
     def show(self) -> None:
-        """Write the line, unless another one is shown or it is over."""
+        """Write the line, unless another line is shown, or this one was cleared already."""
         with self._lock:
             if not self._over and _line.acquire(blocking=False):
                 self._shown = True
                 self._write(self._text)
 
     def clear(self) -> None:
-        """Wipe out the line if it was written; it is not written afterwards."""
+        """Erase the line if it was written. It cannot be shown afterwards."""
         with self._lock:
             self._over = True
             if self._shown:
