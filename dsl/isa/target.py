@@ -126,7 +126,7 @@ class Target:
         """Shares of time, and what the core is in them: alone, and beside a thread that is busy.
 
         Such a thread mostly takes operations away, which the core starts at 0.4 of its rate then,
-        and now and then loads, as sampled on Emerald Rapids (``docs/lessons.md``).
+        and now and then loads, as sampled on Emerald Rapids (``docs/maintainers/notebook.md``).
         """
         return _states(self.core)
 
