@@ -155,7 +155,7 @@ class _Around:
         return self._in_batches(node, found) if isinstance(node, SelectBatch) else found
 
     def _in_scratch(self, node: Pack, found: dict[str, set[Stretch]]) -> dict[str, set[Stretch]]:
-        """Return writes to a scratch buffer as writes to scratch memory, if their place is known."""
+        """Return writes to a scratch buffer as writes to scratch memory, if its place is known."""
         stretches = found.pop(str(node.buffer), set())
         at = None if node.scratch is None else self.value(node.scratch)
         if at is not None and stretches:
