@@ -180,7 +180,7 @@ def test_meson_builds_it(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_example() -> None:
-    page = (ROOT / "docs" / "c-library.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "ship-c.md").read_text()
     assert (EXAMPLE / "main.c").read_text() in page
     shown = page.partition("```cmake\n")[2].partition("```")[0]
     assert shown and shown in (EXAMPLE / "CMakeLists.txt").read_text()
