@@ -249,9 +249,7 @@ class CallableKernel:
         return Frame(self._functions, checked, scalars, given)
 
     def _learn_dtypes(self) -> None:
-        """Tell the dispatcher the dtypes of a module that was imported after the kernel was
-        loaded.
-        """
+        """Tell the dispatcher the dtypes of a module that was imported after this kernel."""
         if self.emulated is None and "ml_dtypes" in sys.modules:
             words, static, _ = self._keep
             words[:] = descriptor(self._signature, self._functions, static)
@@ -320,8 +318,10 @@ class CallableKernel:
 
     @property
     def functions(self) -> tuple[int, int]:
-        """Addresses of two C functions: the call with arguments in arrays, and its scratch memory
-        in bytes.
+        """Addresses of two C functions.
+
+        The first calls the kernel with its arguments in arrays. The second returns the scratch
+        memory in bytes.
         """
         self._native("functions")
         return self._functions

@@ -102,8 +102,7 @@ class Kernel(CallableKernel):
 
     @property
     def schedule(self) -> Schedule:
-        """The complete schedule: what was requested, and the cost model's choice for everything
-        else.
+        """The complete schedule: the requested one, completed by the cost model.
 
         It has the register tile, the loops and the packing. If it is passed to ``compile``, these
         are the same. The tails may be cut differently: the cost model can choose other tiles for
@@ -195,9 +194,7 @@ class Kernel(CallableKernel):
 
     @property
     def flops(self) -> Any:
-        """Floating-point operations of one call: an int, or a formula if sizes are given at the
-        call.
-        """
+        """Floating-point operations of one call: an int, or a formula of the call's sizes."""
         if not isinstance(self.spec, Gemm):
             return 0
         sizes = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
@@ -237,8 +234,7 @@ class Kernel(CallableKernel):
         return scratch_bytes(self.spec, self.signature, each, threads, sizes)
 
     def explain(self, *, measure: bool = False, **sizes: int) -> str:
-        """Return the plan in words: formulas, registers, reasons of decisions, and estimates of
-        time.
+        """Return the plan in words: formulas, registers, reasons, and estimates of time.
 
         The estimates are for data in cache and for data in memory, and say which resource limits
         each.
