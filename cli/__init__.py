@@ -28,9 +28,7 @@ _COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports commands when they are used, and prints tilewright's errors as
-    messages.
-    """
+    """A group that imports commands late, and prints tilewright's errors as messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names in the order of the help text."""

@@ -97,8 +97,9 @@ def _libraries(specs: Path) -> list[Library]:
 
 
 def _run(specs: Path) -> Mapping[str, Any]:
-    """Run a Python file as `python SPECS` does, with another ``__name__``, and return its
-    variables.
+    """Run a Python file as `python SPECS` does, and return its variables.
+
+    Its ``__name__`` is not ``__main__``.
     """
     import runpy
     import sys

@@ -1,5 +1,6 @@
-"""``tilewright cache``: list, check and remove compiled kernels. ``tilewright warm``: compile
-ahead.
+"""``tilewright cache``: list, check and remove compiled kernels.
+
+``tilewright warm`` compiles kernels before they are needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""``tilewright calibrate``: measure this machine's core for the cost model, and show the
-numbers.
-"""
+"""``tilewright calibrate``: measure this machine's core for the cost model."""
 
 from __future__ import annotations
 

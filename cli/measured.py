@@ -1,5 +1,6 @@
-"""Time kernels next to numpy: both are called from Python in turns, with the same arrays, on one
-core.
+"""Time kernels next to numpy on one core, with the same arrays.
+
+Both are called from Python, in turns.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _SLICE, _ROUNDS = 300e-6, 9
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Seconds of a call from Python, for the kernel and for numpy. ``ratio`` is numpy's over the
-    kernel's.
+    """Seconds of a call from Python, for the kernel and for numpy.
+
+    ``ratio`` is numpy's over the kernel's.
     """
 
     ours: float
@@ -72,9 +74,7 @@ def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
 
 
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:
-    """Time two functions in turns for about ``seconds`` in all, and return medians over the
-    rounds.
-    """
+    """Time two functions in turns for about ``seconds``; return medians over the rounds."""
     counts = [_calls(function) for function in (ours, theirs)]
     rounds: list[tuple[float, float, float]] = []
     while len(rounds) < _ROUNDS or 2 * _SLICE * len(rounds) < seconds:

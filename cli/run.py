@@ -63,8 +63,9 @@ def command(wanted: Wanted, source: Path, cases: int, as_json: bool) -> None:
 
 
 def _data(kernel: tw.Kernel, generated: tw.Kernel, checked: tw.Verification) -> dict[str, Any]:
-    """Return the results of an edited kernel: seconds of a call of both, or None if they are
-    emulated.
+    """Return the results of an edited kernel.
+
+    The seconds of a call are those of both kernels, or None if they are emulated.
     """
     from tilewright.runtime.bench.timing import compare
 

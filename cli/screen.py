@@ -26,8 +26,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def console() -> Console:
-    """Return the console on standard output. It is as wide as the terminal; elsewhere nothing is
-    cut.
+    """Return the console on standard output.
+
+    It is as wide as the terminal; elsewhere nothing is cut.
     """
     width = columns()
     if width is not None:

@@ -82,9 +82,7 @@ def command(
 def _data(
     target: str, seed: int, tally: Tally, faults: Sequence[tuple[Case, Outcome]]
 ) -> dict[str, Any]:
-    """Return the numbers of cases by outcome, and the failures with the Python that repeats
-    them.
-    """
+    """Return the numbers of cases by outcome, and the failures with Python to repeat them."""
     return {
         "target": target,
         "seed": seed,

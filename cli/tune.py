@@ -1,5 +1,6 @@
-"""``tilewright tune``: find the best schedules for this CPU by measuring; store, export and
-merge.
+"""``tilewright tune``: find the best schedules for this CPU by measuring.
+
+The results are stored, and can be exported and merged.
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ _TRANSPOSE = "transpose"
 
 
 def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
-    """Return the sizes of a product, ``MxNxK``, or if ``transposed``, of a transposition,
-    ``ROWSxCOLS``.
-    """
+    """Return the sizes of a product, ``MxNxK``, or of a transposition, ``ROWSxCOLS``."""
     words = word.split("x")
     if len(words) == (2 if transposed else 3) and all(words):
         return tuple(map(size, words))
@@ -334,9 +332,7 @@ def wanted_specs(command: Command) -> Command:
 
 
 def _specs(options: dict[str, Any]) -> tuple[Spec, ...]:
-    """Return the specs that the command line describes, and remove their options from
-    ``options``.
-    """
+    """Return the specs of the command line, and remove their options from ``options``."""
     said = {name: options.pop(name) for name in _SPEC_NAMES}
     given, spec = options.pop("given"), options.pop("spec")
     _alone("--spec", spec, [*(("SIZES",) if given else ()), *_given(_SPEC_NAMES)])

@@ -215,8 +215,9 @@ def _postops() -> list[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Return True if ``name`` is a module, as ``from tilewright import`` asks for them by
-    attribute.
+    """Return True if ``name`` is a module.
+
+    ``from tilewright import`` asks for modules as attributes.
     """
     from importlib.util import find_spec
 

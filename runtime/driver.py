@@ -56,8 +56,9 @@ _PARTS = ("family", "version", "triple", "means")
 
 
 class _Job(NamedTuple):
-    """One kernel that is to be found in the cache or made. All arguments are resolved and
-    checked.
+    """One kernel that is to be found in the cache or made.
+
+    All arguments are resolved and checked.
     """
 
     spec: Spec
@@ -344,9 +345,7 @@ def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
 
 
 def tuning_subject(spec: Spec, target: str) -> Subject:
-    """Return the key under which tunings of a spec for a resolved target and this CPU are
-    stored.
-    """
+    """Return the key for tunings of a spec for a resolved target on this CPU."""
     from tilewright.runtime.tuned import subject
 
     return subject(described(spec), target)
@@ -363,8 +362,9 @@ def described(spec: Spec) -> list[str]:
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
-    """Return the generator's request. Without a ``name``, the function is named after the
-    computation.
+    """Return the generator's request.
+
+    Without a ``name``, the function is named after the computation.
     """
     from tilewright.generate import Request
 
@@ -428,9 +428,7 @@ def _beta(spec: Gemm) -> list[str]:
 
 
 def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
-    """Build ``jobs``, all for one target, into one library, and return its cache entry for each
-    key.
-    """
+    """Build ``jobs``, all for one target, into one library; return each key's cache entry."""
     if len(jobs) == 1:
         (job,) = jobs
         return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder), _check(job))}
@@ -494,8 +492,9 @@ def _texts(jobs: Sequence[_Job], made: Sequence[Source], folder: Path) -> list[s
 
 
 def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder: Path) -> Path:
-    """Return the library of the texts. If this CPU cannot load one, return the program that runs
-    them.
+    """Return the library of the texts.
+
+    If this CPU cannot load one, return the program that runs them.
     """
     from tilewright.runtime.build.toolchain import compile_library
 
@@ -513,8 +512,9 @@ def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder
 
 
 def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
-    """Return the jobs grouped by C file: enough files for all cores, but none with very few
-    kernels.
+    """Return the jobs by C file.
+
+    There are enough files for all cores, but none with very few kernels.
     """
     cores = os.cpu_count() or 1
     files = max(1, min(cores, len(jobs) // _PER_FILE))

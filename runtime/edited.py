@@ -69,9 +69,7 @@ def read_edited(path: str | PathLike[str]) -> Edited:
 
 
 def check_edited(edited: Edited, generated: str) -> None:
-    """Raise SpecError if the edited kernel's declaration differs from that in the ``generated``
-    text.
-    """
+    """Raise SpecError if the edited declaration differs from that in ``generated``."""
     wanted, found = (declaration(edited.name, text) for text in (generated, edited.text))
     if found != wanted:
         raise SpecError(
@@ -98,8 +96,9 @@ _BETWEEN = re.compile(
 
 
 def declaration(name: str, text: str) -> str | None:
-    """Return the declaration of the C function ``name`` in a text, on one line; None if it has
-    none.
+    """Return the declaration of the C function ``name`` in a text, on one line.
+
+    The result is None if there is no such function.
 
     Comments, attributes and macros in front of the type are left out.
     """
@@ -126,8 +125,9 @@ def own_file(requests: Sequence[Request]) -> Source:
 
 
 def write_new(path: str | PathLike[str], text: str) -> Path:
-    """Write ``text`` to a new file and return its path; ArgumentError if it exists or cannot be
-    written.
+    """Write ``text`` to a new file and return its path.
+
+    Raises ArgumentError if it exists or cannot be written.
     """
     file = Path(path)
     try:

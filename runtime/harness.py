@@ -59,8 +59,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input of the call: the single array of ``blocks``, or if ``table``, pointers to all of
-    them.
+    """An input of the call.
+
+    It is the single array of ``blocks``, or if ``table``, pointers to all of them.
 
     ``element`` is the C type, or "" if the pointers are to blocks of several types.
     """
@@ -250,8 +251,9 @@ _NO_PEAK: dict[str, Any] = {"peak": False, "target": None, "matrix": None}
 
 
 def _peak_of(spec: Spec, target: Target) -> dict[str, Any]:
-    """Return the template variables of the peak measurement; ``_NO_PEAK`` unless the spec is a
-    product.
+    """Return the template variables of the peak measurement.
+
+    They are ``_NO_PEAK`` unless the spec is a product.
     """
     if not isinstance(spec, Gemm):
         return _NO_PEAK
@@ -330,8 +332,9 @@ def _packed(spec: Gemm, target: Target, b: Array) -> Array:
 
 
 def block_of(name: str, array: Array, element: str) -> Block:
-    """Return an array's memory from its first to its last element. An empty one gets one 0, as C
-    needs.
+    """Return an array's memory from its first to its last element.
+
+    An empty one gets one 0, as C needs.
     """
     type_ = ELEMENTS[element]
     numbers = span(array).view(type_.bits or type_.numpy).tolist()
@@ -341,8 +344,9 @@ def block_of(name: str, array: Array, element: str) -> Block:
 def output_of(
     name: str, p: ArrayParameter, array: Array, right: Expected, at: Sequence[int] | None = None
 ) -> Output:
-    """Return an output with its correct values in the order of lines: all, or those at the indices
-    ``at``.
+    """Return an output with its correct values in the order of lines.
+
+    With ``at``, only the elements at these indices are checked.
     """
     columns = p.order == "F"
     whole = np.atleast_2d(_along_lines(array, columns))

@@ -23,8 +23,7 @@ class Arguments(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Kernel) -> Arguments:
-        """Return the arguments of a kernel's operator: the kernel's arguments in order, without the
-        output.
+        """Return the operator's arguments: those of the kernel in order, without the output.
 
         Raises SpecError if the kernel is no product, or an operand is not a single tensor.
         """
@@ -43,8 +42,9 @@ class Arguments(NamedTuple):
         return (*self.tensors, *self.numbers)
 
     def ordered(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of a call in order; ArgumentTypeError if one is missing or
-        superfluous.
+        """Return the arguments of a call in order.
+
+        Raises ArgumentTypeError if one is missing or superfluous.
         """
         found = dict(zip(self.names, given, strict=False))
         right = len(given) <= len(self.names) and not found.keys() & named.keys()

@@ -64,9 +64,7 @@ _MINE = " AND ".join(f"{name}=?" for name in _OF)
 
 
 class Subject(NamedTuple):
-    """The key of a result: a spec as text, a resolved target, a CPU, and a digest of our
-    sources.
-    """
+    """The key of a result: a spec as text, a resolved target, a CPU, a digest of the sources."""
 
     spec: str
     target: str
@@ -185,15 +183,14 @@ class Database:
         return [_result(row) for row in self._read("results", _MINE, wanted)]
 
     def earlier(self, wanted: Subject) -> list[Schedule]:
-        """Return schedules that won for the same spec and target with other sources or on other
-        CPUs.
-        """
+        """Return schedules that won on other CPUs or with other sources of tilewright."""
         found = self._read("winners", "spec=? AND target=?", wanted[:2])
         return [winner.schedule for winner in map(_winner, found) if winner.subject != wanted]
 
     def forget(self, wanted: Iterable[Subject] | None = None) -> tuple[int, int]:
-        """Remove what is stored of the subjects, or everything; return the numbers of results and
-        winners.
+        """Remove what is stored of the subjects, or everything.
+
+        Returns the numbers of results and winners.
 
         Entries of other versions of tilewright's sources are removed too.
         """
@@ -211,8 +208,9 @@ class Database:
         return counts[0], counts[1]
 
     def put(self, results: Iterable[Result]) -> None:
-        """Store results in one transaction. A result replaces an older one of the same subject and
-        schedule.
+        """Store results in one transaction.
+
+        A result replaces an older one of the same subject and schedule.
         """
         self._write("results", [_result_row(result) for result in results])
 
@@ -230,8 +228,9 @@ class Database:
             yield json.dumps({"winner": _winner_row(winner)})
 
     def merge(self, lines: Iterable[str]) -> tuple[int, int]:
-        """Add lines that ``export`` wrote elsewhere; return the numbers of results and winners
-        taken.
+        """Add lines that ``export`` wrote elsewhere.
+
+        Returns the numbers of results and winners taken.
 
         Of two results of the same variant, the one with more measurements is kept. Of two winners,
         the one with the larger ratio is kept. If a line has another form, CacheError is raised and
@@ -450,8 +449,9 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
-    """Return the plan with a decision that names the tuning; the same plan if there was no
-    tuning.
+    """Return the plan with a decision that names the tuning.
+
+    If there was no tuning, it is the same plan.
     """
     if tuned is None:
         return plan

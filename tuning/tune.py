@@ -231,9 +231,7 @@ class Tuning:
         return time.monotonic() - self._begun
 
     def _affordable(self, each: float) -> int:
-        """Return how many variants, at ``each`` seconds, fit in the time before the last
-        comparison.
-        """
+        """Return how many variants of ``each`` seconds there is time for in the search."""
         left = (1 - FINAL) * self.seconds - self._spent()
         if left <= 0:
             return 0

@@ -14,8 +14,7 @@ from .peak import program_context, types_of
 
 
 def peak_program(target: str = "host", type: Any = "f32", *, file: str = "peak.c") -> str:
-    """Return the C of a static program that prints the throughput and latency that ``peak``
-    measures.
+    """Return the C of a static program that measures what ``peak`` measures.
 
     ``type`` is as in ``peak``. ``file`` is the file's future name. The target need not run here.
     Raises TargetError if it has no products of the type.

@@ -54,8 +54,9 @@ def scratch_bytes(
 
 
 def scratch_of(address: int, plan: Callable[[], AnyPlan], sizes: Mapping[str, int]) -> int:
-    """Return the bytes for one call, from the function at ``address``, or if that is 0, from the
-    plan.
+    """Return the bytes for one call, from the function at ``address``.
+
+    If the address is 0, the plan's program is evaluated.
     """
     if not address:
         from tilewright.generate import program_for

@@ -18,8 +18,7 @@ _SHARES, _ROUNDS = (1.0, 0.9, 0.8, 0.7), 2
 
 
 def covering(w: Array, grid: Grid) -> Blocks:
-    """Return blocks in which each element is at most half a step from a stored number, if they
-    exist.
+    """Return blocks in which all elements are at most half a step off, if such blocks exist.
 
     They are the blocks of ``by_range`` with one correction. Rounding can make a scale too short, or
     move a zero too far, so that an element is more than half a step outside the range of the
@@ -41,8 +40,7 @@ def extremes(w: Array) -> tuple[Array, Array]:
 
 
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
-    """Return the blocks with the least steps for which all elements are within the range of the
-    numbers.
+    """Return blocks with the least steps that bring all elements into the numbers' range.
 
     ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes them
     shorter; elements outside the range then become the least or the greatest number.
@@ -73,9 +71,7 @@ def _reaching(least: Array, most: Array, grid: Grid, zero: float) -> Array:
 
 
 def _centered(least: Array, most: Array, grid: Grid, steps: Array) -> Blocks:
-    """Return blocks with these steps, and zeros that put the middle of the range on the middle
-    number.
-    """
+    """Return blocks with these steps, and zeros that center the numbers on the range."""
     if not grid.form.zeros:
         return Blocks(steps, grid.rounded_zeros(steps))
     if grid.form.zeros == "zeros":
@@ -96,8 +92,7 @@ def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
 
 
 def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
-    """Return the best blocks found by rounding and fitting in turns, from several shares of the
-    range.
+    """Round and fit in turns, from several shares of the range; return the best blocks.
 
     No block has a larger sum of squared errors than with ``first``, as far as float64 can tell.
     """
@@ -131,8 +126,9 @@ def _sides(w: Array, grid: Grid) -> Array | int:
 
 
 def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
-    """Return the steps and zeros that fit these numbers best; the old ones if a fit is
-    impossible.
+    """Return the steps and zeros that fit these numbers best.
+
+    Where a fit is impossible, they are the old ones.
     """
     if grid.form.zeros:
         center, middle = numbers.mean(axis=1, keepdims=True), w.mean(axis=1, keepdims=True)
@@ -151,9 +147,7 @@ def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
 
 
 def _with_minima(grid: Grid, steps: Array, minima: Array) -> Blocks:
-    """Return blocks with these steps and minima, or with the nearest zero points if the format has
-    those.
-    """
+    """Return blocks with these steps and minima, or with the nearest zero points."""
     if grid.form.zeros == "zeros":
         minima = -minima / np.where(steps == 0, np.inf, steps)
     return Blocks(steps, grid.rounded_zeros(minima))

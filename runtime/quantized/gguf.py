@@ -26,9 +26,7 @@ from .matrix import QuantizedMatrix
 
 
 class Parts(NamedTuple):
-    """Blocks as separate arrays, one block in each row: elements, scales, and minima if there are
-    any.
-    """
+    """Blocks as separate arrays with a row for each block: elements, scales, and minima."""
 
     q: Array
     scales: Array
@@ -310,8 +308,9 @@ def _write_q8_0(parts: Parts) -> Array:
 
 
 def _planes(part: Array, bits: int) -> Array:
-    """Return the ``bits``-wide fields of 32 bytes at a time: field 0 of all 32, then field 1, and
-    so on.
+    """Return the ``bits``-wide fields of bytes.
+
+    Of 32 bytes at a time, field 0 of all comes first, then field 1, and so on.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     fields = part.reshape(len(part), -1, 1, 32) >> shifts & ((1 << bits) - 1)
@@ -319,8 +318,9 @@ def _planes(part: Array, bits: int) -> Array:
 
 
 def _factors_of_six_bits(rows: Array) -> tuple[Array, Array]:
-    """Return the scales and minima of eight blocks from 16 bytes: two f16 factors, then 6 bits for
-    each.
+    """Return the scales and minima of eight blocks.
+
+    The 16 bytes of a row hold two f16 factors, then 6 bits for each scale and minimum.
     """
     whole = _halves(rows[:, :4]).astype(np.float32)
     first, second, last = rows[:, 4:8], rows[:, 8:12], rows[:, 12:16]

@@ -36,9 +36,7 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers that the elements of a format can be, and the scales and zeros that its blocks
-    can have.
-    """
+    """The numbers that the elements of a format can be, and the possible scales and zeros."""
 
     form: Quantized
 
@@ -103,8 +101,7 @@ class Grid:
         return np.where(up, upper, lower)
 
     def beyond(self, least: Array, most: Array, blocks: Blocks) -> Array:
-        """Return True for blocks with an element more than half a step outside the range of the
-        numbers.
+        """Return True for blocks with an element more than half a step out of range.
 
         ``least`` and ``most`` are the extremes of the elements; steps are not negative. A step at
         either end is the distance of the last two numbers there.
@@ -133,9 +130,7 @@ class Grid:
         return found
 
     def codes_of(self, numbers: Array) -> Array:
-        """Return numbers as ``QuantizedMatrix`` stores them: integers, or codes of floating-point
-        numbers.
-        """
+        """Return numbers as ``QuantizedMatrix`` stores them: as integers or codes."""
         stored = self.form.stored
         if not stored.floating:
             return numbers.astype(DTYPES[stored.unpacked])
@@ -145,8 +140,9 @@ class Grid:
 
     @cached_property
     def _codes(self) -> Array:
-        """The code of each integer from the least number on. If a number has two codes, it is the
-        smaller one.
+        """The code of each integer from the least number on.
+
+        If a number has two codes, it is the smaller one.
         """
         stored, low = self.form.stored, int(self.ends[0])
         codes = np.zeros(int(self.ends[1]) - low + 1, DTYPES[stored.unpacked])
@@ -162,16 +158,16 @@ class Grid:
         return self.form.scale in ("f32", "f16", "bf16")
 
     def rounded_steps(self, steps: Array, *, up: bool = False) -> Array:
-        """Return steps rounded to the scales' type: to the nearest, or if ``up``, to the next not
-        below.
+        """Return steps rounded to the nearest of the scales' type, or if ``up``, not below.
 
         Steps for e8m0 are always rounded up.
         """
         return self._steps_of(self.scales_of(steps, up=up))
 
     def scales_of(self, steps: Array, *, up: bool = False) -> Array:
-        """Return steps as scales in their type; infinite or NaN if a step is too large for the
-        type.
+        """Return steps as scales in their type.
+
+        A scale is infinite or NaN if the step is too large for the type.
         """
         scales = steps / self.form.stored.unit
         if self.form.scale != "e8m0":
@@ -186,8 +182,9 @@ class Grid:
         return found
 
     def rounded_zeros(self, zeros: Array, *, down: bool = False) -> Array:
-        """Return zero points or minima rounded to their type; if ``down``, minima are never rounded
-        up.
+        """Return zero points or minima rounded to their type.
+
+        If ``down``, minima are never rounded up.
         """
         kind = self.form.zeros
         if kind == "minima":
@@ -200,8 +197,9 @@ class Grid:
         return np.full(zeros.shape, float(self.form.offset))
 
     def zeros_of(self, zeros: Array) -> Any:
-        """Return the result of ``rounded_zeros`` in its type; None if the format has one zero point
-        for all.
+        """Return the result of ``rounded_zeros`` in its type.
+
+        It is None if the format has one zero point for all.
         """
         kind = self.form.zeros
         if kind == "minima":

@@ -90,8 +90,9 @@ def grouped(type_: StoredName, q: Array, groups: Groups, zero: int | None) -> Qu
 
 
 def _zero(given: object, type_: StoredName) -> int | None:
-    """Return the zero point of all elements, or None; ArgumentError if no element can have this
-    value.
+    """Return the zero point of all elements, or None.
+
+    Raises ArgumentError if no element can have this value.
     """
     zero, most = whole_number(given), STORED[type_].high
     if given is None or (zero is not None and 0 <= zero <= most):
@@ -121,9 +122,7 @@ def _check_shapes(q: Array, groups: Groups) -> None:
 
 
 def _refuse_shape(name: str, given: Array, count: object, q: Array, names: Names) -> None:
-    """Raise ArgumentError, because an array does not have the shape for ``count`` groups of
-    ``q``.
-    """
+    """Raise ArgumentError: an array lacks the shape for ``count`` groups of ``q``."""
     k, n = q.shape
     raise ArgumentValueError(
         f"{name} has the wrong shape",
@@ -138,8 +137,9 @@ def _refuse_shape(name: str, given: Array, count: object, q: Array, names: Names
 
 
 def _length(k: int, groups: Groups) -> int:
-    """Return the number of rows of a group; ArgumentError if it is unknown, or groups are not in
-    order.
+    """Return the number of rows of a group.
+
+    Raises ArgumentError if it is unknown, or groups are not in order.
     """
     count = len(groups.scales)
     if groups.g_idx is not None:
@@ -161,8 +161,9 @@ def _length(k: int, groups: Groups) -> int:
 
 
 def _of_size(k: int, count: int, given: object) -> int:
-    """Return the number of rows of a group for this ``group_size``; ArgumentError if it does not
-    fit.
+    """Return the number of rows of a group for this ``group_size``.
+
+    Raises ArgumentError if it does not fit.
     """
     size = whole_number(given)
     if size is None or (size < 1 and size != -1):

@@ -116,8 +116,9 @@ class QuantizedMatrix:
         return self.q.astype(np.int64)
 
     def factors(self) -> Array:
-        """Return the scales for each column in float32, times the unit of ``numbers``. They are
-        exact.
+        """Return the scales for each column in float32, times the unit of ``numbers``.
+
+        They are exact.
         """
         unit = np.float32(self.format.stored.unit)
         return self.by_column(scale_values(self.scales, self.format) * unit)
@@ -155,8 +156,7 @@ class QuantizedMatrix:
 
 
 def magnitudes(matrix: QuantizedMatrix) -> Array:
-    """Return for each element the sum of the magnitudes of its number and its zero point or
-    minimum.
+    """Return each element's scaled |number| + |zero point|, or |number| + |minimum|.
 
     Error bounds need it. Elements of less than 8 bits are counted from the least number, as they
     are in packed bytes.
@@ -231,8 +231,9 @@ def _within(form: Quantized, numbers: Array, what: str) -> None:
 
 
 def _scales(form: Quantized, scales: Any, shape: tuple[int, ...]) -> Array:
-    """Return ``scales`` in the format's type; ArgumentError unless each block and column has
-    one.
+    """Return ``scales`` in the format's type.
+
+    Raises ArgumentError unless each block and column has one.
     """
     given = SCALES[form.scale].given
     if isinstance(scales, np.ndarray) and scales.dtype.name == EXPONENTS and given == "u8":
@@ -263,8 +264,9 @@ def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
 
 
 def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], what: str) -> Array:
-    """Return the values of blocks in ``type_``; if that is floating point, they may be given in
-    float32.
+    """Return the values of blocks in ``type_``.
+
+    If that is floating point, they may be given in float32.
     """
     if not isinstance(given, np.ndarray) or is_masked(given):
         hint = what_to_do(given, what)
@@ -294,8 +296,9 @@ def _block_text(form: Quantized) -> str:
 
 
 def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
-    """Return the bytes of one matrix as kernels read them; ``QuantizedFormat`` tells their
-    order.
+    """Return the bytes of one matrix as kernels read them.
+
+    ``QuantizedFormat`` tells their order.
     """
     k, n = form.k_blocks * form.block, form.blocks * form.nb
     fields = np.zeros((k, n), np.uint8)

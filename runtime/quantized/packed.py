@@ -30,8 +30,9 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _numbers(data: Array, form: QuantizedFormat) -> Array:
-    """Return the stored numbers as int64, those of f8 as float64. Codes are replaced by their
-    numbers.
+    """Return the stored numbers as int64, those of f8 as float64.
+
+    Codes are replaced by their numbers.
     """
     stored = STORED[form.type]
     count = form.blocks * form.block_elements

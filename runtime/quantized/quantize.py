@@ -115,8 +115,9 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
 
 
 def _floats(w: Any) -> tuple[Array, str]:
-    """Return ``w`` and the type of its elements; ArgumentError unless it is a floating-point
-    matrix.
+    """Return ``w`` and the type of its elements.
+
+    Raises ArgumentError unless it is a floating-point matrix.
     """
     if not isinstance(w, np.ndarray) or is_masked(w):
         raise ArgumentTypeError(
@@ -158,9 +159,7 @@ def _in_place(blocks: Array, shape: tuple[int, ...]) -> Array:
 def _parts(
     shape: tuple[int, ...], block: int, columns: int
 ) -> Iterator[tuple[int, tuple[slice[int, int, None], slice[int, int, None]]]]:
-    """Yield the matrix, rows and columns that are quantized at once: whole blocks, or the last
-    one.
-    """
+    """Yield what is quantized at once: a matrix, rows and columns, in whole blocks."""
     count, k, n = shape
     wide = columns * max(1, min(n, _AT_ONCE // block) // columns)
     tall = block * max(1, _AT_ONCE // (block * wide))
@@ -171,9 +170,7 @@ def _parts(
 
 
 def _runs(size: int, block: int, most: int) -> Iterator[slice[int, int, None]]:
-    """Yield slices of whole blocks with up to ``most`` elements, then the incomplete block if there
-    is one.
-    """
+    """Yield slices of up to ``most`` elements in whole blocks, then the incomplete block."""
     whole = size - size % block
     for first in range(0, whole, most):
         yield slice(first, min(first + most, whole))
@@ -225,8 +222,9 @@ def _check_scales(
 
 
 class _Missed:
-    """Counter of blocks that are more than half a step off, or become 0, for lack of a suitable
-    scale.
+    """Counter of blocks for which no scale of the type is suitable.
+
+    Their elements are more than half a step off, or all become 0.
     """
 
     def __init__(self, grid: Grid) -> None:

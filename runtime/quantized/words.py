@@ -321,8 +321,9 @@ def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
 
 
 def _type_of(bits: object) -> StoredName:
-    """Return the type of unsigned integers with this number of bits; ArgumentError if there is
-    none.
+    """Return the type of unsigned integers with this number of bits.
+
+    Raises ArgumentError if there is none.
     """
     return _BY_BITS[one_of(bits, _BY_BITS, "elements of so many bits cannot be taken")]
 
@@ -340,8 +341,9 @@ def _axis(given: object, words: Array) -> int:
 
 
 def _words(given: Any, name: str, bits: int | None = None) -> Array:
-    """Return an array of words; ArgumentError if it is something else, or has not ``bits`` per
-    word.
+    """Return an array of words.
+
+    Raises ArgumentError if it is something else, or has not ``bits`` per word.
     """
     array = as_array(given, name)
     plain = isinstance(array, np.ndarray) and not is_masked(array)

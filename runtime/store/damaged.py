@@ -62,8 +62,9 @@ def check_whole(path: str) -> None:
 def used(
     entry: cache.Entry, use: Callable[[cache.Entry], _T], again: Callable[[], cache.Entry]
 ) -> _T:
-    """Return ``use(entry)``. If the library is damaged, build a new entry with ``again`` and use
-    that.
+    """Return ``use(entry)``.
+
+    If the library is damaged, build a new entry with ``again`` and use that.
 
     Raises ToolchainError if the new one is damaged too. Damaged libraries are removed from the
     cache.
@@ -87,9 +88,7 @@ def used(
 
 
 def kept(key: str, build: cache.Builder, use: Callable[[cache.Entry], _T]) -> _T:
-    """Return the result of ``use`` for the entry of ``key``, which is built if the cache lacks
-    it.
-    """
+    """Return ``use`` of the entry of ``key``, which is built if the cache lacks it."""
 
     def made() -> cache.Entry:
         return cache.publish(key, build)

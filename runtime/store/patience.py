@@ -24,8 +24,9 @@ _others = 0
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Show no lines in the ``with`` block, in any thread, because another display shows the
-    progress.
+    """Show no lines in the ``with`` block: another display shows the progress.
+
+    This holds for all threads.
     """
     global _others
     _others += 1
@@ -37,9 +38,7 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def patience(what: str) -> Iterator[None]:
-    """Show ``what`` while the ``with`` block runs, if it takes more than a second and a person sees
-    it.
-    """
+    """Show ``what`` while the ``with`` block runs, if it takes more than a second."""
     stream = sys.stderr
     if _others or not _is_watched(stream) or settings().quiet:
         yield

@@ -18,7 +18,8 @@ ROOMS = (
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench",
-    "runtime.edited", "runtime.pickled", "runtime.kernel", "runtime.operators", "runtime.driver",
+    "runtime.edited", "runtime.pickled", "runtime.callable_kernel", "runtime.kernel",
+    "runtime.operators", "runtime.driver",
     "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
     "tuning", "torch", "jax", "examples", "cli",
 )  # fmt: skip
