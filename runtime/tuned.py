@@ -149,9 +149,7 @@ class Winner:
 
 
 def subject(described: Sequence[str], target: str) -> Subject:
-    """Return the key of results for this CPU. ``described`` has all texts that identify the
-    spec.
-    """
+    """Return the key of results for this CPU; ``described`` has the texts of the spec."""
     return Subject("\n".join(described), target, cpu_name(), cache.sources_digest()[:16])
 
 
