@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tilewright.errors import SpecError
-from tilewright.spec.checks import check_functions
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
+from tilewright.spec.expression.checks import check_functions
 
 from .builder import Argument, Builder, Value, live
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .consistency import check_gemm
+from .arguments import LEADING, MAKE_D, ZEROS, factors_of, fields_of
 from .operands import SHAPES, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack, PackQuantized
-from .quantized import Quantize, Quantized, check_block_scales, check_quantized
-from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, of_sums, short
-from .sizes import Dim, Size, call_text, check_size
-from .types import DTypeLike, TypeName, is_integer
+from .quantized import Quantize, Quantized
+from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
+from .sizes import Dim, Size, call_text, check_dims, check_extent
+from .sums import Sums, check_wide, computed_in, default_c, default_sums
+from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
 if TYPE_CHECKING:  # specs without expressions do without their modules
     from .expression import Expression, Operand
     from .reductions import Outputs, RowReduction
 
-from .sums import Sums, check_sums, computed_in, default_c, default_sums
 from .transpose import Transpose
 
 __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
@@ -183,11 +183,11 @@ class Gemm:
         sums: Sums = None,
     ) -> None:
         check_order(order)
-        for name, value in _checked(locals()).items():
+        for name, value in fields_of(locals()).items():
             object.__setattr__(self, name, value)
         full = any(operand.per == "full" for operand in self.named)
         object.__setattr__(self, "order", order if full else self.c.order)
-        check_gemm(self)
+        _check_gemm(self)
 
     def __repr__(self) -> str:
         order, first = self.order, self.a.type
@@ -196,7 +196,7 @@ class Gemm:
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
             "c": Matrix(default_c(None if usual == self.sums else self.sums, *self.factors), order),
-            "d": self.c if any(of_sums(getattr(self, name)) for name in _MAKE_D) else None,
+            "d": self.c if any(of_sums(getattr(self, name)) for name in MAKE_D) else None,
             "b2": None,
         }
         options: dict[str, tuple[object, object]] = {}
@@ -211,7 +211,7 @@ class Gemm:
             "beta": (short(self.beta), 0),
             **{
                 name: (getattr(self, name), None)
-                for name in ("batch", *_LEADING, *QUANTITIES, "epilogue")
+                for name in ("batch", *LEADING, *QUANTITIES, "epilogue")
             },
             "b2": options.pop("b2"),
             "outputs": (dict(self.outputs), {}),
@@ -272,7 +272,7 @@ class Gemm:
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return each size known only at the call, by its C parameter's name, in C's order."""
         named: list[tuple[str, Any]] = [
-            (slot, getattr(self, slot)) for slot in ("m", "n", "k", *_LEADING)
+            (slot, getattr(self, slot)) for slot in ("m", "n", "k", *LEADING)
         ]
         if isinstance(self.batch, Strided):
             named += [(f"stride_{name}", getattr(self.batch, name)) for name in "abc"]
@@ -317,7 +317,7 @@ class Gemm:
     @property
     def factors(self) -> tuple[TypeName, TypeName]:
         """The types of A and B that determine the type of the sums."""
-        return _factors(self.a, self.b)
+        return factors_of(self.a, self.b)
 
     @property
     def multiplied(self) -> tuple[TypeName, ...]:
@@ -406,78 +406,157 @@ class Gemm:
         return is_integer(self.factor_type) and unscaled and adds and is_integer(output.type)
 
 
-#: Arguments that require a D, which has C's type by default.
-_MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
-_ZEROS = ("a_zero", "b_zero")
-_LEADING = ("lda", "ldb", "ldc", "ldd")
+#: What C may be where it is the result, by the type of sums that follows from A and B. Where there
+#: is a D, C is only read, and may have any type that D may have.
+_OF_C = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
-def _checked(given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the fields for the arguments ``given``, each checked by itself."""
-    operands = _operands(given)
-    factors = _factors(operands["a"], operands["b"])
-    sums = computed_in(*factors, operands["c"].type)
-    expression, reduced = _expressions(given["epilogue"], given["outputs"])
-    batch, algebra = given["batch"], given["algebra"]
-    if batch is not None and not isinstance(batch, Batch):
+def _check_gemm(spec: Gemm) -> None:
+    """Raise SpecError if types, layouts and sizes do not fit each other."""
+    _check_types(spec)
+    if spec.expressions or spec.b2 is not None:
+        _check_expressions(spec)
+    for name in "abcd":
+        ld = getattr(spec, f"ld{name}")
+        operand = getattr(spec, name)
+        if ld is None:
+            continue
+        if operand is None or isinstance(operand, Packed):
+            what = "there is no D" if operand is None else f"{name} is packed"
+            raise SpecError(f"ld{name} is given, but {what}", got=ld, hint=f"leave ld{name} out")
+        if name == "c" and spec.d is not None and spec.beta == 0:
+            raise SpecError(
+                "ldc is given, but C is neither read nor written: beta is 0, and D is written",
+                got=ld,
+                hint=f"ldd={ld!r}, or leave ldc out",
+            )
+        least = spec.contiguous_size(name)
+        if isinstance(ld, int) and isinstance(least, int) and ld < least:
+            raise SpecError(
+                f"ld{name} is smaller than a contiguous line of {name.upper()}",
+                got=ld,
+                expected=f"{least} or more",
+            )
+    if isinstance(spec.b, Packed):
+        _check_packed(spec)
+    if spec.stacked:
+        _check_stack(spec)
+    check_dims(spec.runtime_sizes())
+    _check_extents(spec)
+
+
+def _check_extents(spec: Gemm) -> None:
+    """Raise SpecError if an operand with all of its batch is larger than memory can be."""
+    for name, (rows, cols) in SHAPES.items():
+        operand = getattr(spec, name)
+        if operand is None:
+            continue
+        lines = rows if operand.order == "C" else cols
+        itemsize = max(ITEMSIZE[operand.type], ITEMSIZE[spec.type])
+        extent = (getattr(spec, lines), spec.leading(name))
+        check_extent(extent, itemsize, name.upper())
+        if spec.batch is None or not spec.batched(name):
+            continue
+        check_extent((spec.batch.count, *extent), itemsize, f"the batch of {name.upper()}")
+        stride = spec.stride(name)
+        check_extent((spec.batch.count, stride), itemsize, f"the batch of {name.upper()}")
+        line = spec.contiguous_size(name)
+        known = isinstance(stride, int) and isinstance(line, int)
+        if name in ("c", "d") and known and stride < line:  # type: ignore[operator]
+            raise SpecError(
+                f"matrices of {name.upper()} share elements",
+                got=f"one every {stride} elements, and a contiguous line has {line}",
+                hint="tw.Strided(count, c=None) for one tight matrix after the other",
+            )
+
+
+def _check_packed(spec: Gemm) -> None:
+    """Refuse open sizes and scattered matrices of a packed B."""
+    if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
         raise SpecError(
-            "batch must be tw.Strided, tw.Offsets or tw.Addresses", got=batch, hint="Strided(16)"
+            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
         )
-    if not isinstance(algebra, bool):
-        raise SpecError("algebra must be True or False", got=algebra)
-    return {
-        **{name: check_size(given[name], name) for name in "mnk"},
-        **operands,
-        **{name: check_quantity(given[name], name, sums) for name in QUANTITIES},
-        **{name: check_factor(given[name], name, sums) for name in ("alpha", "beta")},
-        **{name: _leading(given[name], name) for name in ("lda", "ldb", "ldc", "ldd")},
-        "epilogue": expression,
-        "batch": batch,
-        "outputs": reduced,
-        "algebra": algebra,
-        "sums": check_sums(given["sums"], *factors, operands["c"].type),
-    }
+    if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
+        raise SpecError(
+            "matrices of a packed B have the stride of their format",
+            got=f"b={spec.batch.b!r}",
+            expected="b=None for one matrix each, or b=0 for one that serves all",
+        )
 
 
-def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return A, B, C, D and B2; missing ones follow from the others."""
-    order = given["order"]
-    a = _operand(given["a"], order)
-    b = _operand(a.type if given["b"] is None else given["b"], order)
-    of_b = b.quantized if isinstance(b, Packed) else None
-    check_quantized(a, of_b, given["k"], {name: given[name] for name in _ZEROS})
-    check_block_scales(given["a_scale"], a, of_b, given["batch"])
-    held = default_c(given["sums"], *_factors(a, b))
-    c = _operand(held if given["c"] is None else given["c"], order)
-    asked = any(of_sums(given[name]) for name in _MAKE_D)
-    d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
-    b2 = None if given["b2"] is None else _operand(given["b2"], order)
-    return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
+def _check_stack(spec: Gemm) -> None:
+    """Refuse arrays of a stack of products that exist only once for all of them."""
+    whole = [operand.name for operand in spec.named if operand.per == "full"]
+    if whole or spec.outputs:
+        name = whole[0] if whole else dict(spec.outputs).popitem()[0]
+        raise SpecError(
+            "a stack of products has neither outputs nor operands of C's size",
+            got=f"{name!r}, with batch={spec.batch!r}",
+            expected="operands that all products share: per row, per column, or one number",
+            hint="without batch, and one call for each product",
+        )
 
 
-def _factors(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
-    """Return the types of A and B; integers with scales count as f32, since block sums are added in
-    f32.
-    """
-    scaled = isinstance(b, Packed) and b.quantized is not None
-    return ("f32", "f32") if scaled else (a.type, b.type)
+def _check_types(spec: Gemm) -> None:
+    for name in "ab":
+        if getattr(spec, name).type not in INPUTS:
+            raise SpecError(
+                f"{name.upper()} cannot have this type",
+                got=getattr(spec, name).type,
+                expected=f"one of {', '.join(INPUTS)}",
+            )
+    for name in ("a", "b", "b2", "c", "d"):
+        operand = getattr(spec, name)
+        if isinstance(operand, Packed) and name not in ("b", "b2"):
+            raise SpecError(f"only B can be packed, not {name.upper()}", hint="tw.Matrix(type)")
+        if isinstance(operand, Quantize) and name != "a":
+            raise SpecError(
+                f"only A is quantized by the kernel, not {name.upper()}",
+                hint="tw.Packed(tw.Quantized(...)) for B, whose elements are given so",
+            )
+    held = accumulator(*spec.factors)
+    allowed = _OF_C[held]
+    if spec.d is not None and held != "f64":
+        allowed = tuple(name for name in TYPES if name not in ("f64", "s64"))
+        allowed += ("s64",) if held == "s32" else ()
+    if spec.c.type not in allowed:
+        raise SpecError(
+            "C cannot have this type",
+            got=f"c={spec.c.type} with a={spec.a.type}, b={spec.b.type}",
+            expected=f"one of {', '.join(allowed)}",
+            hint="integers in A and B for sums of 64 bits"
+            if spec.c.type == "s64"
+            else f"d={spec.c.type!r}: D may have any type",
+        )
+    given = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    check_wide(spec.type, given, {name: given[name].type for name in "abcd" if given[name]})
+    if spec.d is not None and (spec.d.type == "f64") != (spec.type == "f64"):
+        raise SpecError(
+            "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"
+        )
+    for name in ZEROS:
+        operand = getattr(spec, name[0])
+        if getattr(spec, name) is not None and not is_integer(operand.type):
+            raise SpecError(
+                f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
+            )
 
 
-def _leading(given: Size | None, name: str) -> Size | None:
-    return None if given is None else check_size(given, name, least=1)
+def _check_expressions(spec: Gemm) -> None:
+    from .expression.checks import check_leaves, check_names, check_size, check_types
 
-
-def _operand(given: Any, order: Order) -> Any:
-    return given if isinstance(given, (Matrix, Packed, Quantize)) else Matrix(given, order)
-
-
-def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Outputs]:
-    if epilogue is None and outputs is None:
-        return None, ()
-    from .expression import as_expression
-    from .reductions import as_outputs
-
-    return None if epilogue is None else as_expression(epilogue), as_outputs(outputs)
+    for expression in spec.expressions:
+        check_size(expression)
+    check_leaves(spec.expressions, b2=spec.b2 is not None, d=spec.d is not None)
+    for expression in spec.expressions:
+        check_types(expression, spec.type)
+    if spec.b2 not in (None, spec.b):
+        raise SpecError(
+            "b2 must be of B's type and layout", got=f"b={spec.b}, b2={spec.b2}", expected=spec.b
+        )
+    if spec.outputs and spec.type == "f64":
+        raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
+    check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
 
 
 Spec = Gemm | Transpose | Pack | PackQuantized

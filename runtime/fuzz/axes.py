@@ -23,8 +23,8 @@ from typing import Any
 
 from tilewright.errors import SpecError
 from tilewright.spec import postops
-from tilewright.spec.checks import check_functions
 from tilewright.spec.expression import REGISTRY, PostOp, acc
+from tilewright.spec.expression.checks import check_functions
 from tilewright.spec.types import INPUTS, is_integer
 
 Level = Any

@@ -18,8 +18,8 @@ from tilewright.elementwise.builder import Value, live, run
 from tilewright.elementwise.operations import DTYPES
 from tilewright.errors import SpecError
 from tilewright.spec import expression, postops
-from tilewright.spec.checks import check_functions
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Operand, acc, acc2, dst
+from tilewright.spec.expression.checks import check_functions
 
 INF, NAN = np.inf, np.nan
 

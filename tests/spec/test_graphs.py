@@ -18,8 +18,8 @@ from tilewright.plan.epilogues import MOST_OPERATIONS, check_length
 from tilewright.runtime.driver import described
 from tilewright.runtime.reference.epilogue import evaluate, evaluate_whole
 from tilewright.runtime.reference.interval import Interval
-from tilewright.spec.checks import MOST_NODES
 from tilewright.spec.expression import Expression
+from tilewright.spec.expression.checks import MOST_NODES
 from tilewright.spec.sizes import canonical
 from tilewright.targets import load
 

@@ -16,7 +16,6 @@ from tilewright.elementwise.simplify import simplify
 from tilewright.errors import SpecError
 from tilewright.runtime.reference.epilogue import evaluate
 from tilewright.runtime.reference.interval import Interval
-from tilewright.spec.checks import check_functions
 from tilewright.spec.expression import (
     REGISTRY,
     Call,
@@ -26,6 +25,7 @@ from tilewright.spec.expression import (
     acc,
     dst,
 )
+from tilewright.spec.expression.checks import check_functions
 
 from .epilogues import BIAS, lowered
 

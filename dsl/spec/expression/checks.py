@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from tilewright.errors import SpecError
 
-from .expression import Call, Expression, Number, acc2, dst, operands_of, uses, walk, walk_meanings
-from .scalars import QUANTITIES, check_finite
+from ..scalars import QUANTITIES, check_finite
+from . import Call, Expression, Number, acc2, dst, operands_of, uses, walk, walk_meanings
 
 #: Names of the arguments of a call.
 _TAKEN = (
