@@ -1,8 +1,8 @@
 """What other instructions cost beside multiply-adds: chains of these with others in between.
 
-``python -m benchmarks.beside`` prints the table of docs/lessons.md, ``--write`` puts it there:
-how much longer 12 chains of multiply-adds take with some instructions behind every fourth of them,
-or every second. Nothing waits for what these compute, and they access one place in the first cache.
+``python -m benchmarks.beside`` prints a table in Markdown: how much longer 12 chains of
+multiply-adds take with some instructions behind every fourth of them, or every second. Nothing
+waits for what these compute, and they access one place in the first cache.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from benchmarks.measure.machine import pin
 from benchmarks.measure.native import Call, Effort, address, built, measure
 from tilewright.runtime.machine import host
 
-from .pages import placed
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 CHAINS, REPEATED, TRIPS = 12, 4, 500
 EFFORT = Effort(rounds=31)
 EVERY = (4, 2)
@@ -121,19 +118,15 @@ def _longer(isa: str, others: list[tuple[str, int]]) -> dict[tuple[str, int], fl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table, or write it."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.beside", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
-    asked = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     isas = [isa for isa in WIDTHS if host.is_native(host.resolve(isa))]
     if not isas:
         print("no x86 processor with AVX2 here")
         return 2
     pin(None)
-    made = table(isas)
-    print(made)
-    if asked.write:
-        PAGE.write_text(placed(PAGE.read_text(), "beside", made))
+    print(table(isas))
     return 0
 
 

@@ -1,7 +1,6 @@
 """What each measure in the generated C is worth: kernels as they are, and with one thing undone.
 
-``python -m benchmarks.lessons`` prints the tables of docs/lessons.md, ``--write`` puts them
-there: of GFLOPS, that of processors with this one's widest vectors. ``CC`` chooses the compiler.
+``python -m benchmarks.lessons`` prints tables in Markdown. ``CC`` chooses the compiler.
 Both of a pair are timed in turns on one core; a figure is the median.
 """
 
@@ -14,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -32,9 +30,6 @@ from tilewright.lower.tile.epilogue import Output
 from tilewright.runtime.build import compilers, toolchain
 from tilewright.runtime.machine import host
 
-from .pages import placed
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 TURNS, SECONDS = 5, 0.1
 #: K so short that it is unrolled whole.
 SHORT = tuple(Shape(*map(int, text.split("x"))) for text in (
@@ -178,15 +173,11 @@ def _table(what: str, lessons: Iterable[Timed | Counted]) -> str:
 
 
 def main() -> None:
-    """Measure; print, or write into the page."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lessons", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
-    write = parser.parse_args().write
+    """Measure and print."""
+    argparse.ArgumentParser(prog="python -m benchmarks.lessons", description=__doc__).parse_args()
     pin(None)
-    for place, text in tables().items():
+    for text in tables().values():
         sys.stdout.write(text)
-        if write:
-            PAGE.write_text(placed(PAGE.read_text(encoding="utf-8"), place, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """K loops on processors that are not here: what llvm-mca predicts of their machine code.
 
-``python -m benchmarks.predict`` prints the table of docs/lessons.md, ``--write`` puts it
-there. A K loop is predicted as it is, and its multiply-adds alone; the ratio is what loads,
-addresses and the branch leave of the units. It says nothing of caches, nor of what is around the
-K loop. ``LLVM_MCA`` names the program: LLVM 19 knows all of the processors.
+``python -m benchmarks.predict`` prints a table in Markdown. A K loop is predicted as it is, and
+its multiply-adds alone; the ratio is what loads, addresses and the branch leave of the units. It
+says nothing of caches, nor of what is around the K loop. ``LLVM_MCA`` names the program: LLVM 19
+knows all of the processors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tilewright as tw
@@ -26,9 +25,6 @@ from tilewright.generate import Request
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.machine.host import resolve
 
-from .pages import placed
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 TRIPS = 500
 X86 = ("sapphirerapids", "znver4")
 ARM = ("neoverse-n1", "neoverse-v1", "apple-m1")
@@ -132,16 +128,9 @@ def table() -> str:
 
 
 def main() -> None:
-    """Predict; print, or write into the page."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
-    write = parser.parse_args().write
-    text = table()
-    sys.stdout.write(text)
-    if write:
-        PAGE.write_text(
-            placed(PAGE.read_text(encoding="utf-8"), "predicted", text), encoding="utf-8"
-        )
+    """Predict and print."""
+    argparse.ArgumentParser(prog="python -m benchmarks.predict", description=__doc__).parse_args()
+    sys.stdout.write(table())
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Turns what the benchmarks measured, docs/figures*.json, into the tables of the pages.
+"""Turn the records of the benchmarks, benchmarks/records/*.json, into the figures of the pages.
 
-    python -m benchmarks --json docs/figures.json
+    python -m benchmarks --json benchmarks/records/zen5.json
     python -m scripts.figures
 
-Each record, a run on one processor, has its own pair of markers in README.md, named as the file
-is: there stand its geometric means, and how many figures are met. docs/peers.md has the same
-markers: there stands what each peer reached beside tilewright. The products and all figures, with
-those that were missed, are in docs/figures.md.
+A record is one run on one processor. Its file name is the name of a pair of markers in
+docs/explain/performance.md: between them stand the speed beside each peer, the large products, and
+the goals that were missed. README.md has the markers ``speed``, for the record named ``SHOWN``.
 
-``--check`` fails when the pages hold others.
+``--check`` fails when the pages hold other figures.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -26,66 +25,73 @@ from typing import Any
 from benchmarks.pages import placed
 
 ROOT = Path(__file__).resolve().parent.parent
-README, RECORDS = ROOT / "README.md", ROOT / "docs"
-FIGURES, PEERS = RECORDS / "figures.md", RECORDS / "peers.md"
-OURS, LAST = "tilewright", "256x256x256"
-_PER_SHAPE = re.compile(r"(\S+(?: \(\d+\))?) to the best peer")
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "explain" / "performance.md"
+RECORDS = ROOT / "benchmarks" / "records"
+#: The record whose figures README shows.
+SHOWN = "zen5"
+OURS = "tilewright"
+#: The folded name of a core or ISA in a version, and the vectors that its kernels use.
+_VECTORS = {
+    r"Haswell|Zen\)|zen3|ISA 100[0-6]": "AVX2",
+    r"SkylakeX|Cooperlake|Sapphire|skx|zen4|zen5|ISA 10(07|1\d|2\d)": "AVX-512",
+    r"generic": "portable C",
+}
+#: A peer that passes this share of the peak in any product cannot have used vectors half as wide.
+_SAME_VECTORS = 0.55
+_LARGE = "networks and squares"
 
 Record = Mapping[str, Any]
 
 
 def summary(record: Record) -> str:
-    """Markdown: what was measured on what, the means, and how many figures are met."""
-    figures = _figures(record)
-    met = sum(map(_met, figures.values()))
-    told = f"{met} of {len(figures)} [figures](docs/figures.md) are met."
-    return "\n".join([_measured_on(record), "", *_means(figures), told]) + "\n"
+    """Return README's lines: the average and the least ratio to the peers that matter."""
+    small, low = _beside(_rows(record, "gemm")), _beside(_rows(record, "ukernel"))
+    large = _of_large(record)["bf16"]
+    ours, theirs = small["LIBXSMM"], small["oneDNN"]
+    return "\n".join(
+        [
+            f"- f32, {len(ours)} sizes up to 256x256x256, data in cache: {_told(ours)} LIBXSMM and "
+            f"{_told(theirs)} oneDNN.",
+            f"- bf16 and u8 x s8, {len(low['oneDNN'])} sizes, B packed: {_told(low['oneDNN'])} "
+            "oneDNN.",
+            f"- bf16, {len(large['torch'])} layers and squares by `tw.matmul`: "
+            f"{_told(large['torch'])} PyTorch.",
+            "",
+            f"One core of {_where(record)}. [All figures, misses too]"
+            "(docs/explain/performance.md).",
+        ]
+    )
 
 
-def tables(record: Record) -> Iterator[str]:
-    """Markdown: products of all types.
-
-    Low precision on the processor's best vectors; all targets are among the figures.
-    """
-    figures = _figures(record)
-    ratios = {found[1]: f["value"] for name, f in figures.items()
-              if (found := _PER_SHAPE.fullmatch(name))}  # fmt: skip
-    rows = {section["name"]: section["rows"] for section in record["sections"]}
-    if rows.get("gemm"):
-        yield from (_PRODUCTS, "", *_products(rows["gemm"], ratios), "")
-    if rows.get("low"):
-        best = rows["low"][0]["target"]
-        yield from (_LOW, "", *_low(row for row in rows["low"] if row["target"] == best), "")
-    yield from _means(figures)
+def page(record: Record) -> str:
+    """Return the tables of a record: peers, large products, and missed goals."""
+    blocks = [_caption(record)]
+    for section, title in (("gemm", _SMALL), ("ukernel", _LOW)):
+        if rows := _rows(record, section):
+            blocks += ["", title, "", *_peers(record, rows)]
+            blocks += _to_the_same_vectors(record, rows)
+    if large := _of_large(record):
+        blocks += ["", _LARGE_TITLE, "", *_large(large)]
+    blocks += ["", *_missed(record)]
+    return "\n".join(blocks) + "\n"
 
 
-def page(records: Iterable[Record]) -> str:
-    """Markdown: every figure of every record, beside what is demanded."""
-    lines = ["# Figures", "", "Written by `python -m scripts.figures`."]
-    for record in records:
-        about = [_measured_on(record), _versions(record)]
-        lines += ["", f"## {record['cpu']}", "", *about, "", *tables(record)]
-        lines += [f"### All figures of {record['cpu']}", "", *_all(_figures(record))]
-    return "\n".join(lines) + "\n"
+_SMALL = "`C += A B` in f32, sizes up to 256x256x256, data in cache. Ratios are times as fast:"
+_LOW = "bf16, and u8 x s8, with a packed B, data in cache. Ratios are times as fast:"
+_LARGE_TITLE = (
+    "`tw.matmul`, 24 layers of networks and squares. numpy calls OpenBLAS. Ratios are times as "
+    "fast:"
+)
 
 
-def peers(record: Record) -> str:
-    """Markdown: for each peer how many times as fast tilewright is, and where it is not."""
-    rows = {section["name"]: section["rows"] for section in record["sections"]}
-    lines = [_measured_on(record)]
-    for section, title in (("gemm", _PEERS), ("ukernel", _UKERNEL)):
-        ratios = _beside_peers(rows.get(section, ()))
-        if ratios:
-            lines += ["", title, "", *_beside(ratios)]
-    return "\n".join(lines) + "\n"
+def _rows(record: Record, name: str) -> list[Record]:
+    """Return the rows of a section; none if the run left it out."""
+    return [row for section in record["sections"] if section["name"] == name
+            for row in section["rows"]]  # fmt: skip
 
 
-_PEERS = "`C += A B` in f32, hot, one thread, sizes up to 256x256x256: how many times as fast"
-_UKERNEL = "bf16, and u8 x s8, with a packed B, hot, one thread: how many times as fast"
-
-
-def _beside_peers(rows: Iterable[Record]) -> dict[str, dict[str, float]]:
-    """By peer: what was multiplied, and tilewright's speed over the peer's."""
+def _beside(rows: Iterable[Record]) -> dict[str, dict[str, float]]:
+    """Return by peer: each product, and tilewright's speed over the peer's."""
     ratios: dict[str, dict[str, float]] = {}
     for row in rows:
         speeds = dict(row["gflops"])
@@ -96,98 +102,106 @@ def _beside_peers(rows: Iterable[Record]) -> dict[str, dict[str, float]]:
     return ratios
 
 
-def _beside(ratios: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    yield "| peer | products | geometric mean | least | most | where the peer is ahead |"
-    yield "|---|--:|--:|--:|--:|---|"
-    for name, found in sorted(ratios.items(), key=lambda item: _mean(item[1])):
-        least, most = min(found.values()), max(found.values())
-        ahead = ", ".join(what for what, ratio in found.items() if ratio < 1)
-        figures = f"{_mean(found):.2f} | {least:.2f} | {most:.2f}"
-        yield f"| {name} | {len(found)} | {figures} | {ahead} |"
+def _of_large(record: Record) -> dict[str, dict[str, dict[str, float]]]:
+    """Return by type, then by peer: each large product, and tw.matmul's speed over the peer's."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in _rows(record, "products"):
+        if row["group"] == _LARGE:
+            speeds, by_peer = row["gflops"], found.setdefault(row["types"].split()[0], {})
+            for peer in ("numpy", "torch"):
+                if peer in speeds:
+                    ratio = speeds["tw.matmul"] / speeds[peer]
+                    by_peer.setdefault(peer, {})[row["shape"]] = ratio
+    return found
+
+
+def _vectors(record: Record, name: str, rows: Iterable[Record]) -> str:
+    """Return the vectors that a peer used, by its version or else by its speed."""
+    version = record["versions"].get(name, "")
+    for pattern, vectors in _VECTORS.items():
+        if re.search(pattern, version):
+            return vectors
+    shares = [row["gflops"][name] / row["peak"] for row in rows
+              if name in row["gflops"] and row.get("peak")]  # fmt: skip
+    return "as tilewright" if shares and max(shares) > _SAME_VECTORS else "not recorded"
+
+
+def _ours(rows: Iterable[Record]) -> str:
+    """Return the vectors of tilewright's own kernels in these rows."""
+    return "AVX-512" if any("avx512" in row["target"] for row in rows) else "AVX2"
+
+
+def _peers(record: Record, rows: list[Record]) -> Iterator[str]:
+    yield "| peer | its vectors | products | average | least | most | where the peer is faster |"
+    yield "|---|---|--:|--:|--:|--:|---|"
+    for name, ratios in sorted(_beside(rows).items(), key=lambda item: _mean(item[1])):
+        least, most = min(ratios.values()), max(ratios.values())
+        ahead = ", ".join(what for what, ratio in ratios.items() if ratio < 1)
+        figures = f"{_mean(ratios):.2f} | {least:.2f} | {most:.2f}"
+        vectors = _vectors(record, name, rows)
+        yield f"| {name} | {vectors} | {len(ratios)} | {figures} | {ahead} |"
+
+
+def _to_the_same_vectors(record: Record, rows: list[Record]) -> list[str]:
+    """Return a sentence: the ratio to the best peer that used vectors as wide."""
+    same = {name: ratios for name, ratios in _beside(rows).items()
+            if _vectors(record, name, rows) in ("as tilewright", _ours(rows))}  # fmt: skip
+    if not same:
+        return []
+    products = next(iter(same.values()))
+    best = {what: min(ratios[what] for ratios in same.values()) for what in products}
+    named = " and ".join(sorted(same))
+    text = f"The faster of {named} in each product, which used {_ours(rows)} as tilewright does"
+    return ["", f"{text}: {_told(best)} that peer."]
+
+
+def _large(large: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
+    yield "| type | peer | average | least | where the peer is faster |"
+    yield "|---|---|--:|--:|---|"
+    for kind, by_peer in large.items():
+        for peer, ratios in by_peer.items():
+            ahead = ", ".join(what for what, ratio in ratios.items() if ratio < 1)
+            figures = f"{_mean(ratios):.2f} | {min(ratios.values()):.2f}"
+            yield f"| {kind} | {peer} | {figures} | {ahead} |"
+
+
+def _missed(record: Record) -> Iterator[str]:
+    figures = {f["name"]: f for section in record["sections"] for f in section["figures"]}
+    missed = {name: figure for name, figure in figures.items() if not _met(figure)}
+    reached = f"Of {len(figures)} speed goals set beforehand, {len(figures) - len(missed)}"
+    yield f"{reached} were reached. These were missed:"
+    yield ""
+    yield "| goal | measured | wanted |"
+    yield "|---|--:|--:|"
+    for name, figure in missed.items():
+        sign = "at most" if figure["at_most"] else "at least"
+        unit = figure["unit"]
+        yield f"| {name} | {figure['value']:.3g}{unit} | {sign} {figure['limit']:g}{unit} |"
+
+
+def _met(figure: Record) -> bool:
+    value, limit = figure["value"], figure["limit"]
+    return bool(value <= limit if figure["at_most"] else value >= limit)
 
 
 def _mean(ratios: Mapping[str, float]) -> float:
     return exp(fmean(map(log, ratios.values())))
 
 
-def _figures(record: Record) -> dict[str, Record]:
-    return {f["name"]: f for section in record["sections"] for f in section["figures"]}
+def _told(ratios: Mapping[str, float]) -> str:
+    """Return an average ratio and the least one, in words."""
+    return f"{_mean(ratios):.2f} times as fast on average (at least {min(ratios.values()):.2f}) as"
 
 
-_MEAN = "geometric mean, "
-_PRODUCTS = (
-    "`C += A B` in f32, rows contiguous, hot, in GFLOPS; the ratio to the best peer is the median "
-    "over rounds of speeds measured in turns."
-)
-_LOW = (
-    "`C = A B`, B packed, hot, in 10^9 operations a second; the conversion of A is part of the "
-    "call. The peak is that of the instruction that sums."
-)
+def _where(record: Record) -> str:
+    """Return the machine and the command of a record; a file that it wrote says nothing."""
+    command = re.sub(r" --json \S+", "", record["command"])
+    return f"{record['cpu']}, {record['date']}, `{command}`"
 
 
-def _measured_on(record: Record) -> str:
-    return (
-        f"`{record['command']}` on {record['date']}, {record['cpu']}, one thread; seed "
-        f"{record['seed']}."
-    )
-
-
-def _versions(record: Record) -> str:
-    return ", ".join(f"{name} {version}" for name, version in record["versions"].items()) + "."
-
-
-def _means(figures: Mapping[str, Record]) -> Iterator[str]:
-    """The geometric means of speeds, to those of the best peer or of the one that is named."""
-    means = {name.removeprefix(_MEAN): f for name, f in figures.items() if name.startswith(_MEAN)}
-    if means:
-        told = "; ".join(f"{name} {figure['value']:.2f}" for name, figure in means.items())
-        yield from (
-            f"Geometric means of the ratios to the best peer, or to the one named: {told}.",
-            "",
-        )
-
-
-def _low(rows: Iterable[Record]) -> Iterator[str]:
-    yield "| m x n x k | target | A x B | summed by | GOPS | of peak |"
-    yield "|---|---|---|---|--:|--:|"
-    for row in rows:
-        for types, speed in row["gflops"].items():
-            cells = row["shape"], row["target"], types, row["instruction"][types]
-            share = row["of_peak"][types]
-            yield f"| {' | '.join(cells)} | {speed:.1f} | {share:.0%} |"
-
-
-def _products(rows: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[str]:
-    yield f"| m x n x k | target | {OURS} | of peak | best peer | ratio |"
-    yield "|---|---|--:|--:|--:|--:|"
-    first = next(i for i, row in enumerate(rows) if row["shape"] == LAST) + 1
-    for row in [*rows[:first], *(row for row in rows[first:] if len(row["gflops"]) == 1)]:
-        speeds = dict(row["gflops"])
-        ours, share = speeds.pop(OURS), row["of_peak"][OURS]
-        best, ratio = "", ""
-        if speeds:
-            name = max(speeds, key=speeds.__getitem__)
-            best, ratio = f"{name} {speeds[name]:.1f}", f"{ratios[row['shape']]:.2f}"
-        yield f"| {row['shape']} | {row['target']} | {ours:.1f} | {share:.0%} | {best} | {ratio} |"
-
-
-def _all(figures: Mapping[str, Record]) -> Iterator[str]:
-    yield "| figure | measured | demanded | |"
-    yield "|---|--:|--:|---|"
-    for name, figure in figures.items():
-        told = " | ".join(_told(figure))
-        yield f"| {name} | {told} | {'met' if _met(figure) else '**missed**'} |"
-
-
-def _told(figure: Record) -> tuple[str, str]:
-    """What was measured, and what is demanded."""
-    sign = "at most" if figure["at_most"] else "at least"
-    return f"{figure['value']:.4g}{figure['unit']}", f"{sign} {figure['limit']:g}{figure['unit']}"
-
-
-def _met(figure: Record) -> bool:
-    value, limit = figure["value"], figure["limit"]
-    return bool(value <= limit if figure["at_most"] else value >= limit)
+def _caption(record: Record) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    return f"Measured on one core of {_where(record)}, seed {record['seed']}. Versions: {versions}."
 
 
 def main() -> int:
@@ -196,17 +210,17 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     records = {path.stem: json.loads(path.read_text(encoding="utf-8"))
-               for path in sorted(RECORDS.glob("figures*.json"))}  # fmt: skip
-    readme, beside = (path.read_text(encoding="utf-8") for path in (README, PEERS))
+               for path in sorted(RECORDS.glob("zen*.json"))}  # fmt: skip
+    performance = PAGE.read_text(encoding="utf-8")
     for name, record in records.items():
-        readme = placed(readme, name, f"\n{summary(record)}\n")
-        beside = placed(beside, name, f"\n{peers(record)}\n")
-    pages = {README: readme, PEERS: beside, FIGURES: page(records.values())}
+        performance = placed(performance, name, f"\n{page(record)}\n")
+    readme = README.read_text(encoding="utf-8")
+    pages = {README: placed(readme, "speed", f"\n{summary(records[SHOWN])}\n\n"), PAGE: performance}
     if check:
         stale = [path.name for path, text in pages.items()
-                 if not path.exists() or path.read_text(encoding="utf-8") != text]  # fmt: skip
+                 if path.read_text(encoding="utf-8") != text]  # fmt: skip
         for name in stale:
-            print(f"{name} is not what docs/figures*.json say; try: python -m scripts.figures")
+            print(f"{name} differs from benchmarks/records; try: python -m scripts.figures")
         return int(bool(stale))
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")

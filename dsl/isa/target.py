@@ -136,7 +136,7 @@ class Target:
         """States of the core with their shares of time: alone, and while a second thread is busy.
 
         A second thread mostly slows down instructions, whose rate falls to 0.4, and sometimes
-        loads. This was sampled on Emerald Rapids (``docs/lessons.md``).
+        loads. This was sampled on Emerald Rapids (``docs/maintainers/notebook.md``).
         """
         return _states(self.core)
 
