@@ -50,15 +50,15 @@ def summary(record: Record) -> str:
     ours, theirs = small["LIBXSMM"], small["oneDNN"]
     return "\n".join(
         [
-            f"- f32, {len(ours)} sizes up to 256x256x256, data in cache: {_told(ours)} LIBXSMM and "
-            f"{_told(theirs)} oneDNN.",
-            f"- bf16 and u8 x s8, {len(low['oneDNN'])} sizes, B packed: {_told(low['oneDNN'])} "
-            "oneDNN.",
+            f"- f32, {len(ours)} sizes up to 256x256x256, data in cache: {_told(ours, 'LIBXSMM')}; "
+            f"{_told(theirs, 'oneDNN')}.",
+            f"- bf16 and u8 x s8, {len(low['oneDNN'])} sizes, B packed: "
+            f"{_told(low['oneDNN'], 'oneDNN')}.",
             f"- bf16, {len(large['torch'])} layers and squares by `tw.matmul`: "
-            f"{_told(large['torch'])} PyTorch.",
+            f"{_told(large['torch'], 'PyTorch')}.",
             "",
-            f"One core of {_where(record)}. [All figures, misses too]"
-            "(docs/explain/performance.md).",
+            f"One core of a Zen 5, {record['cpu'].partition(',')[0]}, {record['date']}. "
+            "[The performance page](docs/explain/performance.md) has all figures and the misses.",
         ]
     )
 
@@ -150,9 +150,8 @@ def _to_the_same_vectors(record: Record, rows: list[Record]) -> list[str]:
         return []
     products = next(iter(same.values()))
     best = {what: min(ratios[what] for ratios in same.values()) for what in products}
-    named = " and ".join(sorted(same))
-    text = f"The faster of {named} in each product, which used {_ours(rows)} as tilewright does"
-    return ["", f"{text}: {_told(best)} that peer."]
+    told = _told(best, "the best of these peers")
+    return ["", f"{', '.join(sorted(same))} used {_ours(rows)} as tilewright does: it is {told}."]
 
 
 def _large(large: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
@@ -188,9 +187,10 @@ def _mean(ratios: Mapping[str, float]) -> float:
     return exp(fmean(map(log, ratios.values())))
 
 
-def _told(ratios: Mapping[str, float]) -> str:
-    """Return an average ratio and the least one, in words."""
-    return f"{_mean(ratios):.2f} times as fast on average (at least {min(ratios.values()):.2f}) as"
+def _told(ratios: Mapping[str, float], peer: str) -> str:
+    """Return the average ratio to a peer, and the least one, in words."""
+    least = min(ratios.values())
+    return f"{_mean(ratios):.2f} times as fast as {peer} on average, {least:.2f} at least"
 
 
 def _where(record: Record) -> str:
