@@ -24,8 +24,8 @@ FENCE = re.compile(r"^```([\w{}-]*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DO
 OUTPUT = ("text", "c")
 SPHINX = ("{eval-rst}", "{include}", "{toctree}")
 LANGUAGES = ("python", "console", "sh", "cmake", *OUTPUT, *SPHINX)
-#: Numbers, digests in names, and the words for nothing and for times.
-_NUMBER = re.compile(r"_[0-9a-f]{6,}\b|-?\d[\d.,]*(?:e[-+]?\d+)?")
+#: Digests in names, numbers, and the rules of tables, which are as long as their numbers.
+_NUMBER = re.compile(r"_[0-9a-f]{6,}\b|-?\d[\d.,]*(?:e[-+]?\d+)?|─+")
 
 
 @dataclass(frozen=True)
