@@ -57,7 +57,7 @@ def summary(record: Record) -> str:
             f"- bf16, {len(large['torch'])} layers and squares by `tw.matmul`: "
             f"{_told(large['torch'], 'PyTorch')}.",
             "",
-            f"One core of a Zen 5, {record['cpu'].partition(',')[0]}, {record['date']}. "
+            f"One core of a Zen 5, {record['cpu'].rpartition(', ')[0]}, {record['date']}. "
             "[The performance page](docs/explain/performance.md) has all figures and the misses.",
         ]
     )
