@@ -150,8 +150,10 @@ def _to_the_same_vectors(record: Record, rows: list[Record]) -> list[str]:
         return []
     products = next(iter(same.values()))
     best = {what: min(ratios[what] for ratios in same.values()) for what in products}
-    told = _told(best, "the best of these peers")
-    return ["", f"{', '.join(sorted(same))} used {_ours(rows)} as tilewright does: it is {told}."]
+    *most, last = sorted(same)
+    named = f"{', '.join(most)} and {last}" if most else last
+    told = _told(best, "the fastest of these in each product")
+    return ["", f"{named} used {_ours(rows)}, as tilewright does. tilewright is {told}."]
 
 
 def _large(large: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
@@ -167,8 +169,8 @@ def _large(large: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[s
 def _missed(record: Record) -> Iterator[str]:
     figures = {f["name"]: f for section in record["sections"] for f in section["figures"]}
     missed = {name: figure for name, figure in figures.items() if not _met(figure)}
-    reached = f"Of {len(figures)} speed goals set beforehand, {len(figures) - len(missed)}"
-    yield f"{reached} were reached. These were missed:"
+    reached = f"{len(figures) - len(missed)} of {len(figures)} speed goals"
+    yield f"{reached}, which were set beforehand, were reached. These were missed:"
     yield ""
     yield "| goal | measured | wanted |"
     yield "|---|--:|--:|"
@@ -193,15 +195,18 @@ def _told(ratios: Mapping[str, float], peer: str) -> str:
     return f"{_mean(ratios):.2f} times as fast as {peer} on average, {least:.2f} at least"
 
 
-def _where(record: Record) -> str:
-    """Return the machine and the command of a record; a file that it wrote says nothing."""
-    command = re.sub(r" --json \S+", "", record["command"])
-    return f"{record['cpu']}, {record['date']}, `{command}`"
-
-
 def _caption(record: Record) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    return f"Measured on one core of {_where(record)}, seed {record['seed']}. Versions: {versions}."
+    """Return the machine of a record, its command without the file it wrote, and the versions."""
+    rows = [
+        f"Measured on one core of {record['cpu']}, {record['date']}.",
+        "",
+        "| part | value |",
+        "|---|---|",
+    ]
+    command = re.sub(r" --json \S+", "", record["command"])
+    rows += [f"| command | `{command}`, seed {record['seed']} |"]
+    rows += [f"| {name} | {version} |" for name, version in record["versions"].items()]
+    return "\n".join(rows)
 
 
 def main() -> int:

@@ -175,6 +175,6 @@ def test_what_the_tutorial_imports_is_installed_with_tilewright() -> None:
     """One install, without extras, is enough for it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {re.split(r"\W", line)[0] for line in project["dependencies"]}
-    text = (ROOT / "docs" / "tutorial.md").read_text()
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "tutorial").glob("*.md"))
     imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
     assert imported - set(sys.stdlib_module_names) - {"tilewright"} <= needed
