@@ -65,14 +65,14 @@ def summary(record: Record) -> str:
 
 def page(record: Record) -> str:
     """Return the tables of a record: peers, large products, and missed goals."""
-    blocks = [_caption(record)]
+    blocks = [f"Measured on one core of {record['cpu']}, {record['date']}."]
     for section, title in (("gemm", _SMALL), ("ukernel", _LOW)):
         if rows := _rows(record, section):
             blocks += ["", title, "", *_peers(record, rows)]
             blocks += _to_the_same_vectors(record, rows)
     if large := _of_large(record):
         blocks += ["", _LARGE_TITLE, "", *_large(large)]
-    blocks += ["", *_missed(record)]
+    blocks += ["", *_missed(record), "", "The run:", "", *_run(record)]
     return "\n".join(blocks) + "\n"
 
 
@@ -195,18 +195,14 @@ def _told(ratios: Mapping[str, float], peer: str) -> str:
     return f"{_mean(ratios):.2f} times as fast as {peer} on average, {least:.2f} at least"
 
 
-def _caption(record: Record) -> str:
-    """Return the machine of a record, its command without the file it wrote, and the versions."""
-    rows = [
-        f"Measured on one core of {record['cpu']}, {record['date']}.",
-        "",
-        "| part | value |",
-        "|---|---|",
-    ]
+def _run(record: Record) -> Iterator[str]:
+    """Yield the command of a record, without the file that it wrote, and all versions."""
     command = re.sub(r" --json \S+", "", record["command"])
-    rows += [f"| command | `{command}`, seed {record['seed']} |"]
-    rows += [f"| {name} | {version} |" for name, version in record["versions"].items()]
-    return "\n".join(rows)
+    yield "| part | value |"
+    yield "|---|---|"
+    yield f"| command | `{command}`, seed {record['seed']} |"
+    for name, version in record["versions"].items():
+        yield f"| {name} | {version} |"
 
 
 def main() -> int:
