@@ -46,7 +46,7 @@ Record = Mapping[str, Any]
 def summary(record: Record) -> str:
     """Return README's lines: the average and the least ratio to the peers that matter."""
     small, low = _beside(_rows(record, "gemm")), _beside(_rows(record, "ukernel"))
-    large = _of_large(record)["bf16"]
+    large, f32 = (_of_large(record)[kind] for kind in ("bf16", "f32"))
     ours, theirs = small["LIBXSMM"], small["oneDNN"]
     return "\n".join(
         [
@@ -54,8 +54,9 @@ def summary(record: Record) -> str:
             f"{_told(theirs, 'oneDNN')}.",
             f"- bf16 and u8 x s8, {len(low['oneDNN'])} sizes, B packed: "
             f"{_told(low['oneDNN'], 'oneDNN')}.",
-            f"- bf16, {len(large['torch'])} layers and squares by `tw.matmul`: "
-            f"{_told(large['torch'], 'PyTorch')}.",
+            f"- `tw.matmul`, {len(large['torch'])} layers and squares: bf16 "
+            f"{_told(large['torch'], 'PyTorch')}; f32 {_told(f32['numpy'], 'numpy')}, whose "
+            f"OpenBLAS used {_vectors(record, 'OpenBLAS', [])}.",
             "",
             f"One core of a Zen 5, {record['cpu'].rpartition(', ')[0]}, {record['date']}. "
             "[The performance page](docs/explain/performance.md) has all figures and the misses.",
