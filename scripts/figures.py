@@ -3,9 +3,9 @@
     python -m benchmarks --json benchmarks/records/zen5.json
     python -m scripts.figures
 
-A record is one run on one processor. Its file name is the name of a pair of markers in
-docs/explain/performance.md: between them stand the speed beside each peer, the large products, and
-the goals that were missed. README.md has the markers ``speed``, for the record named ``SHOWN``.
+A record is one run on one processor. Its name is that of a pair of markers in its page: between
+them are the speed beside each peer, the large products, and the goals that were missed. README.md
+has the markers ``speed``, for the record named ``SHOWN``.
 
 ``--check`` fails when the pages hold other figures.
 """
@@ -25,8 +25,10 @@ from typing import Any
 from benchmarks.pages import placed
 
 ROOT = Path(__file__).resolve().parent.parent
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "explain" / "performance.md"
+README, EXPLAIN = ROOT / "README.md", ROOT / "docs" / "explain"
 RECORDS = ROOT / "benchmarks" / "records"
+#: The page of each record, by the record's name.
+PAGES = {"zen5": EXPLAIN / "performance.md", "zen3": EXPLAIN / "performance-avx2.md"}
 #: The record whose figures README shows.
 SHOWN = "zen5"
 OURS = "tilewright"
@@ -77,12 +79,9 @@ def page(record: Record) -> str:
     return "\n".join(blocks) + "\n"
 
 
-_SMALL = "`C += A B` in f32, sizes up to 256x256x256, data in cache. Ratios are times as fast:"
-_LOW = "bf16, and u8 x s8, with a packed B, data in cache. Ratios are times as fast:"
-_LARGE_TITLE = (
-    "`tw.matmul`, 24 layers of networks and squares. numpy calls OpenBLAS. Ratios are times as "
-    "fast:"
-)
+_SMALL = "`C += A B` in f32, sizes up to 256x256x256, data in cache:"
+_LOW = "bf16, and u8 x s8, with a packed B, data in cache:"
+_LARGE_TITLE = "`tw.matmul`, 24 layers of networks and squares. numpy calls OpenBLAS:"
 
 
 def _rows(record: Record, name: str) -> list[Record]:
@@ -206,21 +205,23 @@ def _run(record: Record) -> Iterator[str]:
         yield f"| {name} | {version} |"
 
 
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def main() -> int:
     """Write the pages, or with ``--check`` compare."""
     parser = argparse.ArgumentParser(prog="python -m scripts.figures", description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    records = {path.stem: json.loads(path.read_text(encoding="utf-8"))
-               for path in sorted(RECORDS.glob("zen*.json"))}  # fmt: skip
-    performance = PAGE.read_text(encoding="utf-8")
-    for name, record in records.items():
-        performance = placed(performance, name, f"\n{page(record)}\n")
-    readme = README.read_text(encoding="utf-8")
-    pages = {README: placed(readme, "speed", f"\n{summary(records[SHOWN])}\n\n"), PAGE: performance}
+    records = {name: json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+               for name in PAGES}  # fmt: skip
+    pages = {README: placed(_text(README), "speed", f"\n{summary(records[SHOWN])}\n\n")}
+    for name, path in PAGES.items():
+        pages[path] = placed(_text(path), name, f"\n{page(records[name])}\n")
     if check:
         stale = [path.name for path, text in pages.items()
-                 if path.read_text(encoding="utf-8") != text]  # fmt: skip
+                 if _text(path) != text]  # fmt: skip
         for name in stale:
             print(f"{name} differs from benchmarks/records; try: python -m scripts.figures")
         return int(bool(stale))
