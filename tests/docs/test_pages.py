@@ -17,7 +17,7 @@ RUN = [
     for page in PAGES
     if {block.language for block in blocks(page)} & {"python", "console"}
 ]
-LINK = re.compile(r"\]\(([^)#\s]+)")
+LINK = re.compile(r"\]\(([^)#\s]+)|(?:src|srcset)=\"([^\"]+)\"")
 IMPORT = re.compile(r"^import (torch|numba|jax)\b", re.MULTILINE)
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 #: A page has one purpose, which fits into so many words.
@@ -44,7 +44,7 @@ def test_measured_output_is_compared_loosely() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_and_commands_exist(page: Path) -> None:
-    for link in LINK.findall(page.read_text()):
+    for link in map("".join, LINK.findall(page.read_text())):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
     makefile = (ROOT / "Makefile").read_text()
