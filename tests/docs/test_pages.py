@@ -11,7 +11,14 @@ import pytest
 from support.prose import blocks, run_page, same
 from support.source_tree import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+        ROOT / "benchmarks" / "README.md",
+    ]
+)
 RUN = [
     page.relative_to(ROOT).as_posix()
     for page in PAGES
