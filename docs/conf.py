@@ -31,7 +31,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
 # Docstrings follow the numpydoc convention; the fields of a class become one list.
 napoleon_google_docstring = False
 napoleon_use_ivar = True

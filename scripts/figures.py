@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.charts.records import Record as Run
 from benchmarks.pages import placed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,12 +33,8 @@ PAGES = {"zen5": EXPLAIN / "performance.md", "zen3": EXPLAIN / "performance-avx2
 #: The record whose figures README shows.
 SHOWN = "zen5"
 OURS = "tilewright"
-#: The folded name of a core or ISA in a version, and the vectors that its kernels use.
-_VECTORS = {
-    r"Haswell|Zen\)|zen3|ISA 100[0-6]": "AVX2",
-    r"SkylakeX|Cooperlake|Sapphire|skx|zen4|zen5|ISA 10(07|1\d|2\d)": "AVX-512",
-    r"generic": "portable C",
-}
+#: BLIS's configurations, and the vectors of their kernels.
+_BLIS = {"generic": "portable C", "zen3": "AVX2", "skx": "AVX-512", "zen4": "AVX-512"}
 #: A peer that passes this share of the peak in any product cannot have used vectors half as wide.
 _SAME_VECTORS = 0.55
 _LARGE = "networks and squares"
@@ -117,10 +114,11 @@ def _of_large(record: Record) -> dict[str, dict[str, dict[str, float]]]:
 
 def _vectors(record: Record, name: str, rows: Iterable[Record]) -> str:
     """Return the vectors that a peer used, by its version or else by its speed."""
-    version = record["versions"].get(name, "")
-    for pattern, vectors in _VECTORS.items():
-        if re.search(pattern, version):
-            return vectors
+    run = Run(record["cpu"], record["date"], record["command"], record["versions"], {})
+    if found := run.vectors(name):
+        return found
+    if name == "BLIS" and (chosen := re.search(r"\((\w+)\)", run.versions["BLIS"])):
+        return _BLIS.get(chosen[1], "not recorded")
     shares = [row["gflops"][name] / row["peak"] for row in rows
               if name in row["gflops"] and row.get("peak")]  # fmt: skip
     return "as tilewright" if shares and max(shares) > _SAME_VECTORS else "not recorded"
