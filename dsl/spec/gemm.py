@@ -17,7 +17,7 @@ from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent
-from .sums import Sums, check_wide, computed_in, default_c, default_sums
+from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
 from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
 if TYPE_CHECKING:  # specs without expressions do without their modules
@@ -406,11 +406,6 @@ class Gemm:
         return is_integer(self.factor_type) and unscaled and adds and is_integer(output.type)
 
 
-#: What C may be where it is the result, by the type of sums that follows from A and B. Where there
-#: is a D, C is only read, and may have any type that D may have.
-_OF_C = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
-
-
 def _check_gemm(spec: Gemm) -> None:
     """Raise SpecError if types, layouts and sizes do not fit each other."""
     _check_types(spec)
@@ -515,7 +510,7 @@ def _check_types(spec: Gemm) -> None:
                 hint="tw.Packed(tw.Quantized(...)) for B, whose elements are given so",
             )
     held = accumulator(*spec.factors)
-    allowed = _OF_C[held]
+    allowed = SUM_OUTPUTS[held]
     if spec.d is not None and held != "f64":
         allowed = tuple(name for name in TYPES if name not in ("f64", "s64"))
         allowed += ("s64",) if held == "s32" else ()

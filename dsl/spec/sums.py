@@ -12,6 +12,10 @@ from .types import TypeName, accumulator, is_integer
 #: A type; or f16 with the elements of K after which sums are added in f32; or None for the default.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
 
+#: What C may be where it is the result, by the type of sums that follows from A and B. Where there
+#: is a D, C is only read, and may have any type that D may have.
+SUM_OUTPUTS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
+
 
 def computed_in(a: str, b: str, c: str) -> TypeName:
     """Return the type of the arithmetic on sums of A and B; s64 if C is."""

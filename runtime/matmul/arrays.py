@@ -12,12 +12,11 @@ from tilewright.errors import ArgumentTypeError
 from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
 from tilewright.spec.expression import Expression, is_integer_additions
 from tilewright.spec.operands import Order
+from tilewright.spec.sums import SUM_OUTPUTS
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
 
 #: numpy's names of the results of ``contiguous_axis``.
 ORDERS: tuple[Order, Order] = ("F", "C")
-#: Types of C if it is only the sum, as ``Gemm`` has them.
-SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
@@ -127,9 +126,24 @@ def held_as(sums: str, written: str, reads: bool, epilogue: Expression | None) -
         )
     plain = epilogue is None
     if reads and (plain or written != "s64"):
-        return written if written in SUMS[sums] else sums
-    if written not in ("f64", "s64") or (plain and written in SUMS[sums]):
+        return written if written in SUM_OUTPUTS[sums] else sums
+    if written not in ("f64", "s64") or (plain and written in SUM_OUTPUTS[sums]):
         return written
     if epilogue is None or reads or is_integer_additions(epilogue):
         return sums
     return "f32"
+
+
+def check_wide_epilogue(a: str, b: str, written: str, epilogue: Expression | None) -> None:
+    """Refuse an epilogue on sums of 16-bit integers that are to be exact in int64.
+
+    Epilogues act on sums in s32, where two products of 16-bit integers may already wrap around.
+    """
+    if epilogue is None or written != "s64" or not {a, b} & {"s16", "u16"}:
+        return
+    raise ArgumentTypeError(
+        "an epilogue acts on sums of 32 bits, and sums of 16-bit integers may exceed them",
+        got=f"a of {TYPES[a].numpy}, b of {TYPES[b].numpy}, out of int64, and an epilogue",
+        expected="out of int32, whose sums are exact modulo 2**32; or no epilogue",
+        hint="tw.matmul(a, b, out) without epilogue is exact in 64 bits; change out afterwards",
+    )

@@ -22,7 +22,7 @@ from tilewright.spec.expression import Expression, operands_of
 from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
-from .arrays import contiguous_axis, factors, held_as, type_of
+from .arrays import check_wide_epilogue, contiguous_axis, factors, held_as, type_of
 from .asked import asked_for, routes_of
 from .constant import PackedB, product_with
 from .empty import computed as empty_product
@@ -306,6 +306,7 @@ def _product(
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
     written = type_of(result, "out")
+    check_wide_epilogue(*types, written, options.epilogue)
     held = (*types, held_as(sums, written, options.reads, options.epilogue))
     nothing = 0 in (result.size, a.shape[-1])
     if nothing and empty_product(held, written, options, named, (a, b, result)):
