@@ -34,9 +34,10 @@ from tilewright.spec.schedule import (
     streams,
 )
 from tilewright.spec.sizes import Dim, dim
+from tilewright.spec.sums import SUM_OUTPUTS
 from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
-from .arrays import ORDERS, SUMS
+from .arrays import ORDERS
 from .target_facts import few_along_k, second_cache
 
 if TYPE_CHECKING:
@@ -456,7 +457,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    sums = options.epilogue is None and out.type in SUMS[accumulator(a, b)]
+    sums = options.epilogue is None and out.type in SUM_OUTPUTS[accumulator(a, b)]
     if sums or options.reads:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:
