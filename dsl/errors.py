@@ -17,8 +17,8 @@ _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 def caller() -> tuple[str, int, int] | None:
     """Return the innermost frame outside of tilewright: file, line, and how many frames up it is.
 
-    The third is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no such
-    frame.
+    The third value is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no
+    such frame.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1
@@ -37,7 +37,7 @@ def _where() -> str | None:
 
 
 def _shown(value: object) -> str | None:
-    """Return a value as messages show it. For a value that cannot be printed, that is its type."""
+    """Return the text of a value in messages; its type if the value cannot be printed."""
     if value is None or isinstance(value, str):
         return value
     try:
@@ -131,7 +131,7 @@ def _rebuild(
 
 
 class SpecError(TilewrightError):
-    """A spec has no meaning, or cannot be computed.
+    """Raised if a spec has no meaning, or cannot be computed.
 
     Examples
     --------
@@ -148,7 +148,7 @@ class SpecTypeError(SpecError, TypeError):
 
 
 class ScheduleError(TilewrightError):
-    """A schedule has no meaning, or cannot be applied to the spec.
+    """Raised if a schedule has no meaning, or cannot be applied to the spec.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class PlanError(TilewrightError):
 
 
 class TargetError(TilewrightError):
-    """The target is unknown, or cannot do this on this machine.
+    """Raised if the target is unknown, or cannot be used this way on this machine.
 
     Examples
     --------
@@ -203,7 +203,7 @@ class EmulationWarning(RuntimeWarning):
 
 
 class ToolchainError(TilewrightError):
-    """There is no compiler, or it failed.
+    """Raised if there is no compiler, or if the compiler failed.
 
     Examples
     --------

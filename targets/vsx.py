@@ -121,7 +121,7 @@ _FLOAT_OPS = {
 
 
 def _tests(mask: str, bits: str) -> dict[str, str]:
-    """Return comparisons with results of type ``mask``, and ``select`` by a mask cast to ``bits``."""
+    """Return comparisons with results of type ``mask``, and ``select`` by a mask as ``bits``."""
     found = {op: f"({mask})vec_cmp{op}({{x}}, {{y}})" for op in ("lt", "le", "eq")}
     return found | {"select": f"vec_sel({{z}}, {{y}}, ({bits}){{x}})"}
 
@@ -139,7 +139,8 @@ def _halves(seen: str) -> tuple[str, str]:
 
 _WORDS = ("vec_mergee({x}, {y})", "vec_mergeo({x}, {y})")
 _FOUR_SHORTS = _bits(64, _U16)
-#: Four f16, each twice. The function of altivec.h is not used: its order differs in clang and gcc.
+#: Four f16, in both halves of a vector. The function of altivec.h for this is not used, because
+#: clang and gcc order its results differently.
 _HALVES = (
     f"({{{{ const {_F32} singles_ = {{v}}; {_U32} halves_; "
     '__asm__("xvcvsphp %x0,%x1" : "=wa"(halves_) : "wa"(singles_)); vec_pack(halves_, halves_); }})'

@@ -38,7 +38,7 @@ class _Half:
         return f"({{{{ {alias} *(number_ *)(const void *)({{p}}); }}}})"
 
     def feature(self, vlen: int, name: str, title: str, implied: str) -> Feature:
-        """Return the extension ``name``, which implies ``implied``, for registers of ``vlen`` bits."""
+        """Return extension ``name``, which implies ``implied``, for registers of ``vlen`` bits."""
         sums = [int(lmul * vlen) // 32 for lmul in LMUL]
         groups = [Group("f32", lanes, vlen) for lanes in sums]
         muladd = {(group.lmul, "f32"): self.products(group) for group in groups}

@@ -151,7 +151,7 @@ def _same_bits(group: Group) -> str:
 
 
 def _transpose(group: Group) -> dict[int, tuple[str, str]]:
-    """Return transpositions by block size: one vector slides over every other block of the other."""
+    """Return transpositions by block size: one vector slides over every other block of another."""
     found = {}
     for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
         odd, even = (

@@ -87,6 +87,5 @@ class Group:
 
 
 def cpu(vlen: int) -> str:
-    """Return qemu's ``-cpu`` option for a CPU that overwrites lanes which operations leave undefined.
-    """
+    """Return qemu's ``-cpu`` option; the CPU overwrites lanes that operations leave undefined."""
     return f"rv64,v=true,vlen={vlen},rvv_ta_all_1s=true,rvv_ma_all_1s=true"

@@ -109,7 +109,7 @@ _SPEEDS = tuple(
 
 
 def _streaming(vector: Vector) -> Vector:
-    """Return ``vector`` with only operations that are legal in streaming mode, and partial accesses.
+    """Return ``vector`` with operations that are legal in streaming mode, and partial accesses.
 
     Two operations on single elements are done by vectors. C's square root calls a function for
     negative numbers, which would leave the mode. To convert a loaded integer to floating point,

@@ -1,8 +1,9 @@
 """SVE, with one target for each length of its vectors.
 
 There are 32 vector registers, and predicates. A multiply-add by lane selects a lane in each 128-bit
-segment. Intrinsics work for any length, but a plan is made for one. Spellings: Arm C Language Extensions for
-SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles, two units).
+segment. Intrinsics work for any length, but a plan is made for one. Spellings: Arm C Language
+Extensions for SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles,
+two units).
 """
 
 from __future__ import annotations

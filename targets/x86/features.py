@@ -82,7 +82,7 @@ _SIGNS = {"s8": "s", "u8": "u", "s16": "s", "u16": "u"}
 
 
 def signed(widths: tuple[int, ...], pairs: tuple[str, ...], *, wide: bool = False) -> _Forms:
-    """Return the products for those combinations of types that have an instruction.
+    """Return the products of all combinations of the types ``pairs``, except s16 by s16.
 
     With ``wide``, as in AVX-512, a factor may be in memory.
     """
