@@ -144,7 +144,7 @@ class SpecError(TilewrightError):
 
 
 class SpecTypeError(SpecError, TypeError):
-    """A part of a spec got an unknown argument, one too many, or one too few."""
+    """Raised if a part of a spec gets an unknown argument, one too many, or one too few."""
 
 
 class ScheduleError(TilewrightError):
@@ -161,11 +161,11 @@ class ScheduleError(TilewrightError):
 
 
 class ScheduleTypeError(ScheduleError, TypeError):
-    """A schedule got an unknown argument, or one too many."""
+    """Raised if a schedule gets an unknown argument, or one too many."""
 
 
 class PlanError(TilewrightError):
-    """A plan or a program broke one of tilewright's own rules.
+    """Raised if a plan or a program breaks one of tilewright's own rules.
 
     This is a fault of tilewright, or of the ``lower`` of a ``tw.postop``. Please report it with the
     spec.
@@ -191,7 +191,7 @@ class TargetError(TilewrightError):
 
 
 class EmulationWarning(RuntimeWarning):
-    """A kernel was called that is emulated, and slow, because this CPU lacks its target.
+    """Given if a called kernel is emulated, and slow, because this CPU lacks the kernel's target.
 
     A process gives one warning for each target. ``verify`` gives none.
 
@@ -223,7 +223,7 @@ class ToolchainError(TilewrightError):
 
 
 class CacheError(TilewrightError):
-    """The cache or the data directory cannot be used, or is not safe to use.
+    """Raised if the cache or the data directory cannot be used, or is not safe to use.
 
     Examples
     --------
@@ -237,7 +237,7 @@ class CacheError(TilewrightError):
 
 
 class VerificationError(TilewrightError):
-    """A kernel's result differs from the reference by more than its bound.
+    """Raised if a kernel's result differs from the reference by more than the error bound.
 
     Examples
     --------
@@ -251,7 +251,7 @@ class VerificationError(TilewrightError):
 
 
 class TuningError(TilewrightError):
-    """A tuning cannot start, or none of its variants could be measured.
+    """Raised if a tuning cannot start, or if none of its variants can be measured.
 
     Examples
     --------
@@ -264,9 +264,9 @@ class TuningError(TilewrightError):
 
 
 class ArgumentError(TilewrightError):
-    """An argument does not fit the kernel or the function that was called.
+    """Raised if an argument does not fit the kernel or the function that was called.
 
-    It is also a ValueError (``ArgumentValueError``) or a TypeError (``ArgumentTypeError``).
+    The error is also a ValueError (``ArgumentValueError``) or a TypeError (``ArgumentTypeError``).
 
     Examples
     --------
@@ -281,8 +281,8 @@ class ArgumentError(TilewrightError):
 
 
 class ArgumentValueError(ArgumentError, ValueError):
-    """An argument of the right type has a wrong value, shape or layout."""
+    """Raised if an argument of the right type has a wrong value, shape or layout."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument has the wrong type or dtype, is missing, or is one too many."""
+    """Raised if an argument has the wrong type or dtype, is missing, or is one too many."""

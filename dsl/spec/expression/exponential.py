@@ -412,7 +412,7 @@ def gelu_tanh(x: Term) -> None:
 
 
 def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
-    """Lower soft_relu within 4 ulp if ``alpha * x`` is exact: the positive part of x plus a rest."""
+    """Lower soft_relu within 4 ulp if ``alpha * x`` is exact: x's positive part plus a rest."""
     with b.part("exponent"):
         exponent = b("max", -104.0, b("neg", b("abs", b("mul", x, alpha))))
     small = _exp_inside(b, exponent)
