@@ -17,8 +17,8 @@ _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 def caller() -> tuple[str, int, int] | None:
     """Return the innermost frame outside of tilewright: file, line, and how many frames up it is.
 
-    The third is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no such
-    frame.
+    The third value is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no
+    such frame.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1
@@ -37,7 +37,7 @@ def _where() -> str | None:
 
 
 def _shown(value: object) -> str | None:
-    """Return a value as messages show it. For a value that cannot be printed, that is its type."""
+    """Return the text of a value in messages; its type if the value cannot be printed."""
     if value is None or isinstance(value, str):
         return value
     try:
@@ -131,7 +131,7 @@ def _rebuild(
 
 
 class SpecError(TilewrightError):
-    """A spec has no meaning, or cannot be computed.
+    """Raised if a spec has no meaning, or cannot be computed.
 
     Examples
     --------
@@ -144,11 +144,11 @@ class SpecError(TilewrightError):
 
 
 class SpecTypeError(SpecError, TypeError):
-    """A part of a spec got an unknown argument, one too many, or one too few."""
+    """Raised if a part of a spec gets an unknown argument, one too many, or one too few."""
 
 
 class ScheduleError(TilewrightError):
-    """A schedule has no meaning, or cannot be applied to the spec.
+    """Raised if a schedule has no meaning, or cannot be applied to the spec.
 
     Examples
     --------
@@ -161,11 +161,11 @@ class ScheduleError(TilewrightError):
 
 
 class ScheduleTypeError(ScheduleError, TypeError):
-    """A schedule got an unknown argument, or one too many."""
+    """Raised if a schedule gets an unknown argument, or one too many."""
 
 
 class PlanError(TilewrightError):
-    """A plan or a program broke one of tilewright's own rules.
+    """Raised if a plan or a program breaks one of tilewright's own rules.
 
     This is a fault of tilewright, or of the ``lower`` of a ``tw.postop``. Please report it with the
     spec.
@@ -178,7 +178,7 @@ class PlanError(TilewrightError):
 
 
 class TargetError(TilewrightError):
-    """The target is unknown, or cannot do this on this machine.
+    """Raised if the target is unknown, or cannot be used this way on this machine.
 
     Examples
     --------
@@ -191,7 +191,7 @@ class TargetError(TilewrightError):
 
 
 class EmulationWarning(RuntimeWarning):
-    """A kernel was called that is emulated, and slow, because this CPU lacks its target.
+    """Given if a called kernel is emulated, and slow, because this CPU lacks the kernel's target.
 
     A process gives one warning for each target. ``verify`` gives none.
 
@@ -203,7 +203,7 @@ class EmulationWarning(RuntimeWarning):
 
 
 class ToolchainError(TilewrightError):
-    """There is no compiler, or it failed.
+    """Raised if there is no compiler, or if the compiler failed.
 
     Examples
     --------
@@ -223,7 +223,7 @@ class ToolchainError(TilewrightError):
 
 
 class CacheError(TilewrightError):
-    """The cache or the data directory cannot be used, or is not safe to use.
+    """Raised if the cache or the data directory cannot be used, or is not safe to use.
 
     Examples
     --------
@@ -237,7 +237,7 @@ class CacheError(TilewrightError):
 
 
 class VerificationError(TilewrightError):
-    """A kernel's result differs from the reference by more than its bound.
+    """Raised if a kernel's result differs from the reference by more than the error bound.
 
     Examples
     --------
@@ -251,7 +251,7 @@ class VerificationError(TilewrightError):
 
 
 class TuningError(TilewrightError):
-    """A tuning cannot start, or none of its variants could be measured.
+    """Raised if a tuning cannot start, or if none of its variants can be measured.
 
     Examples
     --------
@@ -264,9 +264,9 @@ class TuningError(TilewrightError):
 
 
 class ArgumentError(TilewrightError):
-    """An argument does not fit the kernel or the function that was called.
+    """Raised if an argument does not fit the kernel or the function that was called.
 
-    It is also a ValueError (``ArgumentValueError``) or a TypeError (``ArgumentTypeError``).
+    The error is also a ValueError (``ArgumentValueError``) or a TypeError (``ArgumentTypeError``).
 
     Examples
     --------
@@ -281,8 +281,8 @@ class ArgumentError(TilewrightError):
 
 
 class ArgumentValueError(ArgumentError, ValueError):
-    """An argument of the right type has a wrong value, shape or layout."""
+    """Raised if an argument of the right type has a wrong value, shape or layout."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument has the wrong type or dtype, is missing, or is one too many."""
+    """Raised if an argument has the wrong type or dtype, is missing, or is one too many."""

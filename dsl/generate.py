@@ -70,7 +70,8 @@ class Request:
 class KernelText:
     """The data of one kernel that the templates read.
 
-    - ``converts``: it uses C functions on bits. ``wide_groups``: some K groups have 64 bits.
+    - ``converts``: true if the kernel uses C functions that convert between numbers and their bits.
+    - ``wide_groups``: true if some K groups have 64 bits.
     - ``packing``: the plan of a kernel that has no program, because a template holds its loops.
     - ``unused``: parameters and arrays of offsets that the function's body does not use.
     """
@@ -148,7 +149,7 @@ def program_for(plan: AnyPlan) -> Program:
 
 
 def lowered(plan: AnyPlan) -> Program:
-    """Return the program of a plan, not yet verified. It has only accesses that the target has."""
+    """Return the unverified program of a plan; the target has all its memory accesses."""
     match plan:
         case Plan():
             program = make_program(plan)

@@ -1,7 +1,7 @@
 """Explain wrong keyword arguments of public functions: which name was probably meant.
 
-The decorator ``spelled`` is put on a function or class. Arguments are looked at only after Python
-refused a call, so correct calls cost only one more frame.
+The decorator ``spelled`` is put on a function or class. Arguments are examined only after Python
+has rejected a call, so a correct call costs only one more stack frame.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _MEANT: Mapping[str, Mapping[str, str]] = {
     "dim": dict.fromkeys(("multiple", "divisor", "step", "alignment"), "multiple_of=16"),
     "quantize": dict.fromkeys(("type", "qtype", "dtype", "bits"), "format=tw.Quantized(...)"),
 }  # fmt: skip
-#: Parameters that several functions have: other names for them, and how they are written.
+#: For parameters that several functions have: other names of the parameter, and how to write it.
 _COMMON = {
     "target": (
         ("isa", "arch", "architecture", "march", "mcpu", "cpu", "device"),

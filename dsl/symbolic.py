@@ -165,7 +165,7 @@ def linear(terms: tuple[tuple[int, Expr], ...]) -> Expr:
 
 
 def step(address: Expr, counter: str) -> Expr:
-    """Return the increase of ``address`` when ``counter`` grows by one (strength reduction)."""
+    """Return by how much ``address`` grows if ``counter`` grows by one (strength reduction)."""
     return sympy.expand(address.diff(symbol(counter)))
 
 
@@ -270,7 +270,7 @@ def _product(factors: object) -> int:
 
 @lru_cache(maxsize=65536)
 def c_text(expr: Expr) -> str:
-    """Return ``expr`` in C, on int64_t. Quotients are exact or floors of non-negative numbers."""
+    """Return ``expr`` as C code on int64_t; quotients are exact, or floors of numbers >= 0."""
     quotients = {s: _original(s) for s in expr.free_symbols if "__by_" in s.name}
     return _print(expr.xreplace(quotients) if quotients else expr)[0]
 

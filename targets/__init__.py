@@ -24,7 +24,7 @@ NAMES = (
     *("rvv1024", "rvv512", "rvv256", "rvv128"),
     "scalar",
 )
-#: By target, the module that makes it if one module makes several, for example sve256 and sve.
+#: The module that makes a target, if one module makes several: for example "sve" makes "sve256".
 _FAMILIES = {name: name.rstrip("0123456789") for name in NAMES if name[:3] in ("sve", "rvv")}
 
 
@@ -43,7 +43,7 @@ def load(name: str) -> Target:
     return target
 
 
-#: What other tools call targets.
+#: Other tools' names of the targets.
 _OTHERS = {
     **dict.fromkeys(("native", "auto", "cpu", "local", "best"), "host"),
     **dict.fromkeys(("aarch64", "arm64", "armv8", "asimd"), "neon"),
@@ -54,7 +54,7 @@ _OTHERS = {
 
 
 def _meant(name: str) -> str | None:
-    """Return a hint for the name of an unknown target, None without a guess."""
+    """Return a hint: the target that an unknown name probably means, None without a guess."""
     plain = "".join(filter(str.isalnum, name.lower()))
     of_family = [each for each, family in _FAMILIES.items() if family == plain]
     lengths = sorted(of_family, key=lambda each: int(each.removeprefix(plain)))
@@ -82,8 +82,8 @@ class Targets(ModuleType):
         Returns
         -------
         dict of str to str
-            By the target's name: "native", an emulator such as "qemu-aarch64", "header" (its
-            intrinsics in plain C), or "interpreter": kernels compile, but nothing runs them.
+            By the target's name: "native", an emulator such as "qemu-aarch64", "header" (the
+            target's intrinsics in plain C), or "interpreter": kernels compile, but cannot run.
 
         Examples
         --------

@@ -21,7 +21,7 @@ from .x86.features import TILES_HEADER
 
 
 def _product(name: str, x: str, y: str) -> MulAdd:
-    """Return a product of tiles; ``y`` is the first factor, whose rows are those of the sums."""
+    """Return a product of tiles; the rows of the sums are the rows of ``y``, its first factor."""
     group = 4 // ITEMSIZE[x]
     return MulAdd(
         form="matrix",
@@ -65,7 +65,7 @@ _FP16 = Feature(
     products={"f32": (_product("fp16ps", "f16", "f16"),)},
     emulation=TILES_HEADER,
 )
-#: Names of the 8-bit floating-point types in instructions.
+#: Names that instructions have for the 8-bit floating-point types.
 _BYTES = {"f8_e5m2": "bf8", "f8_e4m3": "hf8"}
 _FP8 = Feature(
     title="FP8",

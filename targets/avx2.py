@@ -22,7 +22,7 @@ from .x86.wide import alone as single
 from .x86.wide import s64
 
 _WIDTHS = (256, 128)
-#: Widths of vectors of factors, in bits. A scalar sum takes a group of 32 bits.
+#: Widths of vectors of factors, in bits. If the sum is a scalar, factors are groups of 32 bits.
 _GROUPS = (*_WIDTHS, 32)
 
 
@@ -62,7 +62,7 @@ def _vectors(element: str) -> tuple[Vector, ...]:
 
 
 def _fields(bits: int) -> dict[str, tuple[str, ...]]:
-    """Return the numbers of f4_e2m1: three bits look up a magnitude, the fourth is the sign."""
+    """Return fields of f4_e2m1: three bits look up a magnitude, the fourth is the sign."""
     mm, whole = prefix(bits), bits == 256
     magnitudes = f"_mm256_setr_ps({', '.join(map(str, F4[:8]))})"
 

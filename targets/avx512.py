@@ -34,7 +34,7 @@ from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
 
 _WIDTHS = (512, 256, 128)
-#: Widths of vectors of factors, in bits. A scalar sum takes a group of 32 bits.
+#: Widths of vectors of factors, in bits. If the sum is a scalar, factors are groups of 32 bits.
 _GROUPS = (*_WIDTHS, 32)
 
 
@@ -69,7 +69,7 @@ _TRANSPOSE["s64"] = integer_transposes(512, "pd", _TRANSPOSE["f64"])
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:
-    """Return the operations that differ from AVX2's: choices, and comparisons of 512 bits."""
+    """Return the operations that differ from AVX2's: selection, and comparisons of 512 bits."""
     mm, kind = prefix(bits), {"f32": "ps", "f64": "pd", "s32": "si"}[element]
     size = 64 if element == "f64" else 32
     x, y, z = (f"{{{v}}}" if kind == "si" else cast(kind, "si", bits, f"{{{v}}}") for v in "xyz")

@@ -1,6 +1,6 @@
-"""The place of each flag of ``/proc/cpuinfo`` in the registers and words that a program can read.
+"""The bit for each flag of ``/proc/cpuinfo`` in the registers and words that a program can read.
 
-x86: CPUID's leaves 1, 7, 0x1e (AMX) and 0x24 (AVX10). XCR0 tells the registers that the operating
+x86: CPUID's leaves 1, 7, 0x1e (AMX) and 0x24 (AVX10). XCR0 tells which registers the operating
 system saves (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and
 volume 1, chapter 13; Architecture Instruction Set Extensions Programming Reference). Bit v of the
 word AVX10 is set if the CPU has AVX10 version v.

@@ -20,7 +20,7 @@ _SUMS = {"q": (4, "q"), "d": (2, ""), "scalar": (1, "")}
 
 @dataclass(frozen=True, slots=True)
 class _Dot:
-    """A product of groups: the other factor is broadcast, or is a group of a register."""
+    """A product of K groups: the second factor is broadcast, or is one group of a register."""
 
     mnemonic: str
     factors: Factors
@@ -28,7 +28,7 @@ class _Dot:
     lane: str
 
     def beside(self, name: str, element: str) -> tuple[MulAdd, ...]:
-        """Return its forms for the accumulators ``name`` of ``element``."""
+        """Return this product's multiply-adds for accumulators in the vector ``name``."""
         lanes, q = _SUMS[name]
         broadcast, lane = (text.format(q=q) for text in (self.broadcast, self.lane))
         spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
@@ -140,7 +140,7 @@ def _held(element: str, lanes: int, ctype: str, load: str) -> Vector:
 
 
 def _looking_up(vector: Vector) -> Vector:
-    """Return a vector of eight bf16 that looks numbers up in tables of their low and high bytes."""
+    """Return a vector of eight bf16 that looks numbers up in tables of low and of high bytes."""
     fields = parts("u8", "")
 
     def found(index: str) -> str:

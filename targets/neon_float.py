@@ -1,4 +1,4 @@
-"""Neon's vectors of f32 and f64, in whole registers and halves."""
+"""Neon's vectors of f32 and f64, in whole registers and in half registers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
 _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
 _TRN_F64 = tuple(f"vreinterpretq_f32_f64(vtrn{i}q_f64({_X64}, {_Y64}))" for i in (1, 2))
 
-#: Operations. ``{f}`` is the element type, ``{u}`` the unsigned type of its size, ``{m}`` that of
-#: masks.
+#: Operations. ``{f}`` is the element type, ``{u}`` the unsigned type of the same size, ``{m}`` the
+#: type of masks.
 _OPS = {
     "add": "vadd{q}_{f}({{x}}, {{y}})",
     "sub": "vsub{q}_{f}({{x}}, {{y}})",

@@ -1,7 +1,7 @@
 """Neon's vectors of s32, and of the 8-bit and 16-bit integers whose products they sum.
 
-A lane sums two products of 8-bit integers: a long multiplication gives 16-bit products, and a
-pairwise addition to 32 bits sums them exactly. A lane sums one product of 16-bit integers.
+A lane of s32 sums two products of 8-bit integers: a long multiplication gives 16-bit products, and
+a pairwise addition to 32 bits sums them exactly. Of 16-bit integers, a lane sums one product.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _PAIR_HALVES, _PAIR_QUARTERS = (
 
 
 def _eights(sign: str, size: int) -> str:
-    """Return the ``size`` bits at ``{p}``, 8-bit integers, as 16-bit ones in half a register."""
+    """Return C that loads ``size`` bits of 8-bit integers as 16-bit integers in half a register."""
     bytes_ = f"vreinterpret_{sign}8_s{size}(vdup_n_s{size}({BITS[size]}))"
     return f"vget_low_{sign}16(vmovl_{sign}8({bytes_}))"
 
@@ -228,7 +228,7 @@ SUMS = (
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """Return the vectors of s8 or u8: a register, half of it, and parts for fewer sums."""
+    """Return the vectors of s8 or u8: a register, half a register, and parts for fewer sums."""
 
     def vector(name: str, lanes: int, load: str) -> Vector:
         q, ctype = "q" if name == "q" else "", {"s8": "int8", "u8": "uint8"}[element]
@@ -257,7 +257,7 @@ def factors(element: str) -> tuple[Vector, ...]:
 def halves(element: str) -> tuple[Vector, ...]:
     """Return the vectors of s16 or u16: half a register, a quarter, and a C scalar.
 
-    Loads convert 8-bit integers to them.
+    Loads convert 8-bit integers to these types.
     """
     ctype = {"s16": "int16", "u16": "uint16"}[element]
     narrow = ("s8", "u8") if element == "s16" else ("u8",)
@@ -293,6 +293,6 @@ def halves(element: str) -> tuple[Vector, ...]:
 
 
 def _widened(memory: str, element: str, size: int) -> str:
-    """Return the ``size`` bits at ``{p}``, 8-bit integers, as ``element`` in half a register."""
+    """Return C that loads ``size`` bits of 8-bit integers as ``element`` in half a register."""
     wide = _eights(memory[0], size)
     return wide if memory[0] == element[0] else f"vreinterpret_{element}_{memory[0]}16({wide})"

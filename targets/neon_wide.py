@@ -1,4 +1,4 @@
-"""Neon's vector of s64: a lane sums one product of two s32, to which elements are widened first."""
+"""Neon's vector of s64: elements are widened to s32, and a lane sums one product of two s32."""
 
 from __future__ import annotations
 

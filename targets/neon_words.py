@@ -1,4 +1,4 @@
-"""Shared parts of the Neon vectors: filled spellings, and accesses below 64 bits.
+"""Shared parts of the Neon vectors: spellings from tables, and accesses of less than 64 bits.
 
 In a table of spellings, ``{q}`` is "q" for whole registers and empty for halves.
 """
@@ -45,7 +45,7 @@ def alone(product: str, element: str) -> str:
 
 
 def parts(element: str, q: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of bytes, and for f4_e2m1 the numbers that they select in a table."""
+    """Return the spellings of fields of bytes; those of f4_e2m1 select numbers in a table."""
     low, high = words(table(unsigned=element == "u8"))
     numbers = f"vcombine_u8(vcreate_u8({low}), vcreate_u8({high}))"
     seen = (f"vreinterpret{q}_{element}_u8(", ")") if element != "u8" else ("", "")

@@ -27,7 +27,7 @@ _LATENCY = 4
 
 
 def _product(name: str, depth: int = 1, x: str = "", y: str = "", *, cols: int = 4) -> MulAdd:
-    """Return a product of vectors; the instruction's first factor has the rows of the sums."""
+    """Return a product of vectors; the first factor's elements belong to the rows of the sums."""
     rows = "{y}" if cols == 2 else f"({_BYTES}){{y}}"
     return MulAdd(
         form="block",
@@ -61,7 +61,7 @@ _TWO = Several(
 
 
 def _by_pairs(vector: Vector) -> Vector:
-    """Return ``vector`` with loads of two, if it fills a register."""
+    """Return ``vector`` with loads of two vectors at a time, if it fills a register."""
     return vector if vector.nbytes < 16 else replace(vector, several=(_TWO,))
 
 
@@ -91,7 +91,7 @@ _MMA = MatrixUnit(
     read="__builtin_mma_disassemble_acc({dst}, &{src})",
     rows_at_once=4,
 )
-#: Speeds of products: two of any type start in a cycle.
+#: Speeds of products: two products of any type start in each cycle.
 _SPEEDS = tuple(
     Speed(mnemonic=op.mnemonic, bytes=16, cycles=0.5, latency=_LATENCY)
     for ops in _MMA.products.values()

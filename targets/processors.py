@@ -1,7 +1,7 @@
 """Processors that the cost model knows, read from the files of ``cores/``.
 
-They are features of targets, but add no instruction: a kernel for one runs on every CPU that has
-its target.
+A processor is a feature of a target, for example ``zen3`` in ``avx2+zen3``, but adds no
+instruction. A kernel for it runs on every CPU that has the target.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tilewright.errors import TargetError
 from tilewright.isa.core_file import CoreFile, parse
 from tilewright.isa.target import Feature
 
-#: Folder of the files. ``tilewright calibrate --export`` writes such files.
+#: Folder of the core files. ``tilewright calibrate --export`` writes files in the same format.
 FOLDER = Path(__file__).parent / "cores"
 
 
 @cache
 def shipped() -> tuple[CoreFile, ...]:
-    """Return every shipped core, sorted by name; TargetError if a file is not one."""
+    """Return every shipped core file, sorted by name; TargetError if a file describes no core."""
     found = tuple(parse(path.read_bytes(), path.name) for path in sorted(FOLDER.glob("*.json")))
     for path, core in zip(sorted(FOLDER.glob("*.json")), found, strict=True):
         if path.stem != core.name:
@@ -28,7 +28,7 @@ def shipped() -> tuple[CoreFile, ...]:
 
 
 def processors(target: str) -> dict[str, Feature]:
-    """Return the cores that have numbers for ``target``, as its features."""
+    """Return the cores that have numbers for ``target``, as features of the target."""
     return {
         core.name: Feature(
             title=f"scheduled for {core.title}",

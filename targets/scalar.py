@@ -60,7 +60,7 @@ _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {
 
 
 def plain(element: str, fused: str | None = None) -> Vector:
-    """Return the vector of one f32 or f64; ``fused`` names a CPU's fused multiply-add."""
+    """Return the vector of one f32 or f64; ``fused`` is the mnemonic of a fused multiply-add."""
     spelling = _FUSED[element] if fused else "{acc} + {x} * {y}"
     return Vector(
         name="scalar",

@@ -13,12 +13,12 @@ SHIFT = -min(F4)
 
 
 def table(*, unsigned: bool) -> tuple[int, ...]:
-    """Return the bytes of the numbers of f4_e2m1 in halves, with an offset if ``unsigned``."""
+    """Return f4_e2m1's numbers, in units of one half, as bytes; ``unsigned`` adds ``SHIFT``."""
     return tuple((value + (SHIFT if unsigned else 0)) % 256 for value in F4)
 
 
 def words(numbers: tuple[int, ...]) -> tuple[str, str]:
-    """Return 16 bytes as two C integers, the first byte lowest."""
+    """Return 16 bytes as two C integers of 64 bits; the first byte is the lowest."""
     low, high = (int.from_bytes(bytes(numbers[i : i + 8]), "little") for i in (0, 8))
     return f"0x{low:016x}", f"0x{high:016x}"
 

@@ -39,7 +39,7 @@ _S64, _U64 = "__vector signed long long", "__vector unsigned long long"
 
 
 def _bits(size: int, seen: str) -> str:
-    """Return the 16, 32 or 64 bits at ``{p}`` at the beginning of a vector.
+    """Return C that loads 16, 32 or 64 bits from ``{p}`` into the beginning of a vector.
 
     The address need not be aligned.
     """
@@ -121,7 +121,7 @@ _FLOAT_OPS = {
 
 
 def _tests(mask: str, bits: str) -> dict[str, str]:
-    """Return comparisons whose result is seen as ``mask``, and the choice by its ``bits``."""
+    """Return comparisons with results of type ``mask``, and ``select`` by a mask as ``bits``."""
     found = {op: f"({mask})vec_cmp{op}({{x}}, {{y}})" for op in ("lt", "le", "eq")}
     return found | {"select": f"vec_sel({{z}}, {{y}}, ({bits}){{x}})"}
 
@@ -139,7 +139,8 @@ def _halves(seen: str) -> tuple[str, str]:
 
 _WORDS = ("vec_mergee({x}, {y})", "vec_mergeo({x}, {y})")
 _FOUR_SHORTS = _bits(64, _U16)
-#: Four f16, twice. altivec.h's function for it gives another order with clang than with gcc.
+#: Four f16, in both halves of a vector. The function of altivec.h for this is not used, because
+#: clang and gcc order its results differently.
 _HALVES = (
     f"({{{{ const {_F32} singles_ = {{v}}; {_U32} halves_; "
     '__asm__("xvcvsphp %x0,%x1" : "=wa"(halves_) : "wa"(singles_)); vec_pack(halves_, halves_); }})'
@@ -208,7 +209,7 @@ _NO_BYTES = f"({_U8})vec_splats((uint8_t)0)"
 _WIDENED_BYTES = f"({_U16})vec_mergeh({_bits(32, _U8)}, {_NO_BYTES})"
 _SHORTS = "vec_pack({v}, {v})"
 _BYTES = f"vec_pack({_SHORTS}, {_SHORTS})"
-#: By the factors' types: products per lane, mnemonic, spelling. The u8 factor comes second.
+#: By the factors' types: products per lane, mnemonic, spelling. A u8 factor is the second argument.
 _SUMS = {
     ("s8", "u8"): (4, "vmsummbm", "vec_msum({x}, {y}, {acc})"),
     ("u8", "s8"): (4, "vmsummbm", "vec_msum({y}, {x}, {acc})"),
@@ -288,7 +289,7 @@ _NO_WORDS = f"({_U32})vec_splats(0)"
 _LOW_SHORTS = _bits(32, _S16)
 _UNSIGNED_SHORTS = f"vec_mergeh({_bits(32, _U16)}, {_NO_SHORTS})"
 _UNSIGNED_BYTES = f"vec_mergeh(({_U16})vec_mergeh({_bits(16, _U8)}, {_NO_BYTES}), {_NO_SHORTS})"
-#: Vectors of s64; elements are widened as they are loaded.
+#: Vectors of s64, to which elements are widened as they are loaded.
 WIDE_SUMS = (
     _vector(
         "s64",
@@ -320,7 +321,7 @@ WIDE_SUMS = (
 
 
 def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of bytes, and the numbers that they select by a permutation of a table."""
+    """Return the spellings of fields of bytes, which select numbers by permuting a table."""
     ctype, seen = _TYPES[element][0], f"({_U8}){{v}}"
     bytes_ = ", ".join(map(str, table(unsigned=element == "u8")))
     numbers = f"({_U8}){{{{{bytes_}}}}}"

@@ -1,7 +1,7 @@
 """Build straight-line programs of elementary operations, and run them on numpy.
 
-A program is a list of steps. Each step computes one value, which no later step changes. Equal steps
-are written once.
+A program is a list of steps. Each step computes one value, which no later step changes. If two
+steps are equal, the second is not written.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .operations import DTYPES, MASKS, OPERATIONS, compute
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of a program: an input, or the result of a step. ``element`` is its lane type."""
+    """A value of a program: an input, or the result of a step; its lanes have type ``element``."""
 
     index: int
     element: str
 
 
-#: An operand of a step. A literal float has the program's floating-point type, a literal int its
-#: integer type.
+#: An operand of a step. A float is a literal of the program's floating-point type, an int a literal
+#: of its integer type.
 Argument = Value | float | int
 
 
@@ -50,8 +50,9 @@ class Step:
 class Builder:
     """Writes a program step by step; a step equal to an earlier one is not repeated.
 
-    Operations on literals are computed at once. Identities that hold for every value are applied:
-    ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations, division by a power of two.
+    Operations on literals are computed while the program is written. Steps are simplified where the
+    result has the same bits for every value: ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations,
+    division by a power of two.
 
     ``real`` is the program's floating-point type, ``whole`` its integer type: s32 or s64.
     """
@@ -101,7 +102,7 @@ class Builder:
         return self.whole if isinstance(arg, int) else self.real
 
     def _element(self, fn: str, args: tuple[Argument, ...]) -> str:
-        """Return the type of the lanes; PlanError if ``fn`` is not defined for them."""
+        """Return the lane type of ``args``; PlanError if ``fn`` is not defined for it."""
         operation = OPERATIONS.get(fn)
         if operation is None:
             raise PlanError("no elementary operation", got=fn, expected=", ".join(OPERATIONS))
@@ -131,12 +132,12 @@ class Builder:
         return self._known[key]
 
     def _inside(self, fn: str, arg: Argument) -> Argument | None:
-        """Return ``x`` if ``arg`` was made as ``fn(x)``, else None."""
+        """Return ``x`` if ``arg`` is the result of a step ``fn(x)``, else None."""
         maker = self._makers.get(arg) if isinstance(arg, Value) else None
         return maker.args[0] if maker and maker.fn == fn else None
 
     def _shorter(self, fn: str, args: tuple[Argument, ...]) -> Argument | None:
-        """Return a value with the same bits from fewer or cheaper steps; None if there is none."""
+        """Return the result of ``fn(*args)`` by fewer or cheaper steps; None if there are none."""
         match fn, args:
             case ("mul", (x, float(y))) | ("mul", (float(y), x)) if abs(y) == 1:
                 return x if y == 1 else self("neg", x)
@@ -174,7 +175,7 @@ def _is_power_of_two(number: float) -> bool:
 
 
 def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]:
-    """Return the steps that ``results`` need, in their order."""
+    """Return those of ``steps`` that ``results`` depend on, in the same order."""
     needed = set(results)
     kept = []
     for step in reversed(list(steps)):
@@ -185,7 +186,7 @@ def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]
 
 
 def run(steps: Iterable[Step], given: Mapping[Value, Any], real: str = "f32") -> dict[Value, Any]:
-    """Compute a program on numpy arrays; return every value, the inputs included."""
+    """Compute a program on numpy arrays; return all its values by ``Value``, inputs included."""
     values = dict(given)
     for step in steps:
         args = [

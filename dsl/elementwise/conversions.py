@@ -1,8 +1,8 @@
 """Convert between f32 and the types in memory, by elementary operations.
 
-Values of 8 and 16 bits are in s32 lanes: integers as their value, floating point as its bits,
-zero-extended. Narrowing rounds to nearest even. Floating-point overflow gives Inf, or NaN in
-f8_e4m3, which has no Inf. Integers saturate, and NaN becomes 0.
+Elements of 8 and 16 bits are held in s32 lanes: an integer as its value, a floating-point number as
+its bits with zeros above. Conversion from f32 rounds to nearest even. Floating-point overflow gives
+Inf, or NaN in f8_e4m3, which has no Inf. Integers saturate, and NaN becomes the integer 0.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ RANGES = {
     "u16": (0, 2**16 - 1),
     "s32": (-(2**31), 2**31 - 128),
 }
-#: Bits of the exponent of f32. A type with as many, such as bf16, is the upper half of an f32.
+#: Bits of f32's exponent. A 16-bit type with as many exponent bits is the upper half of an f32.
 _EXPONENT = 8
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 
 def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
-    """Return f32 lanes from lanes of ``type_`` as memory has them.
+    """Return f32 lanes converted from lanes that hold elements of ``type_``.
 
-    The result is exact, but for s32, which is rounded.
+    The result is exact, except for s32, which is rounded.
     """
     if type_ == "f32":
         return lanes
@@ -40,17 +40,18 @@ def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
 
 
 def is_upper_half(type_: str) -> bool:
-    """Return True if elements are the upper half of an f32, so that few operations convert them."""
+    """Return True if elements have the bits of an f32's upper half, which is fast to convert."""
     return type_ in FORMATS and FORMATS[type_].exponent == _EXPONENT
 
 
 def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
     """Return f32 from a narrower floating-point type, by moving its bits into the fields of f32.
 
-    Adding to the exponent corrects its bias. For a subnormal x this gives ``least / 2 + x / 2``:
-    subtracting ``least / 2`` and doubling gives x. For a normal x the same steps give no less than
-    x, so the smaller of both results is right. A multiplication would be shorter, but its factor
-    would be subnormal, which takes some 150 cycles on Intel's cores.
+    Adding a constant to the exponent corrects the bias. For a subnormal x this gives ``least / 2 +
+    x / 2``, where ``least`` is the least normal number. Subtracting ``least / 2`` and doubling then
+    gives x. For a normal x these two steps give x or more, and the smaller of both results is
+    right. A multiplication would be shorter, but a subnormal factor costs some 150 cycles on
+    Intel's cores.
     """
     magnitude = b("and", lanes, form.sign - 1)
     moved = b("shl", magnitude, 23 - form.mantissa)
@@ -67,7 +68,7 @@ def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
 
 
 def narrow(b: Builder, x: Argument, type_: str) -> Argument:
-    """Return lanes of ``type_`` from f32."""
+    """Return lanes that hold elements of ``type_``, converted from f32."""
     if type_ == "f32":
         return x
     if type_ in RANGES:
@@ -84,7 +85,7 @@ def _to_integer(b: Builder, x: Argument, type_: str) -> Argument:
 
 
 def _round_off(b: Builder, bits: Argument, count: int) -> Argument:
-    """Return ``bits`` without the last ``count``, rounded to nearest even."""
+    """Return the integer ``bits`` without its last ``count`` bits, rounded to nearest even."""
     odd = b("and", b("ushr", bits, count), 1)
     return b("ushr", b("add", b("add", bits, odd), (1 << (count - 1)) - 1), count)
 
@@ -98,8 +99,8 @@ def _narrow_bf16(b: Builder, x: Argument) -> Argument:
 def _narrow_small(b: Builder, x: Argument, form: FloatFormat) -> Argument:
     """Return a narrow floating-point type from f32.
 
-    Normal results are rounded by integer operations. Subnormal results are rounded by adding a
-    number whose last bit has the value of theirs.
+    Normal results are rounded by integer operations. To round a subnormal result, a number is added
+    whose last bit has the same value as the last bit of the result.
     """
     dropped = 23 - form.mantissa
     least = 2.0 ** (1 - form.bias)

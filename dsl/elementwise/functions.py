@@ -20,11 +20,11 @@ def lower_expression(
     element: str = "f32",
     entering: Callable[[Call], None] = lambda _call: None,
 ) -> Argument:
-    """Write the steps of ``expression`` and return its value, a literal if it is constant.
+    """Write the steps of ``expression`` and return the result, a literal if it is constant.
 
     ``leaves`` returns the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
     ``element``. ``element`` is the builder's floating-point type, or s32 for integer additions.
-    ``entering`` is called with each function before its steps are written.
+    ``entering`` is called with each function of the expression before its steps are written.
     """
     check_functions(expression, element)
     return _number(builder, _Lowering(builder, leaves, element, entering).of(expression))
@@ -87,7 +87,7 @@ class _Lowering:
         return made
 
     def _by_meaning(self, node: Call) -> Argument | Truth:
-        """Return the value of a function that an expression of other functions defines."""
+        """Return the value of a function that is defined by an expression of other functions."""
         meaning = node.meaning()
         assert meaning is not None
         self.meanings.append(meaning)
@@ -97,7 +97,7 @@ class _Lowering:
         return value
 
     def _check(self, node: Call, made: object) -> None:
-        """Raise SpecError unless a user's program returned a number of the builder's type."""
+        """Raise SpecError unless a user's ``lower`` returned a number of the builder's type."""
         right = isinstance(made, (float, Truth))
         if isinstance(made, Value):
             right = made.element == self.builder.real
@@ -113,9 +113,10 @@ class _Lowering:
 
 
 def own_programs(expressions: Iterable[Expression], real: str) -> tuple[str, ...]:
-    """Return the programs of those expressions that use post-ops of the user's own, as texts.
+    """Return, as texts, the programs of those expressions that use post-ops defined by the user.
 
-    They distinguish kernels whose expressions have the same text but other functions of that name.
+    Two kernels may have expressions with the same text, but different functions of that name. These
+    texts distinguish such kernels.
     """
     found = []
     for expression in expressions:

@@ -1,4 +1,4 @@
-"""Elementary operations: they give the same bits on every target.
+"""Elementary operations, which give the same bits on every target.
 
 An operation acts on lanes of one type. A comparison gives lanes whose bits are all ones or all
 zeros. The meaning of each operation is the numpy function in ``NUMPY``. Floating-point results are
@@ -35,7 +35,7 @@ MASKS = {"f32": "s32", "f64": "m64", "s32": "s32"}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Number of arguments, legal lane types, and the result's type if it differs."""
+    """An operation's number of arguments, legal lane types, and result type if it differs."""
 
     arity: int
     elements: tuple[str, ...]
@@ -68,8 +68,8 @@ OPERATIONS: dict[str, Operation] = {
 
 #: Number of lanes up to which a Python loop over them is faster than numpy.
 _FEW = 64
-#: Masks and values of the bits of an f64: all but the sign; the bits that f32 drops; half of their
-#: range; the least normal number of f32.
+#: Integers for the bits of an f64: a mask of all bits but the sign; a mask of the 29 bits that f32
+#: drops; half of the range of these bits; the bits of the least normal number of f32.
 _MAGNITUDE, _DROPPED, _HALF, _LEAST = 2**63 - 1, 2**29 - 1, 2**28, 897 << 52
 #: Range of magnitudes within which the products of half-length parts are exact.
 _SMALL, _LARGE = 2.0**-900, 2.0**900
@@ -84,8 +84,9 @@ def _fma(x: Array, y: Array, z: Array) -> Array:
 def _fma_f32(x: Array, y: Array, z: Array) -> Array:
     """Return x * y + z, rounded once.
 
-    The product is exact in f64. Rounding the sum in f64 first does no harm, unless that sum is half
-    way between two f32 numbers. For a few lanes, a quick test excludes this case.
+    The product is exact in f64. The sum is rounded to f64 and then to f32. This can be wrong only
+    if the f64 sum is half way between two f32 numbers. For a few lanes, a quick test excludes this
+    case.
     """
     product = np.multiply(x, y, dtype=np.float64)
     total = np.asarray(product + z)
@@ -126,7 +127,7 @@ def _fma_one(x: float, y: float, z: float) -> float:
 
 
 def _halves(x: float) -> tuple[float, float]:
-    """Return two numbers of half the digits whose sum is ``x`` (Dekker's splitting)."""
+    """Split ``x`` into a sum of two numbers with half as many digits each (Dekker's splitting)."""
     scaled = x * (2.0**27 + 1)
     high = scaled - (scaled - x)
     return high, x - high
@@ -148,7 +149,7 @@ def _unsigned_shift(x: Array, count: Array) -> Array:
     return (x.view(np.uint32) >> count.astype(np.uint32)).view(np.int32)
 
 
-#: The meaning of each operation, on arrays of the lanes' types.
+#: For each operation, the numpy function that defines it, on arrays of the lanes' types.
 NUMPY: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -180,6 +181,6 @@ NUMPY: dict[str, Callable[..., Array]] = {
 
 
 def compute(fn: str, *args: Array) -> Array:
-    """Return ``fn`` of arrays of the lanes' types; overflow and NaN give no warning."""
+    """Return operation ``fn`` of arrays of the lanes' types; overflow and NaN give no warning."""
     with np.errstate(all="ignore"):
         return NUMPY[fn](*args)

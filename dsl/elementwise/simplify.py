@@ -37,7 +37,7 @@ _BACK = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Expressions by their symbols in sympy, and post-ops by their functions there."""
+    """The expression for each sympy symbol, and the post-op for each sympy function."""
 
     leaves: dict[sympy.Symbol, Expression] = field(default_factory=dict)
     entries: dict[str, PostOp] = field(default_factory=dict)
@@ -47,8 +47,8 @@ class _ForeignError(Exception):
     """Raised for a sympy term that expressions cannot represent."""
 
 
-#: Most functions of an expression, and most nested functions, that sympy is given. Its time grows
-#: with each: 10 nested functions take 4 s, 20 take many minutes.
+#: Limits for sympy: functions in an expression, and functions inside each other. More take too
+#: long: 10 functions inside each other take 4 s, 20 take many minutes.
 MOST, DEEPEST = 64, 16
 
 
@@ -104,7 +104,7 @@ def _forth(expression: Expression, known: _Known) -> Any:
 
 
 def _function(entry: PostOp) -> Any:
-    """Return the function that makes sympy's term of a post-op.
+    """Return the function that makes the sympy term for a post-op.
 
     A post-op that sympy does not know becomes an unknown function.
     """

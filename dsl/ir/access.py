@@ -1,8 +1,8 @@
 """Make accesses to memory legal: other element types, and fewer lanes than a vector has.
 
-Elements of another type are converted by the access, or by operations after it. A number of lanes
-that the vector cannot load or store alone goes through a buffer on the stack. ``legal`` adds these
-copies to finished tiles, so that a program shows everything its C does.
+Elements of another type are converted by the access, or by operations after it. If the vector
+cannot load or store some number of lanes, these lanes are copied through a stack buffer. ``legal``
+adds these copies to finished tiles. A program then shows everything that its C code does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .values import Active, Address, Register
 
 
 def bits_of(type_: str) -> str:
-    """Return the type that moves an element's bits: integers themselves, unsigned for others."""
+    """Return the integer type that moves an element's bits: its own, or unsigned for floats."""
     return type_ if is_integer(type_) else f"u{8 * ELEMENTS[type_].itemsize}"
 
 
@@ -47,8 +47,8 @@ def read(
 ) -> Iterator[Op]:
     """Yield the operations that set ``dst`` from elements of type ``memory``.
 
-    The load itself converts if the vector can; otherwise operations after it do. This includes
-    integers of the other sign. ``loose`` is that of ``Load``.
+    If the vector has a converting load, the load converts the elements, also from integers of the
+    other sign. Otherwise operations after the load convert them. ``loose`` is that of ``Load``.
     """
     vector = dst.vector
     loose = loose and active is not None
@@ -66,7 +66,7 @@ def read(
 
 
 def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:
-    """Return elements of type ``memory`` as the emitter's floating-point or integer type."""
+    """Load elements of type ``memory`` as the emitter's floating-point or integer type."""
     element = emitter.builder.whole if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads
     register = emitter.fresh(
@@ -98,14 +98,14 @@ def store(
 
 
 def legal(tile: TileProgram, target: Target) -> TileProgram:
-    """Return ``tile`` with only loads and stores that its vectors have."""
+    """Return ``tile`` with its other loads and stores replaced by ones that its vectors have."""
     ways = _Ways("" if target.mode is None else target.mode.copy)
     return replace(tile, body=tuple(ways.legal(tile.body)), end=tuple(ways.legal(tile.end)))
 
 
 @dataclass
 class _Ways:
-    """Copies through the stack, by function ``by``; ``taken`` are names of buffers in use."""
+    """Adds copies through the stack, made by C function ``by``; names in ``taken`` are in use."""
 
     by: str
     taken: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Count the vector registers of a tile program that are alive at once, and check their limit."""
+"""Count the vector registers of a tile program that are alive at one time; check the limit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .ops import (
 )
 from .values import MaskRegister, Register
 
-#: Number of values in a tile's ``end`` that may be spilled to memory, besides those in registers.
+#: Number of values that may be spilled to memory while a tile's ``end`` (its update of C) runs.
 SPILLED = 24
 
 
 class Step(NamedTuple):
-    """The vector registers that an operation reads and writes, masks included, or a loop's body."""
+    """The vector registers that one operation or loop reads and writes; masks are included."""
 
     reads: Collection[str]
     writes: Collection[str]
@@ -58,7 +58,7 @@ def step(op: Op, taken: Sequence[Register], made: Sequence[Register]) -> Step:
 def from_before(steps: Sequence[Step]) -> set[str]:
     """Return the registers that a loop's body reads but does not define.
 
-    They live in all its trips.
+    These registers are alive in all iterations of the loop.
     """
     needed, defined = set[str](), set[str]()
     for step in steps:
@@ -76,7 +76,7 @@ def _in_register(mask: MaskRegister) -> list[str]:
 def verify_alive(
     tile: TileProgram, target: Target, body: Sequence[Step], end: Sequence[Step], aliased: int
 ) -> None:
-    """Raise PlanError if more vector registers are alive at once than exist, or may be spilled.
+    """Raise PlanError if more vector registers are alive at one time than the target allows.
 
     ``aliased`` is the number of vectors that matrices occupy while products are summed.
     """
@@ -135,7 +135,8 @@ def _alive(
 ) -> int:
     """Return the most registers alive at once.
 
-    ``live`` is changed from the set after ``steps`` to the set before them.
+    ``live`` is the set of values that are alive after ``steps``. It is changed in place to the set
+    that is alive before them.
     """
     most = 0
     for step in reversed(steps):
@@ -154,16 +155,16 @@ def _alive(
 
 
 def _literals(tile: TileProgram) -> set[str]:
-    """Return registers of constants: compilers may read those from memory at each use."""
+    """Return the registers of constants, which compilers may read from memory at each use."""
     splats = (op for op in walk(tile.body + tile.end) if isinstance(op, Splat))
     return {op.dst.name for op in splats if isinstance(op.source, (int, float))}
 
 
 def _limit(tile: TileProgram, target: Target) -> int:
-    """Return the number of registers that may be alive in the end, where a spill costs little.
+    """Return the number of values that may be alive in the tile's ``end``, where spills are cheap.
 
-    A spill there costs a few cycles per tile. The values of each further operand that rows or
-    columns share may fill all registers once more.
+    A spill there costs a few cycles per tile. For each further operand that rows or columns share,
+    the limit grows by all registers.
     """
     used = pointers_used(walk(tile.end))
     inputs = sum(p.role == "in" and p.name in used for p in tile.parameters)

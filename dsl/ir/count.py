@@ -1,6 +1,6 @@
 """Count the work of a program: formulas of the run-time sizes, from its loops and operations.
 
-The interpreter counts the same while it runs. A test compares the two.
+The interpreter counts the same work while it runs a program. A test compares both counts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from .nest import Bind, BlockLoop, Call, NestNode, Pack, Program, When, WhenSame
 from .nodes import inside, walk
 from .ops import Loop, Op, StackBuffer, TileProgram
 
-#: Number of remainders above which a formula is not rewritten: that is slow and rarely shortens it.
+#: Formulas with more remainders (``x % n``) than this are not rewritten, because that is slow and
+#: rarely makes the formula shorter.
 MOST_REMAINDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """Operations and bytes of one call. Bytes are those of elements it touches in memory."""
+    """Operations of one call, and the bytes of the elements that it reads and writes."""
 
     loads: Expr = ZERO
     broadcasts: Expr = ZERO
@@ -63,17 +64,17 @@ class Formulas:
 
 
 def is_counted(program: Program) -> bool:
-    """Return True if formulas exist: the call does not compute the sizes of blocks.
+    """Return True if the work has formulas: no block size is computed during the call.
 
-    A sum over such blocks has no formula that is simpler than the nest.
+    For sizes computed during the call, no formula is simpler than the loops themselves.
     """
     return not any(isinstance(node, Bind) for node in walk(program.nest))
 
 
 def formulas(program: Program, *, same: bool = False) -> Formulas:
-    """Return the work of one call of ``program``; PlanError for a program that is not counted.
+    """Return the work of one call of ``program``; PlanError unless ``is_counted(program)``.
 
-    With ``same``, operands that may be one array are one.
+    With ``same``, operands that may be the same array are assumed to be the same.
     """
     _check_counted(program)
     tiles = {tile.name: tile_formulas(tile) for tile in program.tiles}
@@ -91,7 +92,7 @@ def tile_formulas(tile: TileProgram) -> Formulas:
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
-    """Return the calls of each tile program; PlanError for a program that is not counted."""
+    """Return the number of calls of each tile program; PlanError unless ``is_counted``."""
     _check_counted(program)
     found: dict[str, Expr] = {}
     for tile in program.tiles:
@@ -111,9 +112,9 @@ class Counted:
 
 
 def counted(program: Program, sizes: Mapping[str, int]) -> Counted:
-    """Return the work of a call with given sizes, for any loops and blocks.
+    """Return the work of a call with given sizes, even if blocks are computed during the call.
 
-    Operands that may be one array are taken as different arrays.
+    Operands that may be the same array are assumed to be different arrays.
     """
     counter = _Counter({tile.name: tile_formulas(tile) for tile in program.tiles})
     counter.through(program.nest, sizes, 1)
@@ -129,7 +130,7 @@ def counted(program: Program, sizes: Mapping[str, int]) -> Counted:
 
 @dataclass(slots=True)
 class _Counter:
-    """Walks a nest with known sizes. Calls of one tile with the same work are counted together."""
+    """Counts the work of a nest with known sizes; equal calls of one tile are counted together."""
 
     tiles: Mapping[str, Formulas]
     found: dict[tuple[str, tuple[int, ...]], tuple[int, dict[str, int]]] = field(
@@ -177,7 +178,7 @@ class _Counter:
             self.through(loop.body, {**sizes, loop.counter: i}, times)
 
     def _depends(self, nodes: Sequence[NestNode], counter: str) -> bool:
-        """Return True if trips of a loop differ in their work."""
+        """Return True if the iterations of a loop may differ in their work."""
         deciding: set[str] = set()
         for node in walk(tuple(nodes)):
             match node:
@@ -194,7 +195,7 @@ class _Counter:
 
 
 def _shortest(expr: Expr) -> Expr:
-    """Return ``expr`` expanded, as it is or with ``x % n`` written as ``x - x / n * n``."""
+    """Return the shorter form of ``expr``: expanded, or with ``x % n`` as ``x - x / n * n``."""
     expanded = sympy.expand(expr)
     remainders = expanded.atoms(Remainder)
     if len(remainders) > MOST_REMAINDERS:
@@ -204,7 +205,10 @@ def _shortest(expr: Expr) -> Expr:
 
 
 def _given(expr: Expr, count: Expr) -> Expr:
-    """Return ``expr`` times 1 or 0; a term that is 0 with ``count`` needs no factor."""
+    """Return ``expr`` times 1 if ``count`` is positive, else times 0.
+
+    A term that is 0 whenever ``count`` is 0 needs no factor.
+    """
     if expr == 0:
         return expr
     indicator = positive(count)
@@ -253,7 +257,7 @@ def _ops(ops: Sequence[Op]) -> Formulas:
 
 
 def _op(op: Op) -> Iterator[Formulas]:
-    """Yield the counts of an operation, and of its accesses with their bytes in memory."""
+    """Yield the counts of an operation: its arithmetic, and the bytes that it accesses."""
     if op.counts is not None:
         yield Formulas(**{op.counts: ONE})
     for access in op.accesses():
@@ -264,17 +268,17 @@ def _op(op: Op) -> Iterator[Formulas]:
 
 # --- the stack ---------------------------------------------------------------------------------
 
-#: Bytes of stack for spilled registers, saved ones and arguments, beside the buffers in C.
+#: Bytes of stack for spilled and saved registers and for arguments, besides the C code's buffers.
 _FRAMES = 8 << 10
-#: What the alignment of a buffer may cost.
+#: Bytes that the alignment of one buffer may add to the stack.
 _ALIGNED = 64
 
 
 def stack_bytes(program: Program) -> int:
-    """Return how many bytes of stack a call of ``program`` needs at most, in whole KiB.
+    """Return the most bytes of stack that a call of ``program`` needs, rounded up to whole KiB.
 
-    Every buffer counts once for each place where it is declared, or a tile that declares it called:
-    what a compiler does that keeps all of them apart.
+    A buffer of the nest counts once for each declaration, and a buffer of a tile once for each call
+    of the tile. This is the worst case: a compiler may let buffers share stack memory.
     """
     found = _FRAMES
     for node in walk(program.nest):

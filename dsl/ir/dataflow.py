@@ -43,7 +43,8 @@ matrices_of = finder(MatrixRegister, EVERY_ROLE)
 addresses = finder(Address, EVERY_ROLE)
 _written = finder(Address, WRITING)
 _expressions: Callable[[Op], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
-#: Functions that return the pointers an operation makes, moves or hides, and those it only reads.
+#: Functions that return the pointers that an operation makes, moves or hides (``_placed``), and the
+#: pointers that it only reads (``_pointed``).
 _placed = finder(Space.POINTER, WRITING)
 _pointed = finder(Space.POINTER, frozenset((Role.READS,)))
 
@@ -54,7 +55,7 @@ def _computes(op: Op) -> bool:
 
 
 def pointers_used(ops: Iterable[Op]) -> set[str]:
-    """Return the pointers through which memory is accessed, and those that they are made of."""
+    """Return the pointers that operations read: to access memory, or to make other pointers."""
     return {pointer for op in ops for pointer in _pointed(op)}
 
 
@@ -69,7 +70,7 @@ def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
 
 
 def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op, ...]:
-    """Return ``ops`` without masks that neither they nor ``others`` use."""
+    """Return ``ops`` without the masks that neither ``ops`` nor ``others`` use."""
     used = {mask.name for op in (*walk((*ops, *others)),) if (mask := op.masked_by)}
 
     def needed(op: Op) -> Op | None:
@@ -79,7 +80,7 @@ def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op
 
 
 def masks_once(ops: Sequence[Op], made: frozenset[str] = frozenset()) -> tuple[Op, ...]:
-    """Return ``ops`` without masks that are already ``made`` before or around them."""
+    """Return ``ops`` with each mask made once; those in ``made`` exist already."""
     kept: list[Op] = []
     for op in ops:
         if isinstance(op, MakeMask):
@@ -91,7 +92,7 @@ def masks_once(ops: Sequence[Op], made: frozenset[str] = frozenset()) -> tuple[O
 
 
 def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Return ``ops`` without notes that no operation follows."""
+    """Return ``ops`` without the notes (comments) that no operation follows."""
     kept: list[Op] = []
     for op in reversed(ops):
         if isinstance(op, Note) and (not kept or isinstance(kept[-1], Note)):
@@ -101,9 +102,9 @@ def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
-    """Return straight-line ``ops`` without those whose results are not needed.
+    """Return ``ops``, which have no loops, without the operations whose results are not needed.
 
-    Operations that fill a matrix stay.
+    Operations that fill a matrix register are kept.
     """
     wanted = {register.name for register in needed}
     kept: list[Op] = []
@@ -116,11 +117,11 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
 
 
 def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
-    """Return a tile's ``parts`` without operations that reach no result.
+    """Return a tile's ``parts`` without operations that contribute to no result.
 
-    Results are memory of the caller, and matrices. Values that nothing reads are removed, with the
-    values they are made of, and loops, pointers and stack buffers that are then unused. An
-    operation that updates a register in place does not count as reading it.
+    The results are the caller's memory and the matrix registers. Values that nothing reads are
+    removed, and then the values, loops, pointers and stack buffers that only they used. An
+    operation that updates a register in place does not count as reading this register.
     """
     reached = _Reached([op for part in parts for op in walk(part)])
     kept = tuple(tuple(reached.kept(part)) for part in parts)
@@ -172,7 +173,7 @@ class _Reached:
         return [*(register.name for register in reads(op)), *buffers]
 
     def kept(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Yield those of ``ops`` that are needed, with the hints and notes that accompany them."""
+        """Yield the operations among ``ops`` that are needed, and their hints and notes."""
         return rewritten(ops, self._if_needed)
 
     def _if_needed(self, op: Op) -> Op | None:
@@ -186,7 +187,7 @@ class _Reached:
 
 
 def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
-    """Yield ``ops`` without pointers and stack buffers that are not among ``used``."""
+    """Yield ``ops`` without the pointers and stack buffers that are not in ``used``."""
 
     def needed(op: Op) -> Op | None:
         placed = _placed(op)
@@ -196,7 +197,7 @@ def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
 
 
 def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield ``ops`` with masked stores of a constant number of lanes unmasked, if possible."""
+    """Yield ``ops``; masked stores of constant length become partial stores if the vector can."""
 
     def stored(op: Op) -> Op:
         if not isinstance(op, Store) or op.masked_by is None:

@@ -27,13 +27,13 @@ _SHIFTS = ("shl", "shr", "ushr")
 class Emitter:
     """A builder whose values are registers of ``lanes`` lanes.
 
-    Operations are emitted in order: those that were given, and the steps that were built since. A
+    Operations given to ``add`` and steps that were built are emitted in the order of these calls. A
     value that is used again is computed once.
 
     Registers are named after the stage in which a value is built, and the part of that stage. The
     last value of a stage or part has its plain name; earlier ones are numbered. Literals are named
-    after their first use. ``prefix`` begins the names of values that belong to several results, if
-    several emitters write one tile. ``real`` and ``whole`` are those of the builder.
+    after their first use. If several emitters write one tile, ``prefix`` begins the names of values
+    that belong to several results. ``real`` and ``whole`` are those of the builder.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Emitter:
     def stage(self, name: str, subject: str = "", note: str = "", family: str = "") -> None:
         """Begin a stage: its values are called ``subject_name``, its literals ``family_const0``.
 
-        ``note`` is the comment before its first operation, "" for none. Without a subject, the
-        values belong to several results. The family is the name by default.
+        ``subject`` is the result to which the values belong, "" for several results. ``note`` is
+        the comment before the first operation, "" for none. ``family`` is ``name`` by default.
         """
         self._flush(end=True)
         self._stage = f"{subject}_{name}" if subject else f"{self.prefix}{name}"
@@ -72,14 +72,14 @@ class Emitter:
         self._stage, self._family = before
 
     def vector(self, element: str) -> Vector:
-        """Return the vector that holds a value of ``element``; comparisons of f64 use f64's own."""
+        """Return the vector that holds values of ``element``; f64 comparisons use that of f64."""
         if element not in self._vectors:
             held = "f64" if element == "m64" else element
             self._vectors[element] = self.target.holding(held, self.lanes)
         return self._vectors[element]
 
     def fresh(self, name: str, element: str) -> Register:
-        """Return a register for a value that is not computed."""
+        """Return a new register for a value that no step computes, for example a loaded one."""
         return Register(f"{self.prefix}{name}", self.vector(element))
 
     def unnamed(self, element: str) -> Register:
@@ -88,7 +88,7 @@ class Emitter:
         return self.fresh(f"x{self._unnamed}", element)
 
     def take(self, register: Register) -> Value:
-        """Return a register that is defined elsewhere, as a value."""
+        """Return the value that ``register``, which is defined elsewhere, holds."""
         value = self.builder.input(register.vector.element)
         self._registers[value] = register
         return value
@@ -101,13 +101,13 @@ class Emitter:
             self._ops += ops
 
     def splat(self, source: str | Expr, element: str, name: str) -> Value:
-        """Return a number known only at the call, in all lanes."""
+        """Return a vector with a number that is known only at the call in all lanes."""
         register = self.fresh(name, element)
         self.add(Splat(register, source))
         return self.take(register)
 
     def spread(self, single: Register, name: str) -> Value:
-        """Return one element, given by its register, in all lanes."""
+        """Return a vector with the element in register ``single`` in all lanes."""
         if self.lanes == 1:
             return self.take(single)
         register = self.fresh(name, single.vector.element)

@@ -1,6 +1,6 @@
 """Compute the number of elements of an operand, and the elements that a tile's pointers reach.
 
-Numbers that depend on sizes known only at the call are None.
+A number is None if it depends on sizes that are known only at the call.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .ops import Advance, Loop, Op
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Possible targets of a pointer: ``low`` to ``high`` elements after ``base``, None if unknown.
+    """Where a pointer may point: ``low`` to ``high`` elements after ``base``, None if unknown.
 
-    ``each``: ``base`` is the first element of one matrix of a batch, found by an offset or an
-    address. ``table``: ``base`` holds pointers instead of elements.
+    If ``each`` is true, ``base`` is the first element of one matrix of a batch, which is found by
+    an offset or an address. If ``table`` is true, ``base`` holds pointers instead of elements.
     """
 
     base: str
@@ -36,7 +36,7 @@ class Pointer:
     table: bool = False
 
     def moved(self, least: int | None, most: int | None) -> Pointer:
-        """Return the pointer moved by ``least`` to ``most`` elements; None is an unknown number."""
+        """Return the pointer moved by ``least`` to ``most`` elements; None means unknown."""
         if self.low is None or self.high is None or least is None or most is None:
             return replace(self, low=None, high=None)
         return replace(self, low=self.low + least, high=self.high + most)
@@ -51,8 +51,9 @@ Reach: TypeAlias = dict[tuple[str, bool], tuple[int, int]]
 class Touched:
     """The elements that a tile touches, as far as they are known.
 
-    ``written`` are the stretches of elements that it writes, by parameter. Each is the first
-    element and the one after the last. Writes in a loop that moves its pointers are not included.
+    ``written`` has the ranges of elements that the tile writes, by parameter. Each range is given
+    by its first element and the one after its last. Writes through pointers that a loop moves are
+    not included.
     """
 
     reach: Reach
@@ -60,7 +61,7 @@ class Touched:
 
 
 def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:
-    """Return the elements by which operations advance pointers; None if only the call knows."""
+    """Return by how many elements ``ops`` advance each pointer; None if only the call knows."""
     found: dict[str, int | None] = {}
     for op in ops:
         if isinstance(op, Advance):
@@ -77,14 +78,14 @@ def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:
 
 
 def between(pointer: Pointer, step: int | None, last: int | None) -> Pointer:
-    """Return a pointer at the beginning of any trip of a loop, from the first to the ``last``."""
+    """Return where a pointer may be when an iteration from 0 to ``last`` of a loop begins."""
     if step is None or last is None:
         return pointer.moved(0, 0) if step == 0 else pointer.moved(None, None)
     return pointer.moved(min(0, step * last), max(0, step * last))
 
 
 def behind(pointer: Pointer, step: int | None, trips: int | None) -> Pointer:
-    """Return a pointer after all trips of a loop."""
+    """Return where a pointer is after all ``trips`` iterations of a loop."""
     whole = None if step is None or trips is None else step * trips
     return pointer.moved(whole, whole)
 
@@ -94,9 +95,9 @@ def behind(pointer: Pointer, step: int | None, trips: int | None) -> Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An operand or buffer, as a node of the nest sees it.
+    """The sizes of an operand or buffer that a nest uses.
 
-    - ``whole``: its number of elements, with all matrices of a batch; None if only the call knows.
+    - ``whole``: its number of elements in all matrices of a batch; None if only the call knows.
     - ``each``: elements of one matrix of the batch.
     - ``batch``: the way to find one of ``count`` matrices, "" if there is only one.
     """
@@ -113,7 +114,7 @@ _BATCHES = {"strided": "strided", "flat": "offsets", "sequence": "addresses"}
 
 
 def held(parameter: ArrayParameter, packed: int | None) -> Held:
-    """Return the operand for a parameter; ``packed`` is the bytes of one packed matrix, or None."""
+    """Return the operand that a parameter passes; one packed matrix has ``packed`` bytes."""
     count, element = _known(parameter.count), parameter.element
     batch = _BATCHES.get(parameter.kind, "")
     if packed is not None:
@@ -143,7 +144,7 @@ def _known(size: Size | None) -> int | None:
 
 
 def _matrix(lines: int | None, line: int | None, leading: int | None) -> int | None:
-    """Return the elements from the first of a matrix to its last."""
+    """Return the number of elements from the first of a matrix to its last."""
     if 0 in (lines, line):
         return 0
     if lines is None or line is None or (leading is None and lines != 1):
@@ -154,7 +155,7 @@ def _matrix(lines: int | None, line: int | None, leading: int | None) -> int | N
 def _batched(
     parameter: ArrayParameter, each: int | None, lines: int | None, leading: int | None
 ) -> int | None:
-    """Return the elements from the first of the first matrix to the last of the last."""
+    """Return the number of elements from a batch's first element to its last."""
     count, offsets = _known(parameter.count), parameter.static_offsets
     if each is None or count == 0:
         return each

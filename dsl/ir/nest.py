@@ -1,6 +1,6 @@
-"""The nodes of a nest: loops over blocks around calls of tile programs. A nest is a whole kernel.
+"""The nodes of a nest: a kernel's loops over blocks, and its calls of tile programs.
 
-As in operations, the annotation of a field says what the node does with it (``nodes.py``).
+The annotation of a field says how the node uses the field's value (``nodes.py``).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +34,9 @@ from .ops import Parameter, Store, TileProgram
 class Name:
     """The name of an operand or a buffer in the nest.
 
-    A kernel may have several products: ``product`` is the number of the one to which a B or its
-    sums belong. ``matrix`` is true for the matrix that a surrounding ``SelectBatch`` chose.
+    A kernel may have several products. ``product`` is the number of the product to which a B, or
+    the sums of a B, belong. ``matrix`` is true for a matrix that a surrounding ``SelectBatch``
+    chose.
     """
 
     text: str
@@ -51,9 +52,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """``operand + offset``, or the number ``offset`` if there is no operand.
+    """An argument of a call: ``operand + offset``, or the number ``offset`` without an operand.
 
-    With ``cast``, the elements have another type than the parameter.
+    ``cast`` is true if the operand's elements have another type than the tile's parameter.
     """
 
     operand: Reads[Name | None]
@@ -68,7 +69,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call(Node):
-    """Call a tile program. Sizes and scalars follow the arguments, under their own names."""
+    """Call a tile program with ``arguments``, then with the sizes and scalars of its parameters."""
 
     kind: ClassVar[str] = "call"
     program: str
@@ -76,7 +77,7 @@ class Call(Node):
 
 
 def passed(tile: TileProgram) -> list[Parameter]:
-    """Return the parameters for which a call has arguments; others are passed by name."""
+    """Return the parameters for which a call has arguments; sizes and scalars have none."""
     return [p for p in tile.parameters if p.role not in ("size", "scalar")]
 
 
@@ -84,8 +85,8 @@ def passed(tile: TileProgram) -> list[Parameter]:
 class BlockLoop(Node):
     """``for counter in range(first, trips)`` over blocks of a dimension.
 
-    With ``parallel``, trips may run at the same time; each writes its own elements of C. ``work``
-    is then the work of a trip in vector multiply-adds, None if it follows from its tiles.
+    With ``parallel``, iterations may run at the same time, and each writes its own elements of C.
+    ``work`` is then the work of one iteration in vector multiply-adds; None: that of its tiles.
     """
 
     kind: ClassVar[str] = "block_loop"
@@ -102,8 +103,8 @@ class BlockLoop(Node):
 class Selected:
     """An operand and the way to find its batch element: by ``stride``, ``offsets`` or addresses.
 
-    An offset counts ``stride`` elements: 1 in a flat array, those of a whole matrix if it is
-    packed. ``written`` is true for the output of a stack, which has a matrix for each product.
+    An offset of 1 is ``stride`` elements: one element of a flat array, or one whole packed matrix.
+    ``written`` is true for the output of a stack, which has a matrix for each product.
     """
 
     name: Reads[Name]
@@ -114,7 +115,7 @@ class Selected:
 
     @property
     def offsets(self) -> str:
-        """The name of the offsets; all B of a kernel share those of the first."""
+        """The name of the array of offsets; every further B uses the offsets of the first B."""
         return f"{self.name.text}_offsets"
 
     @property
@@ -137,7 +138,8 @@ class SelectBatch(Node):
 class Pack(Node):
     """Within ``body``, ``buffer`` holds a packed block, which ``fill`` wrote.
 
-    It has space for ``elements``: on the stack, or ``scratch`` bytes into the scratch memory.
+    The buffer has space for ``elements`` elements. It is on the stack, or begins ``scratch`` bytes
+    after the beginning of the scratch memory.
     """
 
     kind: ClassVar[str] = "pack"
@@ -161,7 +163,7 @@ class When(Node):
 
 @dataclass(frozen=True, slots=True)
 class Bound(Node):
-    """A size that is computed in the nest, from sizes, counters and earlier sizes."""
+    """A size that the nest computes from the call's sizes, loop counters and earlier such sizes."""
 
     kind: ClassVar[str] = "bound"
     name: Writes[CounterName]
@@ -170,7 +172,7 @@ class Bound(Node):
 
 @dataclass(frozen=True, slots=True)
 class Bind(Node):
-    """Within ``body``, the sizes ``bound`` exist besides those of the call."""
+    """Within ``body``, define the sizes ``bound``, in addition to the sizes of the call."""
 
     kind: ClassVar[str] = "bind"
     bound: tuple[Bound, ...]
@@ -179,7 +181,7 @@ class Bind(Node):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The use of a matrix unit's registers: rows, and bytes of a row, by register number."""
+    """A configuration of a matrix unit: the rows, and bytes of a row, that each register uses."""
 
     unit: MatrixUnit
     shapes: Sizes[tuple[tuple[Expr, int], ...]]
@@ -192,7 +194,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Configure(Node):
-    """Load configuration ``index`` of the matrix unit; it holds until the next one."""
+    """Load configuration ``index`` of the matrix unit, which holds until the next ``Configure``."""
 
     kind: ClassVar[str] = "configure"
     index: int
@@ -220,7 +222,7 @@ counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))
 
 
 def names_used(node: NestNode) -> set[str]:
-    """Return the names in C that a node uses, without its bodies: operands, offsets, sizes etc."""
+    """Return the C names that a node uses outside its bodies: operands, offsets, sizes etc."""
     used = {str(name) for name in _operands(node)}
     used = used.union(*(slots(expr) for expr in _expressions(node)))
     match node:
@@ -234,7 +236,7 @@ def names_used(node: NestNode) -> set[str]:
 
 
 def defined(node: NestNode) -> dict[str, str]:
-    """Return the operands and buffers that a node defines for its bodies, by element type."""
+    """Return the operands and buffers that a node defines for its bodies, with their types."""
     match node:
         case SelectBatch():
             return {str(each.chosen): each.element for each in node.selected}
@@ -244,7 +246,7 @@ def defined(node: NestNode) -> dict[str, str]:
 
 
 def chosen_inputs(node: NestNode) -> set[str]:
-    """Return the C names of matrices that a node chooses from batches that are only read."""
+    """Return the C names of the matrices that a node selects from batches of inputs."""
     if not isinstance(node, SelectBatch):
         return set()
     return {str(each.chosen) for each in node.selected if not each.written}
@@ -253,7 +255,7 @@ def chosen_inputs(node: NestNode) -> set[str]:
 def of_batch(
     index: Expr, selected: tuple[Selected, ...], body: tuple[NestNode, ...]
 ) -> SelectBatch:
-    """Return ``body``, whose calls take whole batches, for element ``index`` of ``selected``."""
+    """Return a SelectBatch around ``body``, whose calls take the matrices number ``index``."""
     chosen = {each.name: each.chosen for each in selected}
 
     def inside(node: NestNode) -> NestNode:
@@ -269,7 +271,7 @@ def operands_of(nodes: tuple[NestNode, ...]) -> set[Name]:
 
 
 def renamed(nodes: tuple[NestNode, ...], change: Callable[[Name], Name]) -> tuple[NestNode, ...]:
-    """Return ``nodes`` with each operand and buffer replaced; the tiles they call stay."""
+    """Return ``nodes`` with each operand and buffer renamed; tile programs stay as they are."""
     return mapped(nodes, Name, change)
 
 
@@ -279,17 +281,17 @@ NO_BYTES = Integer(0)
 def repeated(
     counter: str, trips: Expr, body: Iterable[NestNode], note: str = ""
 ) -> tuple[NestNode, ...]:
-    """Return ``body`` in a loop of ``trips`` trips; without a loop if there is one trip."""
+    """Return ``body`` in a loop of ``trips`` iterations; without a loop if there is only one."""
     nodes = tuple(body)
     return nodes if trips == 1 else (BlockLoop(counter, trips, nodes, note=note),)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A whole kernel: the nest, the tile programs that it calls by name, its scratch in bytes.
+    """A kernel: its nest, the tile programs that the nest calls, and its scratch memory in bytes.
 
-    ``configurations`` are those of the matrix unit. The nest changes among them with ``Configure``,
-    if there are several.
+    ``configurations`` are those of the matrix unit. If there are several, the nest loads them by
+    ``Configure``.
     """
 
     nest: Body[tuple[NestNode, ...]]
@@ -304,12 +306,12 @@ class Program:
 
     @property
     def streaming(self) -> tuple[Vector, ...]:
-        """Vectors whose stores bypass the caches, once for each store."""
+        """The vectors of all stores that may bypass the caches; one entry for each store."""
         return tuple(op.src.vector for op in self._past_caches())
 
     @property
     def past(self) -> Expr:
-        """Stores bypass the caches if this number is positive; 0 if none do."""
+        """A formula: stores bypass the caches if it is positive. It is 0 if no store may."""
         return next((op.past for op in self._past_caches() if op.past is not None), NO_BYTES)
 
     def _past_caches(self) -> Iterator[Store]:

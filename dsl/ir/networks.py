@@ -25,9 +25,9 @@ from .values import MatrixRegister, Register
 def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
     """Return operations that sum the lanes of registers, and the register of the sums.
 
-    There are up to ``lanes`` registers; their sums become the lanes of one. This is a transposition
-    that adds each pair as soon as it is interleaved. P registers take P - 1 additions; then the
-    remaining groups of lanes are folded.
+    The sum of each register becomes one lane of the result, so there may be at most as many
+    registers as lanes. The registers are transposed, and each pair is added as soon as it is
+    interleaved. P registers take P - 1 additions. Then the remaining groups of lanes are added up.
     """
     vector = registers[0].vector
     ops: list[Op] = []
@@ -59,10 +59,10 @@ def transpose(
 ) -> tuple[list[Op], list[Register]]:
     """Return operations that transpose a block of ``lanes`` registers or fewer, and the results.
 
-    There are ``lanes`` results. Lanes that belong to missing rows hold any values. A matrix unit
-    that can be written by rows and read by columns transposes by itself. Otherwise log2(lanes)
-    rounds of interleaves do. If one of two rows is missing, half of their interleaving is the other
-    row unchanged.
+    There are ``lanes`` results. Lanes of missing rows hold any values. If a matrix unit can be
+    written by rows and read by columns, it does the transposition. Otherwise there are log2(lanes)
+    rounds of interleaving. If one row of a pair is missing, the other row takes its place in half
+    of the results.
     """
     vector, unit = block[0].vector, target.matrix
     if lanes > 1 and unit is not None and unit.transposes(vector.element):
@@ -95,8 +95,8 @@ def transpose(
 def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: bool) -> Op:
     """Return the operation that makes a row of C from two registers of adjacent blocks.
 
-    ``by`` is the multiply-add that summed them. With ``odd`` it is the second row of the blocks.
-    Each register is a block, or has one in each segment.
+    ``by`` is the multiply-add that summed the blocks. ``odd`` selects the second row of the blocks,
+    otherwise the first is made. Each register holds one block, or one in each of its segments.
     """
     width = by.cols // by.segments
     if by.segments > 1:

@@ -1,7 +1,7 @@
-"""Declarations of nodes' fields, with one walk and one map over all nodes.
+"""Declare what the fields of nodes mean; walk over nodes and rewrite them by these declarations.
 
 Nodes are the operations of tile programs (``ops.py``) and the nodes of a nest (``nest.py``). A
-field's annotation says what the node does with it, for example ``Reads[Register]``,
+field's annotation says how the node uses the field, for example ``Reads[Register]``,
 ``Writes[Address]``, ``Sizes[Expr]`` or ``Body["tuple[Op, ...]"]``. Code that needs the registers,
 addresses, names, sizes or bodies of a node reads these declarations. A new class of nodes therefore
 changes nothing here.
@@ -57,7 +57,7 @@ CounterName: TypeAlias = Annotated[str, Space.COUNTER]
 class Node:
     """An operation, or a node of a nest: a frozen dataclass that declares its fields.
 
-    ``kind`` is its name in templates and messages.
+    ``kind`` is the node's name in templates and messages.
     """
 
     __slots__ = ()
@@ -84,7 +84,7 @@ def roles_of(annotation: Any) -> frozenset[Role]:
 
 
 def holds(annotation: Any, what: Any) -> bool:
-    """Return True if a value with this annotation may be one of ``what``, or a tuple of some."""
+    """Return True if a value with this annotation may be a ``what``, or a tuple with one in it."""
     if annotation is what or what in getattr(annotation, "__metadata__", ()):
         return True
     return any(holds(each, what) for each in get_args(annotation))
@@ -106,9 +106,10 @@ def finder(what: type[T], roles: frozenset[Role]) -> Callable[[Node], tuple[T, .
 @overload
 def finder(what: Space, roles: frozenset[Role]) -> Callable[[Node], tuple[str, ...]]: ...
 def finder(what: Any, roles: frozenset[Role]) -> Callable[[Node], tuple[Any, ...]]:
-    """Return a function that finds all values of kind ``what`` in a node, without its bodies.
+    """Return a function that finds all values of kind ``what`` in a node, except in its bodies.
 
-    It looks at fields with one of ``roles``, in their order, in the node and in its parts.
+    The function searches the fields that have one of ``roles``, in their order. It also searches
+    the dataclasses that are values of the node's fields.
     """
     known: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {}
 
@@ -126,7 +127,8 @@ def _getter(
 ) -> Callable[[Any], tuple[Any, ...]]:
     """Return the function that finds the values in nodes of class ``cls``.
 
-    It reads only the fields that may hold values of kind ``what``; ``find`` searches the parts.
+    The returned function reads only fields that may hold values of kind ``what``. ``find`` searches
+    the dataclasses in these fields.
     """
     type_ = str if isinstance(what, Space) else what
     steps: list[tuple[str, bool, bool]] = []
@@ -164,7 +166,7 @@ def _getter(
 def _within(
     cls: type[Any], name: str, what: Any, roles: frozenset[Role], seen: frozenset[type[Any]]
 ) -> bool:
-    """Return True if the parts that a field holds may hold ``what`` themselves."""
+    """Return True if a dataclass in field ``name`` of ``cls`` may contain a ``what``."""
     for part in _parts(declared(cls)[name]):
         for inner, annotation in declared(part).items() if part not in seen else ():
             if roles & roles_of(annotation) and holds(annotation, what):
@@ -178,7 +180,7 @@ def _within(
 
 
 class _Bodies(dict[type[Any], tuple[str, ...]]):
-    """The fields of each class that hold nodes."""
+    """For each class of nodes, the names of its fields that hold other nodes."""
 
     def __missing__(self, cls: type[Any]) -> tuple[str, ...]:
         found = declared(cls).items()
@@ -191,7 +193,7 @@ _BODIES = _Bodies()
 
 
 def walk(nodes: Iterable[N]) -> Iterator[N]:
-    """Yield every node, each before the nodes that it contains."""
+    """Yield ``nodes`` and all nodes in their bodies; each node comes before those in its body."""
     for node in nodes:
         yield node
         for name in _BODIES[type(node)]:
@@ -199,12 +201,12 @@ def walk(nodes: Iterable[N]) -> Iterator[N]:
 
 
 def contains(node: Node) -> bool:
-    """Return True if a node may contain others."""
+    """Return True if a node has a body, which may contain other nodes."""
     return bool(_BODIES[type(node)])
 
 
 def inside(node: N) -> tuple[N, ...]:
-    """Return the nodes of a node's bodies."""
+    """Return the nodes that are directly in the bodies of ``node``."""
     return tuple(inner for name in _BODIES[type(node)] for inner in getattr(node, name))
 
 
@@ -234,7 +236,7 @@ def rewritten(nodes: Iterable[N], change: Callable[[N], N | None]) -> Iterator[N
 
 
 def mapped(node: T, what: type[Any] | Space, change: Callable[[Any], Any]) -> T:
-    """Return ``node`` with ``change`` applied to each ``what`` in its fields, parts and bodies.
+    """Return ``node`` with ``change`` applied to each ``what`` in it, at any depth.
 
     ``node`` may be a tuple of nodes. A node in which nothing changes is returned as the same
     object.
@@ -263,7 +265,7 @@ _MAPPED: dict[tuple[type[Any], Any], tuple[tuple[str, bool], ...]] = {}
 
 
 def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the fields that may hold ``what``, with True for names of that space."""
+    """Return the fields that may hold ``what``, each with True if it is a name of that space."""
     if (cls, what) not in _MAPPED:
         named = isinstance(what, Space)
         found = declared(cls).items() if is_dataclass(cls) else ()
@@ -276,7 +278,7 @@ def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def _may_hold(annotation: Any, what: Any, seen: frozenset[type[Any]]) -> bool:
-    """Return True if such a value may be ``what``, or contain it at any depth."""
+    """Return True if a value with this annotation may be or contain a ``what``, at any depth."""
     if holds(annotation, what):
         return True
     inner = (each for part in _parts(annotation) if part not in seen

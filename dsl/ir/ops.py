@@ -1,10 +1,10 @@
 """The operations of tile programs: the language between plans and templates, besides nests.
 
 A tile program computes one register tile by operations on registers, and by loops over the batch,
-K, or lines of sums. All nodes are immutable. Templates choose a macro by ``kind``. Addresses count
-elements. The annotation of a field says what the operation does with it (``nodes.py``); annotations
-are objects here, not text, to be read at run time. ``counts`` is the counter of the operation
-itself; its accesses count on their own.
+over K, or over rows or columns of sums. All nodes are immutable. Templates choose a macro by
+``kind``. Addresses count elements. The annotation of a field says how the operation uses the field
+(``nodes.py``). ``counts`` names the counter that an operation adds to; its accesses to memory are
+counted separately.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Operation(Node):
 
 @dataclass(frozen=True, slots=True)
 class Point(Operation):
-    """``pointer = base + offset``, which a loop advances. ``written``: it may be written too."""
+    """``pointer = base + offset``, which a loop advances. ``written``: stores may use it too."""
 
     kind: ClassVar[str] = "point"
     pointer: Writes[PointerName]
@@ -83,7 +83,7 @@ class Advance(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MakeMask(Operation):
-    """Make a mask, before its first use."""
+    """Make a mask. Every use of the mask comes later."""
 
     kind: ClassVar[str] = "make_mask"
     mask: Writes[MaskRegister]
@@ -102,8 +102,8 @@ class Load(Operation):
     """Load ``active`` lanes; the others become 0.
 
     Elements in memory have type ``memory`` ("": the register's). With a ``group``, each lane holds
-    the bits of that many elements, and ``active`` counts elements. Loads that the vector lacks go
-    through the stack (``access.py``). With ``loose``, the other lanes may hold anything.
+    the bits of that many elements, and ``active`` counts elements. A load that the vector lacks is
+    done through a stack buffer (``access.py``). With ``loose``, the other lanes may hold anything.
     """
 
     kind: ClassVar[str] = "load"
@@ -116,7 +116,7 @@ class Load(Operation):
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that it uses, if the vector has such a load."""
+        """The mask that the load uses, None if the vector has no such masked load."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
@@ -141,7 +141,7 @@ class Load(Operation):
 
     @property
     def seen_as(self) -> str:
-        """The type with which groups are read, "" if elements are read as they are."""
+        """The type as which groups are read, for example s32; "" if elements are read singly."""
         return self.dst.vector.seen_as(self.memory, self.group)
 
 
@@ -154,13 +154,13 @@ class LoadSeveral(Operation):
     address: Reads[Address]
 
     def accesses(self) -> Iterator[Access]:
-        """Yield all their elements."""
+        """Yield the elements of all loaded vectors."""
         vector = self.dst[0].vector
         yield Access("loads", vector.element, Integer(len(self.dst) * vector.lanes))
 
     @property
     def several(self) -> Several | None:
-        """The vector's load of so many vectors, None if it has none."""
+        """The vector's load of as many vectors as ``dst`` has, None if it has none."""
         return next((s for s in self.dst[0].vector.several if s.count == len(self.dst)), None)
 
 
@@ -169,8 +169,8 @@ class Broadcast(Operation):
     """Broadcast one element, or a group of elements, to all lanes.
 
     The ``group`` elements form one factor, or repeat until they fill the register. ``existing`` of
-    them are read (None: all), the others are 0. ``memory`` is their type. With ``begins``, other
-    operations add to the register.
+    these elements are read (None: all), the others are 0. ``memory`` is their type. With
+    ``begins``, later operations add to the register.
     """
 
     kind: ClassVar[str] = "broadcast"
@@ -198,7 +198,7 @@ class Broadcast(Operation):
 
     @property
     def picked(self) -> bool:
-        """True if it repeats elements of the vector's own type, which are multiplied by lane."""
+        """True if elements of the vector's own type are repeated, to be multiplied by lane."""
         vector = self.dst.vector
         return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
@@ -218,7 +218,8 @@ class Pick(Operation):
 class Splat(Operation):
     """Set all lanes to a literal, a run-time parameter, a size, or a scalar register.
 
-    A literal for a ``group`` is its bits. ``label`` is its name in C, "" the register's name.
+    If lanes hold a ``group`` of elements, a literal is the bits of the group. ``label`` is the
+    literal's name in C, "" for the register's name.
     """
 
     kind: ClassVar[str] = "splat"
@@ -230,9 +231,9 @@ class Splat(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyAdd(Operation):
-    """``acc += x * y``. y is a register, a lane of one, or is read from memory.
+    """``acc += x * y``. y is a register, one lane of a register, or an element in memory.
 
-    ``product`` is the register of the products, if a separate instruction adds them from there.
+    If a separate instruction adds the products to ``acc``, register ``product`` holds them first.
     """
 
     kind: ClassVar[str] = "muladd"
@@ -289,7 +290,7 @@ class StoreMatrix(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyMatrices(Operation):
-    """``acc += y x`` of matrices: y has a row per row of acc, x a row per K group of y."""
+    """``acc += y x`` of matrix registers: a row of y per row of acc, a row of x per K group."""
 
     kind: ClassVar[str] = "multiply_matrices"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -301,7 +302,7 @@ class MultiplyMatrices(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyBlock(Operation):
-    """``acc += y x`` of vectors: y has a group per row of acc, x a group per column."""
+    """``acc += y x`` of vectors: y has a K group for each row of acc, x one for each column."""
 
     kind: ClassVar[str] = "multiply_block"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -313,7 +314,7 @@ class MultiplyBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ReadRows(Operation):
-    """Read rows of ``src`` from row ``first`` on into ``dst``; with ``columns``, columns."""
+    """Read rows of ``src``, or columns if ``columns`` is true, from number ``first`` on."""
 
     kind: ClassVar[str] = "read_rows"
     dst: Writes[tuple[Register, ...]]
@@ -354,7 +355,7 @@ class Multiply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Take the even or odd blocks of ``block`` elements of x and y in turn."""
+    """Interleave the even or the odd blocks of x and y, of ``block`` elements each."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
@@ -366,7 +367,7 @@ class Interleave(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unzip(Operation):
-    """Take the even or odd blocks of ``block`` elements of x, then those of y."""
+    """Concatenate the even or the odd blocks of x and of y, of ``block`` elements each."""
 
     kind: ClassVar[str] = "unzip"
     dst: Writes[Register]
@@ -380,7 +381,7 @@ class Unzip(Operation):
 class Unpack(Operation):
     """Set each lane to the number of ``type`` in field ``index`` of the lane's low byte.
 
-    It is shifted left by ``up`` bits. With a ``table``, the field is an index into it.
+    The number is shifted left by ``up`` bits. With a ``table``, the field is a table index.
     """
 
     kind: ClassVar[str] = "unpack"
@@ -394,13 +395,13 @@ class Unpack(Operation):
 
     @property
     def field(self) -> str:
-        """The key of such fields in ``Vector.fields``."""
+        """The key in ``Vector.fields`` for fields of this type and shift."""
         return f"{self.type}<<{self.up}" if self.up else self.type
 
 
 @dataclass(frozen=True, slots=True)
 class Join(Operation):
-    """Set ``dst`` to the bits of ``x`` or ``y``, integers without common bits."""
+    """``dst = x | y``, for integers that have no set bits in common."""
 
     kind: ClassVar[str] = "join"
     counts: ClassVar[Counted] = "elementary_operations"
@@ -411,7 +412,7 @@ class Join(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Table(Operation):
-    """Fill ``dst`` with ``numbers``, repeated until it is full."""
+    """Fill ``dst`` with the table ``numbers``, repeated until the register is full."""
 
     kind: ClassVar[str] = "table"
     dst: Writes[Register]
@@ -429,7 +430,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """Store ``active`` lanes as elements of type ``memory``; arguments are those of ``Load``."""
+    """Store ``active`` lanes as elements of type ``memory``; the fields are those of ``Load``."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -441,7 +442,7 @@ class Store(Operation):
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that it uses. A store that converts copies the existing lanes instead."""
+        """The mask that the store uses, None if it uses none or copies through the stack."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
@@ -465,7 +466,7 @@ class Store(Operation):
 
     @property
     def seen_as(self) -> str:
-        """The type with which groups are written, "" if elements are written as they are."""
+        """The type as which groups are written, e.g. s32; "" if elements are written singly."""
         return self.src.vector.seen_as(self.memory, self.group)
 
 
@@ -500,7 +501,7 @@ class Apply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StackBuffer(Operation):
-    """Make ``name`` a pointer to ``elements`` elements on the stack, zero or undefined."""
+    """Define ``name``: a pointer to ``elements`` elements on the stack, zeroed or undefined."""
 
     kind: ClassVar[str] = "stack_buffer"
     name: Writes[PointerName]
@@ -511,7 +512,7 @@ class StackBuffer(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Keep(Operation):
-    """Keep the accumulator in its register, and ``operands`` too, because they are used again."""
+    """Make compilers keep ``acc`` in its register, and the ``operands`` that are used again."""
 
     kind: ClassVar[str] = "keep"
     acc: Reads[Register]
@@ -520,7 +521,7 @@ class Keep(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Hide(Operation):
-    """Hide the target of ``pointer`` from the code around the tile, and so from compilers."""
+    """Hide from the compiler where ``pointer`` points, so that it computes no addresses early."""
 
     kind: ClassVar[str] = "hide"
     pointer: Updates[PointerName]
@@ -536,7 +537,7 @@ class Prefetch(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Note(Operation):
-    """A comment in the C about the operations that follow."""
+    """A comment in the C code about the operations that follow."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -565,9 +566,9 @@ Op = (
 class Parameter:
     """A parameter of a tile program.
 
-    ``role``: ``in`` and ``out`` are pointers to elements of type ``element`` ("": the tile's own),
-    ``table`` is one to such pointers, ``offsets`` one to int64 offsets. ``at`` is an offset in
-    elements; ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
+    The roles ``in`` and ``out`` are pointers to elements of type ``element`` ("": the tile's own).
+    ``table`` is a pointer to pointers to elements, ``offsets`` a pointer to int64 offsets. ``at``
+    is an offset in elements. ``size`` and ``scalar`` are the kernel's run-time sizes and numbers.
     """
 
     name: str
@@ -577,11 +578,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` is in words.
+    """One register tile: ``body`` sums the products, ``end`` updates the matrix C.
 
-    ``mr`` and ``nr`` are its rows and columns of C; ``accumulators`` are the names of the registers
-    that hold these, as they are arranged in C. ``planned`` is its number in the plan. They are None
-    or empty if it computes no part of C. ``numbers`` are those of the matrix registers in C.
+    ``mr`` and ``nr`` are the tile's rows and columns of C. ``accumulators`` are the names of the
+    registers that hold its sums, arranged as in C. ``planned`` is its number in the plan. These are
+    None or empty if the tile computes no part of C. ``numbers`` gives matrix registers their
+    numbers in C code. ``summary`` describes the tile in words.
     """
 
     name: str

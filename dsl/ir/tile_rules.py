@@ -1,7 +1,7 @@
 """The rules of tile programs: one function for each operation, found by its class in ``RULES``.
 
-A rule refuses an operation that has no meaning, no instruction on the target, or no place in
-memory. Each new operation needs a rule.
+A rule raises PlanError for an operation without a meaning, for one that the target has no
+instruction for, and for an access outside memory. Each new operation needs a rule.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _store(w: Walk, op: Store) -> None:
 
 
 def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> int | None:
-    """Return the number of elements that a load or store moves; refuse one that does not exist."""
+    """Return the number of elements that a load or store moves; PlanError if it is not possible."""
     if op.group:
         _grouped(w, op, vector, others, verb)
     elif op.memory:
@@ -175,9 +175,9 @@ def _ctype(vector: Vector) -> str:
 
 
 def _grouped(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> None:
-    """Refuse groups that lanes of s32 cannot hold.
+    """Raise PlanError for groups of elements that lanes of s32 cannot hold.
 
-    A lane holds 4 bytes. It holds 1 or 2 bytes if the vector loads or stores such integers.
+    A group has 4 bytes, or 1 or 2 if the vector loads or stores integers of that size.
     """
     size = op.group * ITEMSIZE.get(op.memory, 0)
     least = 2 if verb == "load" and vector.lanes > 1 else 1
@@ -421,7 +421,7 @@ def _note(w: Walk, op: Note) -> None:
 
 
 def _matrix(w: Walk, op: Op, register: MatrixRegister) -> int | None:
-    """Return the rows of a register of the unit, None if only the call knows."""
+    """Return the rows of a register of the matrix unit, None if only the call knows."""
     unit = w.target.matrix
     if unit is None or register.unit is not unit:
         w.refuse(op, f"uses matrix registers on {w.target.name}", "those of the target's own unit")

@@ -2,7 +2,7 @@
 
 The walk checks the rules that hold for all operations. A register is defined once, before its use,
 and belongs to one vector of the target. Sizes are parameters. Memory belongs to an operand or a
-stack buffer. ``tile_rules.py`` has the rules of single operations.
+stack buffer. ``tile_rules.py`` has the rules for each class of operations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Rules: TypeAlias = Mapping[type[Any], Callable[["Walk", Any], None]]
 
 
 class Walk:
-    """Registers, masks, pointers, counters and sizes that are known before an operation."""
+    """The registers, masks, pointers, counters and sizes known at one place in the program."""
 
     def __init__(self, tile: TileProgram, target: Target, rules: Rules) -> None:
         self.tile, self.target, self.rules = tile, target, rules
@@ -72,7 +72,7 @@ class Walk:
             )
 
     def ops(self, ops: tuple[Op, ...]) -> list[Step]:
-        """Check operations in order; return their steps."""
+        """Check operations in order; return the registers that each reads and writes."""
         return [self._loop(op) if isinstance(op, Loop) else self._op(op) for op in ops]
 
     def _op(self, op: Op) -> Step:
@@ -104,7 +104,7 @@ class Walk:
         return done
 
     def _loop(self, loop: Loop) -> Step:
-        """Check a loop's body once, with pointers anywhere between the first trip and the last."""
+        """Check a loop's body once, for the pointer positions of every iteration."""
         if loop.counter in self.trips:
             self.refuse(loop, f"counts {loop.counter} again", "a counter of its own")
         trips = self.size(loop, loop.trips)
@@ -126,7 +126,7 @@ class Walk:
     # --- checks that rules use -----------------------------------------------------------------
 
     def refuse(self, op: Op, problem: str, expected: str) -> NoReturn:
-        """Raise PlanError with the tile, the operation, the problem and the rule."""
+        """Raise PlanError that names the tile, the operation, the problem and the rule."""
         raise PlanError(f"{self.tile.name}: {op.kind} {problem}", got=shown(op), expected=expected)
 
     def held(self, op: Op, vector: Vector) -> Vector:
@@ -138,7 +138,7 @@ class Walk:
         return found
 
     def size(self, op: Op, expr: Expr) -> int | None:
-        """Return the value of a formula, None unless it is constant; sizes must be parameters."""
+        """Return the value of a constant formula, else None; its sizes must be parameters."""
         if expr.is_Integer:
             return int(expr)
         for name in sorted(slots(expr)):
@@ -147,19 +147,19 @@ class Walk:
         return None
 
     def same(self, op: Op, *registers: Register) -> None:
-        """Refuse registers that do not belong to one vector."""
+        """Raise PlanError unless all registers have the same vector type."""
         first, *others = (register.vector for register in registers)
         for other in others:
             if other is not first and key_of(other) != key_of(first):
                 self.refuse(op, f"mixes {first!r} and {other!r}", "registers of one vector")
 
     def spelled(self, op: Op, spelling: str, vector: Vector) -> None:
-        """Refuse the operation if the target has no instruction for it."""
+        """Raise PlanError if ``spelling`` is empty: the target has no such instruction."""
         if not has(vector, spelling):
             self.refuse(op, f"has no instruction on {vector!r}", "one of the vector's")
 
     def pointer(self, op: Op, name: str) -> Pointer:
-        """Return a pointer to elements, by its name."""
+        """Return the pointer called ``name``, which must point to elements."""
         found = self.pointers.get(name)
         if found is None or found.table:
             expected = "a parameter, a stack buffer, or what was pointed"
@@ -169,10 +169,10 @@ class Walk:
     def access(
         self, op: Op, address: Address, memory: str, count: int | None, *, write: bool = False
     ) -> None:
-        """Check that ``count`` elements of type ``memory`` exist; None is an unknown number.
+        """Check that ``count`` elements of type ``memory`` may be accessed; None if unknown.
 
-        A stack buffer must contain them, and what is written must be an output. The reach of
-        parameters is recorded, and compared with the operands of each call later.
+        A stack buffer must contain these elements. Only outputs and stack buffers may be written.
+        The elements reached through parameters are recorded; each call is checked against them.
         """
         pointer = self.pointer(op, address.pointer)
         if memory != pointer.element and memory != bits_of(pointer.element):
@@ -201,7 +201,7 @@ class Walk:
         self.refuse(op, inside, f"offsets that are constant, and lead into {buffer.name}")
 
     def touched(self, op: Op, active: Active, most: int) -> int | None:
-        """Return the number of elements, of ``most``, that an access touches, None if unknown."""
+        """Return how many of ``most`` elements an access touches, None if unknown."""
         if active is None:
             return most
         if isinstance(active, int):
@@ -215,14 +215,12 @@ class Walk:
 
 
 def has(vector: Vector, spelling: str) -> bool:
-    """Return True if a vector has an instruction; always true on a target that is only
-    interpreted.
-    """
+    """Return True if a vector has an instruction; always true if its target is only interpreted."""
     return bool(spelling) or not vector.load
 
 
 def key_of(vector: Vector) -> tuple[str, str, int]:
-    """Return the identity of a vector; a view without masks is the same register."""
+    """Return the key of a vector; a variant without masks has the same key."""
     return vector.name, vector.element, vector.lanes
 
 

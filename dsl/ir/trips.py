@@ -1,8 +1,8 @@
 """Check that the trips of a parallel loop write different elements.
 
-The place of each write must depend on the loop's counter. In addition, one call is walked through
-with sizes that the kernel allows: the bytes written by the first two trips and the last must not
-overlap. Matrices that are found by offsets or addresses are not checked.
+The position of each write must depend on the loop's counter. In addition, the writes of one call
+are computed for sizes that the kernel allows. The bytes written by the first two iterations and by
+the last must not overlap. Matrices that are found by offsets or addresses are not checked.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .nodes import inside, walk
 
 #: Name of the memory that holds all scratch buffers.
 _SCRATCH = "scratch"
-#: A stretch of bytes of an operand: the first, and the one after the last.
+#: A range of bytes of an operand: the first byte, and the one after the last.
 Stretch: TypeAlias = tuple[int, int]
 
 
 def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, Touched]) -> None:
-    """Raise PlanError unless each trip of a parallel loop writes its own elements and buffers.
+    """Raise PlanError unless the iterations of parallel loops write different elements and buffers.
 
-    ``parameters`` are the kernel's. ``touched`` are the elements that each tile touches.
+    ``parameters`` is the kernel's signature. ``touched`` has the elements that each tile touches.
     """
     nodes = (node for node in walk(program.nest) if isinstance(node, BlockLoop))
     loops = [loop for loop in nodes if loop.parallel]
@@ -61,7 +61,7 @@ def verify_trips(program: Program, parameters: Signature, touched: Mapping[str, 
 
 
 def _verify_places(loop: BlockLoop, program: Program) -> None:
-    """Raise PlanError unless the writes of each trip begin at different places."""
+    """Raise PlanError unless the offset of each write depends on the counter of ``loop``."""
     if loop.first != 0:
         raise PlanError("a parallel loop must begin at 0", got=loop.counter)
     for operand, offset in _places(loop.body, program):
@@ -73,9 +73,9 @@ def _verify_places(loop: BlockLoop, program: Program) -> None:
 
 
 def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
-    """Yield each write outside stack buffers: the operand, and the offset of its beginning.
+    """Yield the operand and the first offset of each write, except writes to stack buffers.
 
-    The offset of a scratch buffer is its place in scratch memory.
+    The offset of a scratch buffer is its position in scratch memory.
     """
     for node in nodes:
         if isinstance(node, Call):
@@ -89,19 +89,19 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
 
 
 def _own(node: NestNode) -> Name | None:
-    """Return the stack buffer that a node defines, which each trip has for itself; else None."""
+    """Return the stack buffer that a node defines, else None; each iteration has its own."""
     return node.buffer if isinstance(node, Pack) and node.scratch is None else None
 
 
 def _scratch_at(node: NestNode, name: Name | None) -> Expr:
-    """Return the place of the buffer ``name`` in scratch memory if ``node`` defines it, else 0."""
+    """Return the offset of buffer ``name`` in scratch memory if ``node`` defines it, else 0."""
     if not isinstance(node, Pack) or node.buffer != name or node.scratch is None:
         return ZERO
     return node.scratch
 
 
 def _selected_at(node: NestNode, name: Name | None) -> Expr:
-    """Return the beginning of the matrix of a batch that ``node`` calls ``name``, else 0."""
+    """Return the offset in its batch of the matrix that ``node`` selects as ``name``, else 0."""
     if not isinstance(node, SelectBatch):
         return ZERO
     return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
@@ -112,9 +112,9 @@ def _selected_at(node: NestNode, name: Name | None) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """Knowledge around a node: element types by name, values of counters and sizes.
+    """What is known at a node: element types by name, values of counters and sizes.
 
-    ``shared`` is true inside a parallel loop: more than the first trip of a loop is then walked.
+    ``shared`` is true inside a parallel loop: more than the first iteration is then examined.
     """
 
     program: Program
@@ -128,11 +128,11 @@ class _Around:
         return evaluate(expr, self.known) if slots(expr) <= self.known.keys() else None
 
     def _knowing(self, name: str, number: int) -> _Around:
-        """Return the same with one more known counter or size."""
+        """Return a copy in which the counter or size ``name`` has the value ``number``."""
         return replace(self, known={**self.known, name: number})
 
     def written(self, nodes: tuple[NestNode, ...]) -> dict[str, set[Stretch]]:
-        """Return the stretches that nodes write, by operands and buffers that threads share."""
+        """Return the bytes that ``nodes`` write, by operand or buffer that threads share."""
         return _united(self._by(node) for node in nodes)
 
     def _by(self, node: NestNode) -> dict[str, set[Stretch]]:
@@ -155,7 +155,7 @@ class _Around:
         return self._in_batches(node, found) if isinstance(node, SelectBatch) else found
 
     def _in_scratch(self, node: Pack, found: dict[str, set[Stretch]]) -> dict[str, set[Stretch]]:
-        """Return writes to a scratch buffer as writes to scratch memory, if its place is known."""
+        """Return writes to a scratch buffer as writes to scratch memory, if its offset is known."""
         stretches = found.pop(str(node.buffer), set())
         at = None if node.scratch is None else self.value(node.scratch)
         if at is not None and stretches:
@@ -198,7 +198,7 @@ class _Around:
     def _in_batches(
         self, node: SelectBatch, found: dict[str, set[Stretch]]
     ) -> dict[str, set[Stretch]]:
-        """Return stretches of selected matrices as stretches of their batches, if known."""
+        """Return writes to selected matrices as writes to their batches, if known."""
         for each in node.selected:
             stretches = found.pop(str(each.chosen), set())
             at = self.value(node.index * each.stride)
@@ -209,12 +209,12 @@ class _Around:
 
 
 def _behind(begin: int, stretches: Iterable[Stretch], size: int = 1) -> Iterator[Stretch]:
-    """Yield stretches of elements in bytes, for an operand that begins at byte ``begin``."""
+    """Yield ranges of elements as ranges of bytes; the operand begins at byte ``begin``."""
     return ((begin + low * size, begin + high * size) for low, high in stretches)
 
 
 def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretch]]:
-    """Return the union of the stretches of all parts."""
+    """Return, for each name, the union of the ranges of all ``parts``."""
     found: dict[str, set[Stretch]] = {}
     for part in parts:
         for name, stretches in part.items():
@@ -223,7 +223,7 @@ def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretc
 
 
 def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretch]]]) -> None:
-    """Raise PlanError if two trips write the same bytes."""
+    """Raise PlanError if two iterations write the same bytes."""
     for (one, its), (other, others) in combinations(written.items(), 2):
         for name in its.keys() & others.keys():
             if (both := _overlap(its[name], others[name])) is not None:
@@ -236,7 +236,7 @@ def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretc
 
 
 def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
-    """Return the common bytes of the first two stretches that overlap, None if none do."""
+    """Return the common bytes of the first two ranges that overlap, None if none do."""
     reached: dict[bool, int] = {True: -1, False: -1}
     marked = sorted([(*each, True) for each in one] + [(*each, False) for each in other])
     for low, high, mine in marked:
@@ -248,7 +248,7 @@ def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
 
 # --- values of one call ------------------------------------------------------------------------
 
-#: A size that tiles, panels and vectors of all widths divide: a multiple of 1 to 16, and of 64.
+#: A size that is a multiple of common tile, panel and vector sizes: of 1 to 16, and of 64.
 WHOLE = 2880 * 1001
 
 
@@ -269,13 +269,13 @@ def _one_call(parameters: Signature) -> dict[str, int]:
 
 
 def _whole(dim: Dim) -> int:
-    """Return a size that all blocks divide, or else the largest legal one."""
+    """Return ``WHOLE``, which common blocks divide, or the largest legal size if that is less."""
     most = math.lcm(WHOLE, dim.multiple_of)
     return most if dim.max is None else min(most, dim.max // dim.multiple_of * dim.multiple_of)
 
 
 def _at_least(least: int, size: Size | None, slot: str, known: dict[str, int]) -> int:
-    """Return the smallest legal distance of lines or matrices, and record it as known."""
+    """Return the smallest legal stride of rows, columns or matrices; add it to ``known``."""
     if size is None:
         return least
     if isinstance(size, int):

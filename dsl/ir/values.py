@@ -43,7 +43,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class MaskRegister:
-    """The predicate of the first ``active`` lanes."""
+    """A mask that selects the first ``active`` lanes."""
 
     name: str
     vector: Vector
@@ -55,7 +55,7 @@ Active: TypeAlias = int | Expr | MaskRegister | None
 
 
 def alone(active: Active) -> int | Masked | None:
-    """Return the active lanes as ``Vector.loading`` takes them; 0 if only the call knows."""
+    """Return the active lanes in the form that ``Vector.loading`` takes; 0 if known at the call."""
     if isinstance(active, MaskRegister):
         return Masked(value(active.active))
     return 0 if isinstance(active, Expr) else active
@@ -69,5 +69,5 @@ def count_of(active: Active, register: Register, group: int) -> Expr:
 
 
 def bits_of_ones(element: str, group: int) -> int:
-    """Return the bits of a group of ones, to fill registers with."""
+    """Return the bits of ``group`` ones of type ``element`` as an integer, to fill registers."""
     return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))

@@ -1,9 +1,9 @@
-"""Verify programs when they are made, so that an illegal program is found there.
+"""Verify programs when they are made, before C code is written.
 
 A tile program must obey the rules of its operations (``tile_rules.py``) and fit the registers. The
 nest must obey the rules in ``NEST_RULES``, one for each class of nodes. A call must pass operands
-that exist, with the types and roles of the tile's parameters. The tile must not touch elements
-outside them, as far as sizes are known.
+that exist, with the types and roles of the tile's parameters. If the sizes are known, the tile must
+not touch elements outside these operands.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def verify_program(
 ) -> None:
     """Raise PlanError if a tile or the nest breaks a rule.
 
-    The message names the tile or node, the operation and the rule. ``parameters`` are the kernel's.
-    ``packed`` is the bytes of one matrix of each packed operand.
+    The message names the tile or node, the operation and the rule. ``parameters`` is the kernel's
+    signature. ``packed`` gives, for each packed operand, the bytes of one matrix.
     """
     touched: dict[str, Touched] = {}
     for tile in program.tiles:
@@ -67,7 +67,7 @@ def verify_program(
 
 
 def verify_tile(tile: TileProgram, target: Target) -> Touched:
-    """Return the elements that a tile touches; PlanError if it breaks a rule or lacks registers."""
+    """Return the elements that a tile touches; PlanError if it is illegal or lacks registers."""
     names = [parameter.name for parameter in tile.parameters]
     if len({*names}) < len(names):
         raise PlanError(f"{tile.name}: two parameters of one name", got=", ".join(names))
@@ -91,7 +91,7 @@ def verify_tile(tile: TileProgram, target: Target) -> Touched:
 
 
 class _Nest:
-    """Knowledge around a node: operands, counters, scratch memory, configuration."""
+    """What is known at a node: operands, counters, scratch memory, and configuration."""
 
     def __init__(
         self,
@@ -125,13 +125,13 @@ class _Nest:
             rule(self, node)
 
     def refuse(self, node: NestNode, problem: str, expected: str) -> NoReturn:
-        """Raise PlanError with the node, the problem and the rule."""
+        """Raise PlanError that names the node, the problem and the rule."""
         which = f" of {node.program}" if isinstance(node, Call) else ""
         said = f"the nest: {node.kind}{which} {problem}"
         raise PlanError(said, got=shown(node), expected=expected)
 
     def size(self, node: NestNode, expr: Expr) -> tuple[int, int] | None:
-        """Return the range of a formula, None if unknown; its sizes and counters must be known."""
+        """Return the range of a formula's value, None if unknown; its variables must be defined."""
         if not expr.is_Integer:
             for name in sorted(slots(expr) - self.sizes):
                 if name not in self.counters:
@@ -172,7 +172,7 @@ def tile_role(parameters: Sequence[Parameter], name: str) -> str:
 def _argument(
     n: _Nest, node: Call, tile: TileProgram, parameter: Parameter, argument: Argument
 ) -> tuple[int, int] | None:
-    """Return the range of an argument's offset; refuse it unless the parameter allows it."""
+    """Return the range of an argument's offset; PlanError if it does not fit the parameter."""
     place, name, role = n.size(node, argument.offset), argument.symbol or None, parameter.role
     if role == "at":
         if name is not None:
@@ -204,7 +204,7 @@ def _inside(
     place: tuple[int, int] | None,
     reach: tuple[int, int],
 ) -> None:
-    """Refuse a call if the tile touches elements outside the operand, when both are known."""
+    """Raise PlanError if a call is known to touch elements outside the operand."""
     held = n.operands[argument.symbol]
     there = held.each if each else held.whole
     if place is None or there is None:
@@ -219,7 +219,7 @@ def _inside(
 
 
 def _configured(n: _Nest, node: Call, tile: TileProgram) -> None:
-    """Refuse a call unless the registers of the matrix unit are used as configured."""
+    """Raise PlanError unless a call uses the registers of the matrix unit as configured."""
     numbers, found = dict(tile.numbers), n.configuration
     used = {r.name: r for op in walk(tile.body + tile.end) for r in matrices_of(op)}
     for name, register in used.items():
@@ -279,7 +279,7 @@ def _select_batch(n: _Nest, node: SelectBatch) -> None:
 
 
 def _among(n: _Nest, node: SelectBatch, name: str, at: tuple[int, int], count: int) -> None:
-    """Refuse a matrix number that the batch does not have."""
+    """Raise PlanError for a matrix number that the batch does not have."""
     if at[0] < 0 or at[1] >= count:
         n.refuse(node, f"takes matrix {at[1]} of {name}", f"one of {count}")
 
@@ -318,7 +318,7 @@ def _pack(n: _Nest, node: Pack) -> None:
 
 
 def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
-    """Return 1 if the buffer is in scratch memory, else 0; refuse overlaps and overruns."""
+    """Return 1 if the buffer is in scratch memory, else 0; PlanError if it overlaps or overruns."""
     if node.scratch is None:
         return 0
     n.size(node, node.scratch)
@@ -349,7 +349,10 @@ def _when_same(n: _Nest, node: WhenSame) -> None:
 
 
 def _either(n: _Nest, node: When | WhenSame, first: bool, second: bool) -> None:
-    """Check both bodies, each idle or not, from the same configuration on."""
+    """Check both bodies, each starting from the same configuration.
+
+    ``first`` and ``second`` are true for a body that never runs.
+    """
     idle, before = n.idle, n.configuration
     n.idle = first
     n.nodes(node.body)

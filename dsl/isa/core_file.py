@@ -1,9 +1,10 @@
 """Read and write the JSON file that describes a processor core for the cost model.
 
-A file lists the processors that have the core, its numbers for each target, and who measured them.
+A file lists the processors that have the core, the core's numbers for each target, and who
+measured these numbers.
 ``tilewright calibrate`` writes such files; ``targets/cores/`` holds the ones that are shipped. The
-numbers are grouped by target because a core is not as fast with vectors of 512 bits as with vectors
-of 256. A file must have every field that ``Core`` requires, and no unknown ones.
+numbers are grouped by target because, for example, the rates for vectors of 512 and 256 bits
+differ. A file must have every field that ``Core`` requires, and no unknown fields.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CoreFile:
     """The content of one core file.
 
     - ``name``: the text after the ``+`` of a target's name, for example ``zen3`` in ``avx2+zen3``.
-    - ``title``: the name for people.
+    - ``title``: the name shown to people.
     - ``source``: who measured the numbers, where and when.
     - ``processors``: each is vendor, family and models as in ``/proc/cpuinfo``, for example
       ``AuthenticAMD 25 16-31 97``, or one name as archspec has it.
@@ -76,7 +77,7 @@ class CoreFile:
         }
 
     def described(self) -> Iterator[str]:
-        """Yield each processor on its own, with ranges of models expanded."""
+        """Yield one text for each processor, with ranges of models expanded."""
         for line in self.processors:
             yield from written_out(line)
 
@@ -84,7 +85,8 @@ class CoreFile:
 def written_out(line: str) -> Iterator[str]:
     """Yield the processors of one entry of ``processors``.
 
-    ``AuthenticAMD 25 1 3-4`` gives three processors. A single name gives itself.
+    ``AuthenticAMD 25 1 3-4`` gives three processors: models 1, 3 and 4. A single name is yielded
+    unchanged.
     """
     vendor, *numbers = line.split()
     if len(numbers) < 2:
@@ -187,7 +189,7 @@ def core_of(raw: Any, where: str) -> Core:
 
 
 def _record(kind: type, raw: Any, where: str) -> Any:
-    """Return a dataclass ``kind`` whose fields are numbers, words, and lists of records."""
+    """Return the dataclass ``kind`` made from JSON: numbers, words, and lists of dataclasses."""
     if not isinstance(raw, dict):
         raise TargetError(f"{where} are no numbers by name", got=raw, expected="an object")
     needed = [f.name for f in fields(kind) if f.init and f.default is MISSING]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A data cache, as far as one core may use it.
+    """The part of a data cache that one core may use.
 
-    - ``size``: bytes. Of a cache that cores share, this is one core's share.
+    - ``size``: bytes; if cores share the cache, the share of one core.
     - ``rate``: bytes per cycle that it delivers to loads of whole vectors.
     """
 
@@ -27,8 +27,8 @@ class Speed:
 
     - ``mnemonic``: the instruction, as in ``MulAdd.mnemonic``.
     - ``bytes``: the widest vectors, in bytes, for which this entry holds.
-    - ``cycles``: cycles between the starts of two. They include all instructions of its C
-      expression.
+    - ``cycles``: cycles from the start of one multiply-add to the start of the next. They include
+      all instructions of the C expression.
     - ``latency``: cycles from the start until the sum is available.
     """
 
@@ -72,25 +72,25 @@ class Core:
     - ``line``: bytes of a cache line.
     - ``widths``: rates for narrower vectors if they differ, narrowest first.
     - ``speeds``: speeds of single multiply-add instructions. An instruction without an entry takes
-      ``instructions / fma_units`` cycles and has the core's latency, or its own.
-    - ``caches``: nearest to the core first. ``memory``: bytes per cycle from behind the last cache.
+      ``instructions / fma_units`` cycles. Its latency is ``MulAdd.latency``, or the core's.
+    - ``caches``: nearest to the core first. ``memory``: bytes per cycle from main memory.
 
     Corrections of the estimate:
 
-    - ``overlap``: a K step is bound by its scarcest resource. Every other resource adds this share
-      of its own cycles.
+    - ``overlap``: a K step takes the cycles of its busiest resource, plus this share of the cycles
+      of every other resource.
     - ``idle``: cycles lost between the K loops of two tiles, in latencies of a multiply-add.
     - ``strain``: share by which a step takes longer if there are just enough accumulators to hide
-      the latency. It falls to 0 at one and a half times as many.
+      the latency. It falls to 0 at one and a half times as many accumulators.
     - ``hidden``: stores per tile that overlap with multiply-adds.
-    - ``late``: cost of each further store, in stores.
+    - ``late``: cost of each further store, in units of one store.
     - ``beside``: share of the time of conversions between tiles that multiply-adds do not hide.
     - ``crossing``: extra loads that a vector costs if it crosses a cache line.
-    - ``contention``: share by which a step takes longer if such loads take as long as its
-      multiply-adds. It falls to 0 if one of them takes 0.7 times as long as the other.
+    - ``contention``: share by which a step takes longer if line-crossing loads take as long as the
+      step's multiply-adds. It falls to 0 if one of the two takes 0.7 times as long as the other.
     - ``spread``: cycles of a multiply-add whose factor a separate instruction broadcasts from
       memory, if both use the same units; 0 if they do not.
-    - ``shared``: share of conversions that take the place of a multiply-add.
+    - ``shared``: share of conversion instructions that take the place of a multiply-add.
     - ``worth``: number of vector multiply-adds for which one more thread pays.
     """
 
@@ -125,7 +125,7 @@ class Core:
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
 
     def _narrowed(self, size: int) -> Core:
-        """Return the core with its rates for vectors of ``size`` bytes; itself if equal."""
+        """Return the core with its rates for vectors of ``size`` bytes; ``self`` if equal."""
         speeds = _for_size(self.speeds, size)
         width = next((each for each in self.widths if each.bytes >= size), None)
         if width is None:
@@ -152,11 +152,11 @@ class Core:
         return self._at.get(size, self)
 
     def busy(self, issue: float, loads: float, lines: float) -> Core:
-        """Return the core while a second thread of the same core is busy.
+        """Return the core with the lower rates that it has while its second thread is busy.
 
         Each argument divides a rate: ``issue`` that of instructions, ``loads`` that of loads,
-        ``lines`` those of caches and memory. Multiply-adds keep their rate, because few threads
-        start two in each cycle.
+        ``lines`` those of caches and memory. Multiply-adds keep their rate, because a second thread
+        rarely starts two in each cycle.
         """
         widths = tuple(replace(each, loads=each.loads / loads) for each in self.widths)
         caches = tuple(replace(each, rate=each.rate / lines) for each in self.caches)
@@ -176,7 +176,7 @@ class Core:
     def between(self, mnemonic: str, instructions: int) -> float:
         """Return the cycles between the starts of two multiply-adds.
 
-        ``instructions`` is used if the core has no speed for this mnemonic.
+        If the core has no speed for this mnemonic, the cycles follow from ``instructions``.
         """
         speed = self.speed(mnemonic)
         return instructions / self.fma_units if speed is None else speed.cycles
@@ -198,12 +198,12 @@ class CompilerHints:
     - ``constraint``: letter of a vector register in GNU inline assembly.
     - ``operands``: keep factors in their registers while they are used again. Otherwise gcc and
       clang overwrite them with the sum, which costs a copy in each step, or load them once per use.
-    - ``pointers``: hide the addresses of a tile from the code around it. Otherwise clang computes
-      all of them before the loop over tiles and spills them, if partial loads take no offset.
+    - ``pointers``: hide the addresses of a tile from the code around it. Otherwise, if partial
+      loads take no offset, clang computes all addresses before the loop over tiles and spills them.
     - ``lanes``: treat a factor that is indexed by lane as changed by each multiply-add. Otherwise
-      gcc broadcasts an element that is used again into a register of its own.
-    - ``picked``: letter of the registers that may hold a factor indexed by lane, if only some may.
-      The factor is kept there; otherwise gcc moves it and clang spills it.
+      gcc broadcasts an element that is used again into an additional register.
+    - ``picked``: constraint letter of the registers that may hold a factor indexed by lane, if only
+      some may. The factor is kept there. Otherwise gcc moves it, and clang spills it.
     - ``spare``: number of vector registers that compilers need for themselves.
     """
 
@@ -235,7 +235,7 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class VectorLength:
-    """The length of vectors, if CPUs or threads differ in it. A kernel is made for one length.
+    """The length of vectors, if it differs among CPUs or threads; a kernel is made for one length.
 
     - ``nbytes``: bytes of a vector.
     - ``spelling``: C expression for the bytes of the running thread's vectors.
@@ -253,8 +253,8 @@ class Mode:
 
     - ``inside``: attribute of a function that is called in the mode and stays in it.
     - ``helper``: attribute of a function that works in any mode.
-    - ``entry``: prefix of a function that anyone may call. It enters and leaves the mode. Functions
-      that other threads run have it too.
+    - ``entry``: prefix of a function that any code may call. The function enters and leaves the
+      mode. Functions that other threads run have this prefix too.
     - ``copy``: a function like C's ``memcpy``; ``memcpy`` itself would leave the mode.
     - ``support``: template that defines ``copy``, and routines that compilers call for the change
       of mode and may lack.
@@ -271,8 +271,8 @@ class Mode:
 class CpuBit:
     """The place where a program reads whether a CPU has a feature: bit ``bit`` of word ``word``.
 
-    ``state`` are bits of the operating system's own word that must be set too, because the system
-    saves the registers. It is 0 if the system is not involved.
+    ``state`` are further bits that must be set, in the word that tells which registers the
+    operating system saves. It is 0 if the system is not involved.
     """
 
     word: str
@@ -289,8 +289,8 @@ class Detection:
     - ``bits``: the bit of each of a target's ``cpu_flags``.
     - ``macro``: macro that compilers define for the architecture.
     - ``processors``: names of the architecture in build systems.
-    - ``varying``: words that each thread has for itself, for example the length of its vectors. The
-      number is Linux's ``prctl`` that returns the word, or 0 for a register.
+    - ``varying``: words that may differ between threads, for example the length of vectors. The
+      value is the number of Linux's ``prctl`` that returns the word, or 0 if a register holds it.
     - ``unlisted``: flags that Linux may leave out of ``/proc/cpuinfo``.
     """
 

@@ -16,7 +16,7 @@ class MatrixUnit:
     Registers:
 
     - ``registers``: number of registers, by the type of the sums.
-    - ``rows``, ``row_bytes``: rows of a register at most, and bytes of a row.
+    - ``rows``, ``row_bytes``: most rows of a register, and bytes of a row.
     - ``aliases``: vector registers of the target that one matrix register occupies.
     - ``ctype``: C type of a variable for a register, "" if intrinsics take its number.
 
@@ -24,8 +24,8 @@ class MatrixUnit:
 
     - ``products``: multiply-adds by the type of their sums.
     - ``zero``: sets all sums of a register to 0.
-    - ``factors``: "matrices" if factors are in registers of the same kind, which ``load`` and
-      ``store`` move by rows. "vectors" if factors are vectors: the target's, or the unit's own
+    - ``factors``: "matrices" if factors are in matrix registers too, whose rows ``load`` and
+      ``store`` move. "vectors" if factors are vectors: the target's, or the unit's own
       ``vectors``.
     - ``read``: C that reads sums by rows, if factors are vectors. If ``rows_at_once`` is 1 it is an
       expression for row number ``{row}``, which may be computed at run time. Otherwise it is a
@@ -73,7 +73,7 @@ class MatrixUnit:
 
     @property
     def by_lines(self) -> bool:
-        """True if sums are read one row or column at a time, whose number a loop counts."""
+        """True if sums are read by row or column number, one at a time, in a loop."""
         return self.factors == "vectors" and self.rows_at_once == 1
 
     def transposes(self, element: str) -> bool:
@@ -86,7 +86,7 @@ class MatrixUnit:
         return max(self.registers.values())
 
     def with_products(self, more: Mapping[str, tuple[MulAdd, ...]]) -> MatrixUnit:
-        """Return this unit with ``more`` products, which are preferred to its own of a type."""
+        """Return this unit with ``more`` products, which are preferred to the unit's own."""
         names = {*self.products, *more}
         both = {n: (*more.get(n, ()), *self.products.get(n, ())) for n in sorted(names)}
         return replace(self, products=both) if more else self

@@ -12,8 +12,7 @@ from .machine import CompilerHints, Core, Detection, Emulation, Mode, VectorLeng
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
-#: Takes the place of a version in ``compilers``: no version of that compiler can compile for the
-#: target.
+#: Used as a version in ``compilers``: no version of that compiler can compile for the target.
 NEVER = "none"
 
 
@@ -21,18 +20,17 @@ NEVER = "none"
 class Feature:
     """An extension of an instruction set, named after a ``+``: ``vnni`` in ``avx512+vnni``.
 
-    - ``muladd``: its multiply-adds, by name and element of the vector of sums.
-    - ``vectors``: vectors that the target lacks; they only hold factors.
+    - ``muladd``: the feature's multiply-adds, by name and element of the vector of sums.
+    - ``vectors``: further vectors, which hold only factors.
     - ``extend``: function that adds operations to the target's vectors, for example loads that
       convert.
     - ``products``: further multiply-adds of the target's matrix unit.
     - ``cpu_flags``: names in ``/proc/cpuinfo`` that the feature needs.
-    - ``compiler_flags``: options for gcc and clang. One that begins with ``+`` or ``_`` is appended
-      to the target's ``-march``. A ``-march`` of its own replaces the architecture of the target's.
+    - ``compiler_flags``: options for gcc and clang. An option that begins with ``+`` or ``_`` is
+      appended to the target's ``-march``. A ``-march`` here replaces the target's architecture.
     - ``zig``: text appended to the target's ``-mcpu`` for zig.
     - ``compilers``: oldest versions that know the feature, if newer than the target's.
-    - ``emulation``, ``core``: replace those of the target. ``core_source`` says who measured the
-      core.
+    - ``emulation``, ``core``: replace the target's. ``core_source`` says who measured the core.
     - ``processors``: processors whose core the feature describes, none for any. Each is vendor,
       family and model as in ``/proc/cpuinfo``, or a name as archspec has it.
     """
@@ -52,7 +50,7 @@ class Feature:
     compilers: Mapping[str, str] = field(default_factory=dict)
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the compiler flags of a target whose own are ``flags``, with this feature."""
+        """Return a target's compiler flags with this feature; ``flags`` are those without it."""
         added = "".join(flag for flag in self.compiler_flags if flag[0] in "+_")
         march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
         plain = tuple(flag for flag in self.compiler_flags if flag[0] not in "+_" and flag != march)
@@ -68,22 +66,22 @@ class Feature:
 class Target:
     """An instruction set: its registers, vectors (widest first), core, and compiler options.
 
-    - ``machine``: ``platform.machine()`` of CPUs that can run it, "" for any.
+    - ``machine``: ``platform.machine()`` of CPUs that can run the target, "" for any.
     - ``cpu_flags``: names in ``/proc/cpuinfo``; a CPU must have all of them.
     - ``detection``: C code that finds these flags at run time.
-    - ``compilers``: oldest versions of "gcc", "clang" and "zig" that know its intrinsics. NEVER
-      means that no version does; a family that is not named may have any version.
+    - ``compilers``: oldest versions of "gcc", "clang" and "zig" that know the target's intrinsics.
+      NEVER means that no version does. A compiler that is not named may have any version.
     - ``compiler_flags``: options for gcc and clang. ``zig_flags``: options for zig.
     - ``registers``: number of vector registers.
-    - ``scalars_apart``: true if C scalars have registers of their own, as many as vectors have.
-      Otherwise a scalar takes a vector register.
+    - ``scalars_apart``: true if C scalars have their own registers, as many as there are vector
+      registers. Otherwise a scalar takes a vector register.
     - ``length``: length of vectors, if threads may choose it; None if the instruction set fixes it.
     - ``mode``: processor mode that the instructions need, None if they need none.
     - ``fence``: statement after stores that bypass the caches; without it, other stores may
       overtake them.
     - ``core_source``: who measured the core's numbers.
-    - ``threads``: number of threads that may share a core. A virtual machine does not tell.
-    - ``set_aside``: the matrix unit, if a part of a kernel is planned for the target without it.
+    - ``threads``: number of threads that may share a core; virtual machines do not report it.
+    - ``set_aside``: the matrix unit, if part of a kernel is planned without the unit.
     """
 
     name: str
@@ -133,16 +131,17 @@ class Target:
 
     @property
     def states(self) -> tuple[tuple[float, Core], ...]:
-        """States of the core with their shares of time: alone, and while a second thread is busy.
+        """The core's states with their shares of time: alone, and beside a busy second thread.
 
-        A second thread mostly slows down instructions, whose rate falls to 0.4, and sometimes
-        loads. This was sampled on Emerald Rapids (``docs/maintainers/notebook.md``).
+        The second thread mostly lowers the rate of instructions, to 0.4 of the full rate, and
+        sometimes the rate of loads. This was sampled on Emerald Rapids
+        (``docs/maintainers/notebook.md``).
         """
         return _states(self.core)
 
     @property
     def every_vector(self) -> tuple[Vector, ...]:
-        """The target's vectors, and those that only its matrix unit has for factors."""
+        """The target's vectors, and the vectors of factors that only its matrix unit has."""
         return (*self.vectors, *(self.matrix.vectors if self.matrix else ()))
 
     def of(self, element: str) -> tuple[Vector, ...]:
@@ -181,7 +180,7 @@ def _vectors_of(target: Target, element: str) -> tuple[Vector, ...]:
 
 @cache
 def _extended(target: Target, names: tuple[str, ...]) -> Target:
-    """Return ``target`` with features; multiply-adds of a later feature are preferred."""
+    """Return ``target`` with the features ``names``; later features' multiply-adds come first."""
     for name in names:
         feature = target.features[name]
         vectors = tuple(
@@ -211,28 +210,26 @@ def _as_it_is(vector: Vector) -> Vector:
 
 @cache
 def without_blocks(target: Target) -> Target:
-    """Return ``target`` without a matrix unit that multiplies vectors; matrix factors are kept."""
+    """Return ``target`` without its matrix unit if the unit's factors are vectors, as in SME."""
     blocks = target.matrix is not None and target.matrix.factors == "vectors"
     return replace(target, matrix=None) if blocks else target
 
 
 @cache
 def vectors_alone(target: Target) -> Target:
-    """Return ``target`` without its matrix unit."""
+    """Return ``target`` without its matrix unit, which is kept in ``set_aside``."""
     if target.matrix is None:
         return target
     return replace(target, matrix=None, set_aside=target.matrix)
 
 
 def _has(target: Target, vector: Vector) -> bool:
-    """Return True if ``target`` has a vector of this element and length; features may add the
-    same.
-    """
+    """Return True if ``target`` already has a vector of this element and number of lanes."""
     return any(v.lanes == vector.lanes for v in target.of(vector.element))
 
 
 @cache
 def uncut(target: Target) -> Target:
-    """Return ``target`` without masks and partial accesses: it has whole vectors alone."""
+    """Return ``target`` without masked and partial accesses: only whole vectors are accessed."""
     vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)
     return replace(target, vectors=tuple(vectors))

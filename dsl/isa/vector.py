@@ -1,9 +1,10 @@
-"""Data classes for a target's vectors, multiply-adds and masks, with the way C spells them.
+"""Data classes for a target's vectors, multiply-adds and masks, and their C code.
 
-Spellings are format strings. ``{p}`` is a pointer, ``{v}`` a vector, ``{x}`` and ``{y}`` are
-operands, ``{acc}`` is an accumulator, ``{mask}`` a mask, ``{count}`` a number of active lanes,
-``{lane}`` a constant. The spelling of a load or of arithmetic is an expression, for example
-``_mm256_loadu_ps({p})``. The spelling of a store is a statement without its semicolon.
+The C code of an operation is called its spelling. It is a format string, in which ``{p}`` is a
+pointer, ``{v}`` a vector, ``{x}`` and ``{y}`` are operands, ``{acc}`` is an accumulator, ``{mask}``
+a mask, ``{count}`` a number of active lanes, ``{lane}`` a constant. The spelling of a load or of
+arithmetic is an expression, for example ``_mm256_loadu_ps({p})``. The spelling of a store is a
+statement without its semicolon.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tilewright.errors import TargetError
 from tilewright.spec.types import ITEMSIZE, other_sign
 
 Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
-#: Depth of a multiply-add, and the element types of its factors x and y. "" is the type of the
-#: sums.
+#: Depth of a multiply-add (products added to one sum), and the element types of its factors x and
+#: y; "" is the type of the sums.
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: Vector registers that a transposition of a square block must stay below: some are needed for the
-#: exchange itself.
+#: A square block is transposed only if it takes fewer vector registers than this; the transposition
+#: needs some registers for itself.
 MOST_ROWS = 32
-#: Entries of a lookup table: a field of 4 bits selects one.
+#: Number of entries of a lookup table; a field of 4 bits selects one entry.
 TABLE = 16
 
 
@@ -39,22 +40,22 @@ class MulAdd:
     - ``mnemonic``: the instruction; "" if the compiler chooses it. A floating-point product is then
       rounded before it is added.
     - ``x``, ``y``: element types of the factors in registers, "" for the type of the sums.
-    - ``depth``: elements of x and y whose products one lane of sums adds. Such a group has 8 to 64
-      bits, for example 4 elements of s8.
+    - ``depth``: number of products that are added to one sum. The ``depth`` elements of x or y are
+      called a group. It has 8 to 64 bits, for example 4 elements of s8.
     - ``rows``, ``cols``: block of C that one register of sums holds, row by row. x holds one group
       for each column, y one for each row.
-    - ``segments``: parts of the register among which a block's columns are divided, each with all
-      rows. The groups of y repeat in each part.
+    - ``segments``: number of parts of the register among which a block's columns are divided. Each
+      part has all rows, and the groups of y repeat in each part.
     - ``instructions``: number of instructions of the C expression.
-    - ``product``: the part of the expression that a second instruction adds to the sums, if it is a
-      vector of the same type.
-    - ``group``: elements of x for one column, of form ``matrix``. A row of y then holds up to
-      ``depth`` elements of K.
+    - ``product``: the part of the expression that computes the products, if a second instruction
+      adds them to the sums and they are a vector of the same type.
+    - ``group``: elements of x for one column, if ``form`` is ``matrix``. A row of y then holds up
+      to ``depth`` elements of K.
     - ``latency``: cycles, 0 for the latency of the core's multiply-add.
     - ``lanes``: groups in a register from which form ``lane`` selects one; 0 for as many as the
       vector has. If the register has more lanes, the groups repeat (``Vector.repeats`` of y's
       type).
-    - ``within``: such a register must be one of the first ``within``; 0 for any.
+    - ``within``: the register of form ``lane`` must be one of the first ``within``; 0 for any.
     """
 
     form: Form
@@ -78,7 +79,7 @@ class MulAdd:
 
     @property
     def factors(self) -> Factors:
-        """Depth and factor types, for example ``(4, "u8", "s8")``; operations select by them."""
+        """Depth and factor types, for example ``(4, "u8", "s8")``, by which a plan selects it."""
         return self.depth, self.x, self.y
 
     @property
@@ -88,7 +89,7 @@ class MulAdd:
 
     @property
     def fused(self) -> bool:
-        """True if a floating-point product is rounded together with the sum only."""
+        """True if products and sum are rounded together, once."""
         return bool(self.mnemonic)
 
 
@@ -99,12 +100,12 @@ class Mask:
     - ``make``: C expression of type ``ctype`` that makes the mask. ``load``, ``store``: the
       accesses.
     - ``registers``: vector registers that a mask occupies.
-    - ``loads``, ``stores``: accesses of elements of another type, as in ``Vector``. A type that is
-      missing here goes through a buffer on the stack.
+    - ``loads``, ``stores``: accesses of elements of another type, as in ``Vector``. Elements of
+      types that are missing here are copied through a stack buffer.
     - ``loose``: cheaper accesses whose loads leave any values in the inactive lanes.
     - ``zeros``: registers that the zeros in inactive lanes need, besides the loaded ones.
-    - ``groups``: loads of elements of which the key's number fill a lane, by a mask of their own
-      vector.
+    - ``groups``: masked loads of groups. The key is the number of elements in a lane; the mask is
+      that of the vector of these elements.
     - ``fewer``: loads for a limited number of active lanes, smallest limit first. They read a
       narrower part of memory, so they cross a cache line less often.
     """
@@ -137,7 +138,7 @@ class Masked(NamedTuple):
 class Spread:
     """A broadcast of one element of another type, with its conversion.
 
-    ``shuffles`` is the number of its instructions that permute a vector.
+    ``shuffles`` is the number of instructions of the broadcast that permute a vector.
     """
 
     spelling: str
@@ -150,9 +151,9 @@ class Repeat:
 
     Elements of another type are converted.
 
-    - ``shuffles``: number of its instructions that permute a vector.
-    - ``pick``: expression that broadcasts element ``{lane}`` of such a register ``{v}``. It is ""
-      for elements of the vector's own type, which are multiplied by lane.
+    - ``shuffles``: number of instructions of the load that permute a vector.
+    - ``pick``: expression that broadcasts element ``{lane}`` of the loaded register ``{v}``. It is
+      "" for elements of the vector's own type, which multiply-adds select by lane.
     """
 
     count: int
@@ -166,7 +167,7 @@ class Several:
     """A load of ``count`` vectors that are adjacent in memory.
 
     - ``ctype``: C type of the loaded value.
-    - ``part``: expression for vector number ``{lane}`` of such a value ``{v}``.
+    - ``part``: expression for vector number ``{lane}`` of a loaded value ``{v}``.
     - ``apart``: a statement that copies the value into an array ``{dst}``, if there is one.
       ``part`` then selects from that array.
     """
@@ -209,7 +210,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
-    """A register that is seen as ``lanes`` elements, and its operations.
+    """A register that holds ``lanes`` elements of type ``element``, and its operations.
 
     Memory:
 
@@ -222,8 +223,9 @@ class Vector:
     - ``spreads[type]``, ``repeats[type]``: one element, or a few, of another type.
     - ``several``: loads of more than one vector, largest first.
     - ``mask``: access to some lanes by a mask.
-    - ``partial_load``, ``partial_store``: access to exactly the key's number of lanes. A load
-      zeroes the others. If there is a mask too, such a store is preferred to a masked one.
+    - ``partial_load``, ``partial_store``: access to the first lanes without a mask; the key is the
+      number of lanes. A load zeroes the others. If there is a mask too, a partial store is
+      preferred.
     - ``load_group``, ``store_group``: move ``{bytes}`` bytes as the only lane.
     - ``stream``: store of all lanes that bypasses the caches. The address must be a multiple of
       ``nbytes``.
@@ -231,8 +233,8 @@ class Vector:
     Arithmetic:
 
     - ``muladd``: multiply-adds, preferred first. A vector without any only holds factors.
-    - ``few``: a multiply-add whose lanes can hold the sums of few products only. A vector with
-      lanes of twice the bits adds these sums up, by its own multiply-add with ones.
+    - ``few``: a multiply-add whose narrow sums overflow after few products. These sums are then
+      added to a vector with lanes of twice the bits, by its multiply-add with ones.
     - ``ops``: elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``.
     - ``transpose[h]``: two instructions that transpose 2x2 blocks of two registers, in units of
       ``h`` elements. The first interleaves the even units of ``{x}`` and ``{y}``, the second the
@@ -243,16 +245,16 @@ class Vector:
     Low-bit types:
 
     - ``group``: a register filled with the ``{bits}`` bits of the C integer ``{x}``.
-    - ``fields[type]``: the numbers of a stored type in each field of the low byte of the lanes of
-      ``{v}``, lowest field first. Lanes are s32 for floating point. Types are u2, u4, and f4_e2m1,
-      in halves and with 12 added in unsigned lanes. ``u1<<4`` are fields of one bit, shifted left
-      by four.
+    - ``fields[type]``: expressions that extract the numbers of a stored type from the low byte of
+      each lane of ``{v}``, one for each field, lowest field first. Lanes are s32 for floating
+      point. Types are u2, u4 and f4_e2m1. Numbers of f4_e2m1 are in units of one half, and unsigned
+      lanes have 12 added. ``u1<<4`` are fields of one bit, shifted left by four.
     - ``join``: bitwise or of ``{x}`` and ``{y}``. ``numbers``: lookups of elements by fields.
-    - ``flip``: ``{v}``, integers of the other sign, with half of their range added or subtracted.
-      The result has the same order in the vector's own type.
+    - ``flip``: converts integers ``{v}`` of the other sign (for example u8 to s8) by adding or
+      subtracting half of their range.
 
-    ``registers`` is the number of the target's registers that it takes; RISC-V groups several.
-    ``support`` is a template of C functions that its spellings use besides intrinsics.
+    ``registers`` is the number of target registers that the vector takes; RISC-V groups several.
+    ``support`` is a template of C functions that the spellings use besides intrinsics.
     """
 
     name: str
@@ -358,7 +360,7 @@ class Vector:
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
     def seen_as(self, memory: str, group: int) -> str:
-        """Return the type with which lanes read or write groups of ``memory``; "" if there is none.
+        """Return the type as which groups of ``memory`` are read or written; "" if there is none.
 
         For example, groups of 4 elements of s8 are read as s32.
         """
@@ -384,7 +386,7 @@ class Vector:
 
     @property
     def flips(self) -> str:
-        """The integer type of the other sign that loads can convert, "" if none: u8 for s8."""
+        """The integer type of the other sign that loads can convert (u8 for s8), "" if none."""
         return other_sign(self.element) if self.flip else ""
 
     @property
@@ -395,9 +397,7 @@ class Vector:
     # --- capabilities ----------------------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
-        """Return True if ``active`` lanes, a constant, can be loaded and stored without the
-        others.
-        """
+        """Return True if exactly the first ``active`` lanes, a constant, can be accessed."""
         return self.mask is not None or active in self.partial_load
 
     @property
@@ -407,17 +407,17 @@ class Vector:
 
     @property
     def cuts_any(self) -> bool:
-        """True if every number of lanes can be loaded and stored alone."""
+        """True if any number of lanes can be loaded and stored without touching the others."""
         return all(self.cuts(active) for active in range(1, self.lanes))
 
     @property
     def prefers_overlap(self) -> bool:
-        """True if a tail costs less as a whole vector that ends at the edge than if it is cut."""
+        """True if a tail is cheaper as a whole vector that overlaps the one before it."""
         return self.lanes > 1 and (self.mask is None or self.mask.registers > 0)
 
     @property
     def transposes(self) -> bool:
-        """True if square blocks of vectors can be transposed, and fit the registers."""
+        """True if a square block of vectors can be transposed, and fits the registers."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
         fits = self.lanes * self.registers < MOST_ROWS
         return fits and self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)

@@ -1,4 +1,4 @@
-"""The fields of a ``Gemm`` from its arguments, each checked by itself."""
+"""Make the fields of a ``Gemm`` from its arguments; check each argument by itself."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def factors_of(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
-    """Return the types of A and B; integers with scales count as f32, since block sums are added in
-    f32.
-    """
+    """Return the types of A and B, both f32 for a quantized B: block sums are added in f32."""
     scaled = isinstance(b, Packed) and b.quantized is not None
     return ("f32", "f32") if scaled else (a.type, b.type)
 

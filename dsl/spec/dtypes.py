@@ -1,4 +1,4 @@
-"""numpy's dtypes of the element types; unsigned integers of the bits if numpy lacks the type."""
+"""numpy's dtypes of the element types; unsigned integers of the same size if numpy lacks a type."""
 
 from __future__ import annotations
 

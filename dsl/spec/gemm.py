@@ -30,7 +30,7 @@ __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transp
 
 
 def stride_slot(name: str) -> str:
-    """Return the name of the batch's stride of an operand: B2 shares that of B, and D that of C."""
+    """Return the name of an operand's batch stride: B2 has the stride of B, and D that of C."""
     return f"stride_{'c' if name == 'd' else name[0]}"
 
 
@@ -56,7 +56,7 @@ class Gemm:
         ``tw.Packed`` is a B that ``pack_b`` packed. ``tw.Quantize`` is an A that the kernel
         quantizes.
     c, d : type or Matrix
-        Types of C and D. C is by default the type of the sums: f32, s32 for integers, or f64.
+        Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
     order : {"C", "F"}
         Default order of all operands: rows or columns contiguous.
     alpha, beta : float or "scalar"
@@ -75,8 +75,8 @@ class Gemm:
     epilogue : Expression, optional
         An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
     b2 : type, Matrix or Packed, optional
-        A second B of B's type and layout; ``tw.acc2`` is its product with A, scaled as ``tw.acc``
-        is.
+        A second B of B's type and layout. ``tw.acc2`` is the product of A and B2, scaled like
+        ``tw.acc``.
     outputs : mapping, optional
         Further results of shape (m,) in f32: ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
         expression, by name.
@@ -93,16 +93,16 @@ class Gemm:
 
     Notes
     -----
-    Products of integers are exact in s32 modulo 2**32, and so are integer alpha and beta. With
-    ``c="s64"`` they are exact in s64; the result is then C alone. All other arithmetic is done in
+    Products of integers are exact in s32 modulo 2**32, also with integer alpha and beta. With
+    ``c="s64"`` they are exact in s64; C is then the only result. All other arithmetic is done in
     f32 after conversion, or in f64. Conversion to integers rounds half to even and saturates; NaN
     becomes 0.
 
     Sums are held in f16 only on request: by A, B and C of f16, or by ``sums``. Each product is
     rounded once, with its sum, to the 11 bits of f16: ``|error| <= (k * count + 4) * 2**-10 * (|A|
     |B|)``. With ``("f16", 64)``, 64 replaces ``k * count``, and the rounding of f32 is added. A sum
-    beyond 65504 is infinite. A target that is not faster in f16 sums in f32, which is within these
-    bounds.
+    beyond 65504 is infinite. A target whose f16 arithmetic is not faster sums in f32, which is
+    within these bounds.
 
     Examples
     --------
@@ -221,9 +221,7 @@ class Gemm:
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
     def contiguous_size(self, name: str) -> Size:
-        """Return the length of a contiguous line of operand ``name``: its tight leading
-        dimension.
-        """
+        """Return the leading dimension of operand ``name`` without gaps: its contiguous size."""
         rows, cols = SHAPES[name]
         size: Size = getattr(self, cols if getattr(self, name).order == "C" else rows)
         return size
@@ -244,7 +242,7 @@ class Gemm:
         return self.batch is not None and (name in ("a", "b", "b2") or self.stacked)
 
     def alone(self) -> Gemm:
-        """Return the product of one element of the batch."""
+        """Return the spec of a single product, without the batch."""
         return self._with(batch=None)
 
     def with_sizes(self, m: Size, n: Size, k: Size) -> Gemm:
@@ -256,16 +254,14 @@ class Gemm:
         return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
 
     def stride(self, name: str) -> Size | None:
-        """Return the batch's stride of matrix ``name``, None if it is tight or there is none."""
+        """Return the batch stride of matrix ``name``, None without gaps or without a batch."""
         stride: Size | None = None
         if isinstance(self.batch, Strided) and self.batched(name):
             stride = getattr(self.batch, stride_slot(name).removeprefix("stride_"))
         return stride
 
     def leading(self, name: str) -> Size:
-        """Return the leading dimension of operand ``name``; for a tight operand, its line's
-        length.
-        """
+        """Return the leading dimension of operand ``name``: the given one, or without gaps."""
         ld: Size | None = getattr(self, f"ld{name[0]}")
         return self.contiguous_size(name) if ld is None else ld
 
@@ -282,13 +278,13 @@ class Gemm:
 
     @property
     def products(self) -> int:
-        """The number of products of each pair of the batch: 2 where there is a second B."""
+        """The number of products for each A of the batch: 2 if there is a second B, else 1."""
         return 1 if self.b2 is None else 2
 
     def flops(self, sizes: Mapping[str, Any]) -> Any:
         """Return the additions and multiplications of all products of one call.
 
-        ``sizes`` has m, n and k, and of a batch its count, as numbers or as formulas.
+        ``sizes`` has m, n and k, and the count of a batch, as numbers or as formulas.
         """
         count = 1 if self.batch is None else sizes["count"]
         return 2 * self.products * sizes["m"] * sizes["n"] * sizes["k"] * count
@@ -300,18 +296,14 @@ class Gemm:
 
     @property
     def sums_blocks(self) -> bool:
-        """True if blocks of K are summed in integers: B is quantized, and A is or becomes
-        integers.
-        """
+        """True if blocks of K are summed in integers: B is quantized; A is integer or quantized."""
         return self.quantized is not None and (
             isinstance(self.a, Quantize) or is_integer(self.a.type)
         )
 
     @property
     def scales_of_blocks(self) -> int | None:
-        """Length of the blocks of A's rows that have a scale each at the call, None if there are
-        none.
-        """
+        """Length of the blocks of A's rows whose scales a call passes; None without such scales."""
         return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
 
     @property
@@ -321,9 +313,7 @@ class Gemm:
 
     @property
     def multiplied(self) -> tuple[TypeName, ...]:
-        """The types of A and B in the multiply-adds, then s64 for 64-bit sums: the types of the
-        peak.
-        """
+        """The types of A and B in multiply-adds, and s64 for 64-bit sums; they decide the peak."""
         both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.factors
         return (*both, "s64") if self.type == "s64" else both
 
@@ -379,7 +369,7 @@ class Gemm:
 
     @property
     def factor_type(self) -> TypeName:
-        """The type in which alpha and beta act: that of integer sums if they and C are whole."""
+        """The type in which alpha and beta act: that of the sums if all of them are integers."""
         factors = (self.alpha, self.beta)
         whole = all(f == "scalar" or float(f).is_integer() for f in factors)
         reads_whole = self.beta == 0 or is_integer(self.c.type)
@@ -441,7 +431,7 @@ def _check_gemm(spec: Gemm) -> None:
 
 
 def _check_extents(spec: Gemm) -> None:
-    """Raise SpecError if an operand with all of its batch is larger than memory can be."""
+    """Raise SpecError if all matrices of an operand together exceed the address space."""
     for name, (rows, cols) in SHAPES.items():
         operand = getattr(spec, name)
         if operand is None:
@@ -466,7 +456,7 @@ def _check_extents(spec: Gemm) -> None:
 
 
 def _check_packed(spec: Gemm) -> None:
-    """Refuse open sizes and scattered matrices of a packed B."""
+    """Raise SpecError if a packed B has run-time sizes, or a batch that cannot be packed."""
     if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
         raise SpecError(
             "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
@@ -480,7 +470,7 @@ def _check_packed(spec: Gemm) -> None:
 
 
 def _check_stack(spec: Gemm) -> None:
-    """Refuse arrays of a stack of products that exist only once for all of them."""
+    """Raise SpecError for arguments that a stack of products cannot have."""
     whole = [operand.name for operand in spec.named if operand.per == "full"]
     if whole or spec.outputs:
         name = whole[0] if whole else dict(spec.outputs).popitem()[0]

@@ -1,8 +1,8 @@
 """Names that users choose: of dims, operands, outputs and kernels.
 
 A dim's name occurs in messages. The name of an operand or output is a keyword of the call in
-Python. In C the parameter has that name with "_" appended, as no other identifier has. The name of
-a kernel is the name of its C function.
+Python. In C the parameter has that name with "_" appended; no other identifier ends in "_". The
+name of a kernel is the name of its C function.
 """
 
 from __future__ import annotations
@@ -108,9 +108,7 @@ def check_name(name: object, what: str) -> str:
 
 
 def check_function_name(name: object, what: str = "a kernel") -> str:
-    """Return ``name`` if C functions can have it, or begin with it; their file must not use it
-    already.
-    """
+    """Return ``name`` if it can name C functions, or begin their names; else raise SpecError."""
     found = check_name(name, what)
     base = found[:-1] if found[-1:] in ("f", "l") else found
     known = found in _FUNCTIONS or not _MATHEMATICS.isdisjoint((found, base))

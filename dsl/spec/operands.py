@@ -73,8 +73,8 @@ def check_order(order: object) -> None:
 class Packed:
     """A B that ``pack_b`` has packed: in groups along K, in blocks of columns, padded with zeros.
 
-    The format depends only on target, types, k, n and ``nb``. So one packed matrix serves kernels
-    with any m, batch, epilogue or tile.
+    The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
+    be used by kernels with any m, batch, epilogue or tile.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Packed:
 
     @property
     def order(self) -> Order:
-        """Always "C", without a meaning: ``pack_b`` takes any order."""
+        """Always "C"; it has no meaning, because ``pack_b`` takes any order."""
         return "C"
 
     def __repr__(self) -> str:
@@ -130,7 +130,8 @@ class Strided:
     count : int or Dim
         Number of matrices.
     a, b : int or Dim, optional
-        Elements from one matrix to the next. 0 is one matrix for all; None is one tight matrix.
+        Elements from one matrix to the next. 0: one matrix is used for all. None: matrices without
+        gaps.
     c : int or Dim, optional
         The same for C and D. With 0, the default, all products are summed into one C. With None or
         another stride there is a stack of products, each with its own C.
@@ -247,9 +248,9 @@ def _integers(given: object, what: str) -> tuple[int, ...]:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A batch of matrices at any addresses: sequences of arrays replace a and b.
+    """A batch of matrices at any addresses: a call passes sequences of arrays as a and b.
 
-    In C they are ``const A *const *a``.
+    In C these parameters are ``const A *const *a`` and ``const B *const *b``.
 
     Parameters
     ----------

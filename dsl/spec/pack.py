@@ -1,6 +1,4 @@
-"""Specs of packing kernels: a B of fixed size, its type, and the type of the A that it will
-meet.
-"""
+"""Specs of packing kernels: a B of fixed size, its type, and the type of A in later products."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ class Pack:
 
     @property
     def contiguous_size(self) -> int:
-        """The length of a contiguous line of B."""
+        """The number of contiguous elements of B: those of a row, or of a column for order F."""
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:

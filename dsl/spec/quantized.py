@@ -26,7 +26,7 @@ ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
 
 
 class Plane(NamedTuple):
-    """Some bits of each number: ``bits`` of them, from bit ``up`` on."""
+    """The ``bits`` bits of each number that begin at bit ``up``."""
 
     bits: int
     up: int
@@ -35,8 +35,8 @@ class Plane(NamedTuple):
 class StoredType(NamedTuple):
     """A type of low-bit numbers: integers from ``low`` to ``high``, or a table of ``values``.
 
-    ``unpacked`` is the type that holds one number alone, or its code if there is a table. The
-    values are in units of ``unit``, so that they are integers too.
+    ``unpacked`` is the type that holds a single number, or its code if there is a table. The values
+    are in units of ``unit``, so that they are integers too.
     """
 
     bits: int
@@ -48,9 +48,7 @@ class StoredType(NamedTuple):
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The planes that numbers are split into, so that bytes hold whole parts; low bits
-        first.
-        """
+        """The planes into which numbers are split, low bits first; a byte holds whole parts."""
         left, found, up = self.bits, [], 0
         for bits in (8, 4, 2, 1):
             if left & bits:
@@ -103,12 +101,13 @@ SCALES: dict[str, ScaleType] = {
     "e8m0": ScaleType("u8", "bf16"),
     "f8_e4m3": ScaleType("f8_e4m3", "f16"),
 }
-#: Unit of a block's length along K: elements of a block are a multiple of it, for each element that
-#: shares a byte.
+#: A block's length along K is a multiple of this, or of four times the number of elements that
+#: share a byte if that is more.
 BLOCK_UNIT = 8
-#: Unit to which a block of all of K is padded, and four times the fields if that is more.
+#: A single block for all of K is padded to a multiple of this, or of four times the fields of a
+#: byte if that is more.
 WHOLE_UNIT = 16
-#: Longest block, and longest block with zero points of its own.
+#: Longest block, and longest block if each block has its own zero points.
 LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
 #: Longest block that may end inside the bytes that its elements share.
 LONGEST_UNEVEN = 64
@@ -179,9 +178,7 @@ class Quantized:
 
     @property
     def zeros(self) -> Literal["", "zeros", "minima"]:
-        """The kind of numbers that each block and column has besides a scale: zeros, minima, or
-        none.
-        """
+        """What each block and column has besides a scale: zero points, minima, or nothing."""
         if not isinstance(self.zero, str):
             return ""
         return "zeros" if self.zero == self.type else "minima"
@@ -203,15 +200,11 @@ class Quantized:
 
     @property
     def per(self) -> PerRow:
-        """The argument ``per`` of a ``tw.Quantize`` for an A that is quantized in the same
-        blocks.
-        """
+        """The argument ``per`` of ``tw.Quantize`` for an A with blocks of the same length."""
         return "row" if self.along is None else ("row", self.along)
 
     def block_of(self, k: int) -> int:
-        """Return the elements of a block along K, padded if all of the ``k`` elements are one
-        block.
-        """
+        """Return the elements of a block along K, padded if the block is all ``k`` elements."""
         unit = max(WHOLE_UNIT, 4 * self.stored.fields)
         return self.along or max(1, -(-k // unit)) * unit
 
@@ -247,7 +240,7 @@ def _check_zeros(form: Quantized) -> None:
 
 
 def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
-    """Raise SpecError if sums over a block would not be exact; ``a`` is the A that meets it."""
+    """Raise SpecError if sums over a block would not be exact; ``a`` is the A of the product."""
     own, wide = form.zeros == "zeros", a is not None and a.zero is not None
     most = longest_block(form.stored.bits, own=own, wide=wide)
     if length > most:
@@ -264,8 +257,8 @@ def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> No
 def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
     """Return the longest block of numbers with ``bits`` bits whose sums are exact.
 
-    With ``own`` zero points f32 must hold the sums, else s32. With ``wide``, numbers of A less
-    their zero point have 9 bits.
+    If each block has its ``own`` zero points, f32 must hold the sums exactly, otherwise s32. With
+    ``wide``, differences of A's numbers and their zero point have 9 bits.
     """
     most = ((1 << bits) - 1) * (255 if wide else 128)
     exact = (1 << (24 if own else 31)) // most
@@ -398,7 +391,7 @@ def _check_even(along: int, form: Quantized) -> int:
 
 
 def check_block(block: object, together: int = 1) -> int:
-    """Return the length of a block, whose elements share bytes by ``together``.
+    """Return the length of a block after its checks; ``together`` elements share a byte.
 
     SpecError unless it is a multiple of 8, and at most the longest block.
     """
@@ -438,7 +431,7 @@ def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: o
 
 
 def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
-    """Raise SpecError unless A and B are quantized alike along all ``k`` elements.
+    """Raise SpecError unless the quantized formats of A and B fit each other along K.
 
     ``zeros`` are the zero points given with them.
     """

@@ -29,9 +29,7 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 
 
 def of_sums(given: object) -> bool:
-    """Return True if a scale exists and multiplies whole sums. Scales of blocks are part of the
-    sums.
-    """
+    """Return True if a scale is given and multiplies whole sums, not the sums of blocks of K."""
     return not isinstance(given, tuple | None)
 
 
@@ -47,7 +45,7 @@ def short(factor: Factor) -> Factor:
     return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
 
 
-#: The least magnitude of what a kernel divides by: the reciprocal of 2**-128 is no number of f32.
+#: Least magnitude of a divisor, by type: f32 cannot represent the reciprocal of 2**-128.
 LEAST_DIVISOR = {"f32": 2.0**-127, "f64": 2.0**-1023}
 #: Largest finite numbers of the types in which factors and scales act.
 _LARGEST = {"f32": 2.0**128 - 2.0**104, "f64": sys.float_info.max}
@@ -56,7 +54,7 @@ _LARGEST = {"f32": 2.0**128 - 2.0**104, "f64": sys.float_info.max}
 def check_factor(value: Any, name: str, sums: str) -> Factor:
     """Return alpha or beta after its checks, given the type of the sums; else raise SpecError.
 
-    A fraction acts in f32 if the sums are s32.
+    A factor that is not an integer acts in f32 if the sums are s32.
     """
     if isinstance(value, str) and value == "scalar":
         return "scalar"
@@ -70,9 +68,7 @@ def check_factor(value: Any, name: str, sums: str) -> Factor:
 
 
 def check_quantity(value: Any, name: str, sums: str) -> Quantity:
-    """Return a scale or zero point after its checks, given the type of the sums; else raise
-    SpecError.
-    """
+    """Return a scale or zero point after its checks for sums of type ``sums``."""
     per = QUANTITIES[name]
     if value is None or (isinstance(value, str) and value in ("scalar", per)):
         return value  # type: ignore[return-value]
@@ -101,7 +97,7 @@ def check_quantity(value: Any, name: str, sums: str) -> Quantity:
 
 
 def check_finite(number: float, value: object, name: str, sums: str) -> None:
-    """SpecError unless a number is finite in the type that it acts in beside such sums."""
+    """Raise SpecError unless a number is finite in the type of the arithmetic on such sums."""
     kind = "f64" if sums == "f64" else "f32"
     if not abs(number) <= _LARGEST[kind]:
         raise SpecError(

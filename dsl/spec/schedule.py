@@ -19,27 +19,27 @@ LETTERS = "bmnkBMN"
 LARGE = (32, 32, 64)
 #: Rows of C from which a packed B is read often enough.
 MANY_ROWS = 128
-#: Longest contiguous line of a large C, in elements, for which one operand is packed as a whole and
-#: the other is read in place, since a packed block of the other would be read too rarely. For
-#: example, 3136x64x576 in f32 takes 1.2 ms this way on Granite Rapids, and 1.8 ms in blocks.
+#: If rows of a large C (columns for order F) have at most this many elements, one operand is packed
+#: as a whole and the other is read in place: a packed block of the other would be read too rarely.
+#: For example, 3136x64x576 in f32 takes 1.2 ms this way on Granite Rapids, and 1.8 ms in blocks.
 THIN = 128
 #: Steps of K in a block of the packed operand, which L2 holds. A row of tiles of the other operand
 #: is then read once for all columns of C.
 _THIN_STEPS = 1024
-#: Elements of C's contiguous line that are written before the next line, if K is below ``LARGE``. C
-#: then streams to memory, and the operand along the line stays in L1 or L2.
+#: Elements of a row of C (column for order F) that are written before the next row, if K is below
+#: ``LARGE``. C then streams to memory, and the operand along the row stays in L1 or L2.
 _LINE = 2048
 #: Rows of A, or columns of B, that L2 holds beside blocks of the other operand for any K.
 NEAR_LINES = 256
-#: Contiguous lines of a matrix that few rows read side by side, each from end to end: as many as a
-#: core prefetches by itself. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4 with K in blocks
-#: of 8, and 6.4 ms in blocks of 64. A row by 2048x2048 with contiguous K takes 0.25 ms in tiles of
-#: 8 lines, 0.41 of 12 and 0.54 of 16.
+#: Contiguous rows (or columns) of a matrix that a product with few rows reads at the same time: as
+#: many as a core prefetches by itself. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4 with K
+#: in blocks of 8, and 6.4 ms in blocks of 64. One row by 2048x2048 with contiguous K takes 0.25 ms
+#: in tiles of 8, 0.41 ms in tiles of 12 and 0.54 ms in tiles of 16.
 LINES = 8
-#: Rows of C, and the least m n k from which up to this many rows stream a matrix with 4-byte
-#: elements. Sums in C are read and written once for each block. Memory hides that, caches do not.
-#: For example, on Emerald Rapids 8x8192x8192 takes 28 ms this way, and 62 ms with K in blocks of
-#: 64; 16x2048x2048, which a cache holds, takes 1.5 and 1.2 ms.
+#: Most rows of C, and for these the least m n k from which a matrix with 4-byte elements is
+#: streamed: read once, in blocks. Each block reads and writes the sums in C, which costs nothing
+#: while memory is the limit. For example, on Emerald Rapids 8x8192x8192 takes 28 ms this way, and
+#: 62 ms with K in blocks of 64; 16x2048x2048, which a cache holds, takes 1.5 and 1.2 ms.
 _STREAMS = ((1, 1 << 16), (4, 1 << 19), (8, 1 << 25), (16, 5 << 25))
 FEW_ROWS = _STREAMS[-1][0]
 #: Steps of K by which lines are prefetched: at least as many cycles as L2 takes. Lines at a
@@ -56,12 +56,11 @@ def large_work(rows: int) -> int:
 
 
 def line_in_place(rows: int, near: int) -> int:
-    """Return the longest line of B, in bytes, that few ``rows`` of C read in place for any size of
-    B.
+    """Return the longest row of B, in bytes, with which a C of few ``rows`` reads B in place.
 
     Packing takes as long as 14 rows of the product. For example, 49x512x4608 in f32 takes 2.0 ms
-    with packing on Emerald Rapids, and 1.8 ms in place. A block of K and C must stay in L2, of
-    ``near`` bytes, from one row of tiles to the next; longer lines do not allow that.
+    with packing on Emerald Rapids, and 1.8 ms in place. A block of K and C must stay in L2, which
+    has ``near`` bytes, from one row of tiles to the next. Longer rows of B do not allow that.
     """
     if rows >= MANY_ROWS:
         return 0
@@ -71,11 +70,11 @@ def line_in_place(rows: int, near: int) -> int:
 def large_converted(*, unit: bool) -> tuple[int, int, int]:
     """Return the least m, n and k for which elements are converted while blocks are packed.
 
-    Few columns do not repay it, but few rows do if B is large. An operand that is converted as a
-    whole goes to memory and back, through pages that are new in each call. For example, 4x4096x4096
-    in bf16 takes 21 ms as a whole on Zen 4, and 2.8 ms in blocks. Lines of ``THIN`` elements do not
-    repay it for vectors either: 784x128x1152 in f16 has 149 GFLOPS as a whole on Emerald Rapids,
-    and 131 in blocks.
+    This does not pay for few columns, but pays for few rows if B is large. An operand that is
+    converted as a whole goes to memory and back, through pages that are new in each call. For
+    example, 4x4096x4096 in bf16 takes 21 ms as a whole on Zen 4, and 2.8 ms in blocks. Without a
+    matrix unit it does not pay for rows of ``THIN`` elements either: 784x128x1152 in f16 has 149
+    GFLOPS as a whole on Emerald Rapids, and 131 in blocks.
     """
     return 2, THIN if unit else THIN + 1, 64
 
@@ -115,10 +114,9 @@ def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[i
 
 
 def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
-    """Return the range of rows that stream a matrix as ``rows`` do, and the least m n k; None for
-    too many.
+    """Return the range of rows that contains ``rows``, and the least m n k for streaming a matrix.
 
-    ``itemsize`` is the size of the matrix's elements.
+    The result is None for too many rows. ``itemsize`` is the size of the matrix's elements.
     """
     first = 1
     for most, work in _STREAMS:
@@ -154,17 +152,17 @@ class Schedule:
     pack : {"a", "b", "ab"}, optional
         Operands that are copied into the order in which tiles read them.
     tails : {"auto", "mask", "narrow", "overlap", "bounce"}
-        Handling of elements that whole tiles leave over: masks, partial loads and stores,
+        How tails (what whole tiles leave over) are computed: by masks, partial loads and stores,
         overlapping tiles, or a copy on the stack.
     prefetch : int, optional
-        Steps of K by which the vectors' operand is prefetched; blocks of K for a quantized B. An
-        operand that was packed just before is in the cache and is not prefetched.
+        How many steps of K ahead the operand along the vectors is prefetched; blocks of K for a
+        quantized B. An operand that was packed just before is in the cache and is not prefetched.
     threads : int, optional
         Most threads; by default one for each CPU that the process may use. With ``threads`` and
         without ``loops``, m and n run in parallel. A call that is too short to gain, or that finds
         the threads busy, runs on one.
     stores : {"stream", "cached"}, optional
-        "stream" writes C past the caches, in whole aligned vectors.
+        "stream" writes C to memory past the caches, in whole aligned vectors.
     unpack_rows : int, optional
         Rows of C from which a quantized B is unpacked before tiles read it, if A is floating point.
         Fewer rows unpack it while they load it. If A is integers: rows from which a matrix unit
@@ -245,9 +243,7 @@ class Schedule:
 
 
 class _Block(tuple[tuple[str, int], ...]):
-    """Blocks as pairs; prints like a mapping without braces, since the text is used in comments of
-    C.
-    """
+    """Blocks as pairs; printed like a mapping without braces, for comments in C code."""
 
     __slots__ = ()
 
@@ -359,10 +355,10 @@ def _one_of(value: Any, legal: tuple[Any, ...], name: str) -> Any:
 
 
 def of_thin(along: Literal["m", "n"]) -> Schedule:
-    """Return the schedule for lines of C of at most ``THIN`` elements: one operand is packed.
+    """Return the schedule for rows of C of at most ``THIN`` elements: one operand is packed.
 
-    For example, on Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS this way, and 138 with columns
-    of tiles outside of rows.
+    For example, on Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS this way, and 138 GFLOPS if the
+    loop over columns of tiles is outside the loop over rows.
     """
     block = {"k": _THIN_STEPS}
     if along == "n":
@@ -371,10 +367,10 @@ def of_thin(along: Literal["m", "n"]) -> Schedule:
 
 
 def of_short_sums(along: Literal["m", "n"]) -> Schedule:
-    """Return the schedule for a K below ``LARGE``: C's lines are written from end to end.
+    """Return the schedule for a K below ``LARGE``: C's rows are written from end to end.
 
-    For example, on Emerald Rapids 12544x96x16 in f32 has 128 GFLOPS this way, and 102 if B is read
-    in place.
+    For example, on Emerald Rapids 12544x96x16 in f32 has 128 GFLOPS this way, and 102 GFLOPS if B
+    is read in place.
     """
     if along == "n":
         return Schedule(loops="nmnk", pack="b", block={"n": _LINE}, vectorize="n")

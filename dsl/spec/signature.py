@@ -1,6 +1,6 @@
 """The parameters of a kernel: the caller's arguments, C's order, and the facts that are checked.
 
-The warm path builds it from the spec, without sympy and without a plan, so it is kept light.
+If a kernel is in the cache, its signature is built from the spec, without sympy and without a plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stored(Protocol):
 
     @property
     def text(self) -> str:
-        """The whole format in one line; equal exactly if the formats are."""
+        """The format in one line; two formats are equal exactly if these texts are."""
 
     @property
     def stored(self) -> str:
@@ -51,7 +51,7 @@ class ArrayParameter:
 
     - ``matrix``: a 2-d array;
     - ``strided``: a 3-d array whose first axis is the batch, 2-d if ``batch_stride`` is 0;
-    - ``flat``: a 1-d array that offsets index, or a PackedMatrix whose matrices they count;
+    - ``flat``: a 1-d array, or a stack of matrices in a PackedMatrix, which offsets index;
     - ``sequence``: a sequence of matrices;
     - ``offsets``: a 1-d int64 array with ``count`` elements;
     - ``packed``: a PackedMatrix, which may hold a batch;
@@ -59,8 +59,8 @@ class ArrayParameter:
 
     The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
     ``format``. ``quantized`` is the format of its elements. ``chosen`` means that the user chose
-    the name. ``leading`` is None if the operand is tight, ``batch_stride`` None for tight matrices.
-    ``stored`` is the type in memory if it is not ``type``.
+    the name. ``leading`` is None if rows or columns have no gaps, ``batch_stride`` is None if
+    matrices have no gaps. ``stored`` is the type in memory if it is not ``type``.
     """
 
     name: str
@@ -93,7 +93,7 @@ class ArrayParameter:
 
     @property
     def divides(self) -> bool:
-        """True if the kernel divides by it: the reciprocals of its values must be finite."""
+        """True if the kernel divides by the array: reciprocals of its values must be finite."""
         return self.name == "d_scale"
 
     @property
@@ -128,9 +128,7 @@ class ScalarParameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The C function's parameters in order: arrays, sizes, scalars, then scratch if it is
-    needed.
-    """
+    """Parameters of the C function in order: arrays, sizes, scalars, scratch memory if needed."""
 
     arrays: tuple[ArrayParameter, ...]
     sizes: tuple[SizeParameter, ...]
@@ -150,7 +148,7 @@ class Signature:
     def alias(self) -> int:
         """Index of the input that may be the output itself if both have the same layout, else -1.
 
-        It is C if there is a D of C's type and order, or the X of a square transposition.
+        This input is C if there is a D of C's type and order, or the X of a square transposition.
         """
         output = self.output
         for index, parameter in enumerate(self.arrays):
@@ -275,7 +273,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
-    """Return a scale (f32, or f64) or zero point (s32, or f64) that is passed at the call."""
+    """Return the parameter of a scale (f32 or f64) or zero point (s32 or f64) of the call."""
     per = getattr(spec, name)
     slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
@@ -302,7 +300,7 @@ def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
 
 
 def _reduced(spec: Gemm, name: str) -> ArrayParameter:
-    """Return an output with one number for each row."""
+    """Return the parameter of an output that has one number for each row."""
     return ArrayParameter(
         name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
     )

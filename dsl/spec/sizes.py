@@ -15,8 +15,8 @@ from .names import check_identifier
 
 #: Largest value of a dim without ``max``.
 MAX_SIZE = 2**62
-#: Largest size of a spec, and most bytes of an operand: what 48 bits can address. The product of
-#: two sizes, rounded up to whole vectors and groups, then fits into 64 bits.
+#: Largest size in a spec, and most bytes of an operand, because addresses have 48 bits. The bytes
+#: of an operand that is padded to whole vectors and groups then still fit into 64 bits.
 MAX_FIXED = 2**48
 
 
@@ -31,9 +31,9 @@ def whole_number(value: object) -> int | None:
 
 
 def real_number(value: object) -> float | None:
-    """Return a number as a float, infinite if it is too large for one, None for anything else.
+    """Return a number as a float (Inf if it is too large), None for anything else.
 
-    Booleans, texts and arrays are no numbers. Scalars of numpy and ml_dtypes are.
+    Booleans, texts and arrays are not numbers. Scalars of numpy and ml_dtypes are numbers.
     """
     truth = isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
     if truth or isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
@@ -102,7 +102,8 @@ class Dim:
 def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
     """Make a size that is known only when the kernel is called.
 
-    Its value is read from the arrays' shapes and strides. One dim used twice must have one value.
+    The size is read from the arrays' shapes and strides. If a dim is used several times in a spec,
+    all these sizes must be equal.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
     Raises
     ------
     SpecError
-        The name is no identifier, or a limit is not possible.
+        The name is not an identifier, or a limit is not possible.
 
     Examples
     --------
@@ -186,7 +187,7 @@ def most_of(size: int | Dim) -> float:
 def canonical(value: Any) -> str:
     """Return a text that is equal exactly if specs, schedules or their parts are equal.
 
-    A part that equals only itself, such as a user's post-op, is represented by its name.
+    A user's post-op, which is equal only to itself, is represented by its name.
     """
     own = getattr(value, "canonical", None)  # an expression, which is a graph
     if own is not None:

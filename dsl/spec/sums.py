@@ -12,13 +12,13 @@ from .types import TypeName, accumulator, is_integer
 #: A type; or f16 with the elements of K after which sums are added in f32; or None for the default.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
 
-#: What C may be where it is the result, by the type of sums that follows from A and B. Where there
-#: is a D, C is only read, and may have any type that D may have.
+#: Types that C may have if it is the result, by the type of sums that follows from A and B. If
+#: there is a D, C is only read, and may have any type that D may have.
 SUM_OUTPUTS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def computed_in(a: str, b: str, c: str) -> TypeName:
-    """Return the type of the arithmetic on sums of A and B; s64 if C is."""
+    """Return the type of the arithmetic on sums of A and B, which is s64 if C is s64."""
     held = accumulator(a, b)
     return "s64" if held == "s32" and c == "s64" else held
 
@@ -59,8 +59,8 @@ def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal[
 
 #: Hints: for floating-point sums, and for integer sums.
 _HINTS = ("sums in f16 take an A and a B of f16", "sums have the type of C: c='s32' or c='s64'")
-#: Arguments that would change the sums before they become C. Sums in s64 must become C unchanged:
-#: no target converts them.
+#: Arguments that would change the sums before they become C. Sums in s64 must become C unchanged,
+#: because no target converts s64.
 _REMAKES = (
     "a_scale", "b_scale", "d_scale", "a_zero", "b_zero", "d_zero", "epilogue", "b2", "outputs",
 )  # fmt: skip

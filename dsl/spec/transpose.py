@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # specs without expressions do without their modules
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """A transposition: ``out[j, i] = x[i, j]`` for x of rows x cols and out of cols x rows, in C
-    order.
+    """A transposition: ``out[j, i] = x[i, j]`` for x of shape (rows, cols), both in C order.
 
     A square matrix may be transposed in place (``out is x``).
 

@@ -1,7 +1,7 @@
 """The element types: size, kind, bits, and the type that holds sums of their products.
 
-A new type is one entry in the table. Conversions in kernels, numpy's arrays of it, the range of
-exact results and overflow follow from the entry.
+A new type needs one entry in the table. Its conversions in kernels, its numpy arrays, its range of
+exact results and its overflow follow from the entry.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ _OTHERS: dict[str, tuple[str, ...]] = {
 }
 
 
-#: Names that mean two types, and types that B alone may have.
+#: Names that could mean two types, and types that only B may have.
 _UNLIKE = {
     "f8": '"f64" is numpy\'s f8, of 8 bytes; "f8_e4m3" and "f8_e5m2" have 8 bits',
     "i8": '"s64" is numpy\'s i8, of 8 bytes; "s8" has 8 bits',

@@ -1,7 +1,7 @@
 """Loads and stores of RISC-V V's vectors, with conversion of elements.
 
-A mask is a number of lanes. Its loads take the other lanes from a register of zeros, unless they
-may hold any values.
+A mask is a number of lanes. Masked loads take the other lanes from a register of zeros, unless
+these lanes may hold any values.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .accesses import Conversions, accesses
 from .vectors import forms, held
 from .words import LMUL, Group, cpu
 
-#: Options of qemu's processors. One with both features runs kernels of either.
+#: Options of qemu's processors. A processor with both features runs the kernels of each.
 _ZVFH = "zfh=true,zvfh=true"
 _BOTH = f"{_ZVFH},zfbfmin=true,zvfbfmin=true,zvfbfwma=true"
 
@@ -33,12 +33,12 @@ class _Half:
 
     @property
     def number(self) -> str:
-        """C expression for the number at ``{p}``; other code sees its bits only."""
+        """C expression for the number at ``{p}``, which other code handles as bits only."""
         alias = f"typedef const {self.ctype} __attribute__((may_alias)) number_;"
         return f"({{{{ {alias} *(number_ *)(const void *)({{p}}); }}}})"
 
     def feature(self, vlen: int, name: str, title: str, implied: str) -> Feature:
-        """Return the extension ``name``, which implies others, for registers of ``vlen`` bits."""
+        """Return extension ``name``, which implies ``implied``, for registers of ``vlen`` bits."""
         sums = [int(lmul * vlen) // 32 for lmul in LMUL]
         groups = [Group("f32", lanes, vlen) for lanes in sums]
         muladd = {(group.lmul, "f32"): self.products(group) for group in groups}
@@ -54,7 +54,7 @@ class _Half:
         )
 
     def products(self, group: Group) -> tuple[MulAdd, ...]:
-        """Return its multiply-adds for sums of f32."""
+        """Return the multiply-adds of this type, whose sums are f32."""
         return tuple(forms(self.mnemonic, group, self.element))
 
     def single(self) -> MulAdd:
@@ -69,7 +69,7 @@ class _Half:
         )
 
     def alone(self) -> Vector:
-        """Return the vector of one element, which multiply-adds take as a factor."""
+        """Return the vector of one element, which is a factor of multiply-adds."""
         return Vector(
             name="scalar", element=self.element, lanes=1, ctype=self.ctype, load=self.number
         )

@@ -1,7 +1,7 @@
 """RISC-V V's spellings of the elementary operations in ``elementwise/operations.py``.
 
-A comparison gives bits, which are turned into lanes of ones. V's minimum of a number and a NaN is
-the number, so minima and maxima are chosen by comparison.
+V's comparisons give a bit for each lane, which is turned into a lane of ones or zeros. V's minimum
+of a number and a NaN is the number. Minimum and maximum are therefore made by comparison.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REAL = {
     "min": f"@vmerge_vvm_$t({{y}}, {{x}}, {_TESTS['lt']}, $n)",
     "max": f"@vmerge_vvm_$t({{y}}, {{x}}, {_TESTS['gt']}, $n)",
 }
-#: Rounding of f32. Numbers of 2^23 and more are integers. A result of 0 keeps its sign.
+#: Rounding of f32. Numbers of 2^23 and more are integers already. A result of 0 keeps its sign.
 _ROUNDED = (
     "@vfsgnj_vv_$t(@vmerge_vvm_$t({x}, @vfcvt_f_x_v_$t(@vfcvt_x_f_v_$i({x}, $n), $n), "
     "@vmflt_vf_${t}_$b(@vfabs_v_$t({x}, $n), 8388608.0f, $n), $n), {x}, $n)"

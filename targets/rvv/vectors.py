@@ -21,7 +21,7 @@ _MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc", "s64": "vmacc
 def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
     """Yield a multiply-add with a C scalar, and one with a vector, for vectors along K.
 
-    The scalar is the first factor of its intrinsic. ``factors`` is the type of both.
+    The C scalar is the first factor of the intrinsic. ``factors`` is the type of both factors.
     """
     kinds: tuple[tuple[Literal["scalar", "broadcast"], str], ...] = (
         ("scalar", "vx" if is_integer(group.element) else "vf"),
@@ -144,14 +144,14 @@ def _parts(group: Group) -> dict[str, tuple[str, ...]]:
 
 
 def _same_bits(group: Group) -> str:
-    """Return the element at ``{p}`` in all lanes, moved as an integer."""
+    """Return C that broadcasts the element at ``{p}`` as an integer with the same bits."""
     moved = group.of(moved_as(group.element))
     lanes = moved.spell("@vmv_v_x_$t(*({p}), $n)")
     return lanes if moved == group else group.spell(f"@vreinterpret_v_{moved.name}_$t({lanes})")
 
 
 def _transpose(group: Group) -> dict[int, tuple[str, str]]:
-    """Return interleavings of blocks: one vector slides over every other block of the other."""
+    """Return transpositions by block size: one vector slides over every other block of another."""
     found = {}
     for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
         odd, even = (

@@ -1,8 +1,8 @@
 """Shared parts of RISC-V V's vectors: groups of registers, and the names of their intrinsics.
 
 Spellings: RISC-V Vector C Intrinsic Specification 1.0. An intrinsic's name ends in the element type
-and LMUL, the number of registers of a vector, or the part of one. Its last argument is ``vl``, the
-number of lanes on which it works.
+and LMUL, which is the number of registers of a vector, or a fraction if a vector takes only part of
+one. The last argument of an intrinsic is ``vl``, the number of lanes on which it works.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ class Group:
 
 
 def cpu(vlen: int) -> str:
-    """Return qemu's processor, which overwrites lanes that an operation leaves undefined."""
+    """Return qemu's ``-cpu`` option; the CPU overwrites lanes that operations leave undefined."""
     return f"rv64,v=true,vlen={vlen},rvv_ta_all_1s=true,rvv_ma_all_1s=true"

@@ -4,9 +4,10 @@ Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode.
 such as the M4, has these vectors in that mode only, and lacks some instructions in it (products of
 2x2 blocks, gathers). Spellings: Arm C Language Extensions, SME.
 
-Speed, as measured on an M4: one product a cycle, with its sum after 4 cycles, or 8 for 16-bit
-factors; a multiply-add of vectors in streaming mode in 4 cycles. Products of factors with fewer
-than 32 bits start every other cycle there, which ``targets/cores/m4.json`` says.
+Speed, as measured on an M4: one product starts in each cycle, and its sum is ready after 4 cycles,
+or 8 for 16-bit factors. A multiply-add of vectors in streaming mode takes 4 cycles. On an M4,
+products of factors with fewer than 32 bits start every other cycle only
+(``targets/cores/m4.json``).
 
 gcc is excluded: version 15 uses SVE's instructions outside of streaming mode.
 """
@@ -57,7 +58,7 @@ _READ = (
     "(svundef_{{element}}(), svptrue_b{{bits}}(), {{src}}, {{row}})"
 )
 _DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
-#: Products of pairs of 16-bit integers, which SME2 adds.
+#: Products of pairs of 16-bit integers, which only SME2 has.
 _PAIRS = (
     _product("smopa of s16", "s32", "svmopa_za32_s16", 2, "s16", "s16"),
     _product("umopa of u16", "s32", "svmopa_za32_u16", 2, "u16", "u16"),
@@ -108,11 +109,11 @@ _SPEEDS = tuple(
 
 
 def _streaming(vector: Vector) -> Vector:
-    """Return ``vector`` as it is legal in streaming mode, also cut to constant numbers of lanes.
+    """Return ``vector`` with operations that are legal in streaming mode, and partial accesses.
 
-    Two operations on single elements use vectors. C's square root calls a function for negative
-    numbers, which would leave the mode. To convert a loaded integer to floating point, clang 19
-    uses an instruction of Neon, which is illegal in the mode.
+    Two operations on single elements are done by vectors. C's square root calls a function for
+    negative numbers, which would leave the mode. To convert a loaded integer to floating point,
+    clang 19 uses a Neon instruction, which is illegal in the mode.
     """
     element, mask, everywhere = vector.element, vector.mask, all_lanes(vector.element)
     if vector.lanes == 1:
@@ -136,14 +137,14 @@ def _sums() -> Iterator[Vector]:
 
 
 _CPU = "max,{sve},sme512=on,sme_fa64=off,sme-default-vector-length=64"
-#: qemu 10 disables SME without SVE outside of streaming mode, and lacks SME2.
+#: For qemu 10, which lacks SME2 and disables SME unless there is SVE outside of streaming mode.
 _OLD = _CPU.format(sve="sve128=on,sve-default-vector-length=16")
 #: Numbers of vectors that one load of SME2 reads, largest first.
 _SEVERAL = (4, 2)
 
 
 def _several(vector: Vector) -> Vector:
-    """Return ``vector`` with loads of several; f16 and bf16 are loaded as integers."""
+    """Return ``vector`` with loads of several vectors; f16 and bf16 are loaded as integers."""
     if vector.lanes == 1:
         return vector
     element = vector.element

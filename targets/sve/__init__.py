@@ -1,8 +1,9 @@
 """SVE, with one target for each length of its vectors.
 
-There are 32 vectors and predicates; a multiply-add by lane takes a lane of each 128-bit segment.
-Intrinsics work for any length, but a plan is made for one. Spellings: Arm C Language Extensions for
-SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles, two units).
+There are 32 vector registers, and predicates. A multiply-add by lane selects a lane in each 128-bit
+segment. Intrinsics work for any length, but a plan is made for one. Spellings: Arm C Language
+Extensions for SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles,
+two units).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
 
 
 def target(name: str) -> Target:
-    """Return the target of one length."""
+    """Return the target called ``name``, which has one length of vectors."""
     nbytes = LENGTHS[name] // 8
     return Target(
         name=name,
@@ -56,6 +57,6 @@ def target(name: str) -> Target:
 
 
 def _emulated(name: str) -> str:
-    """Return qemu's CPU with this length as its longest, and as each thread's."""
+    """Return qemu's ``-cpu`` option that makes this length the longest, and each thread's."""
     bits = LENGTHS[name]
     return f"max,sve{bits}=on,sve-default-vector-length={bits // 8}"

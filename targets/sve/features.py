@@ -1,7 +1,8 @@
 """Extensions of SVE: products of mixed signs, of bf16 and f16, and 2x2 blocks in each segment.
 
-SVE itself has dot products of 8-bit integers of one sign. Semantics: Arm Architecture Reference
-Manual. ``bfdot`` and ``bfmmla`` flush denormals, and round to odd between their additions.
+SVE itself has dot products of 8-bit integers, both signed or both unsigned. Semantics: Arm
+Architecture Reference Manual. ``bfdot`` and ``bfmmla`` flush denormals, and round to odd between
+their additions.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 def _blocks(mnemonic: str, factors: Factors, product: str, lanes: int) -> tuple[MulAdd, ...]:
     """Return a product of 2x2 blocks in each segment: rows are groups of ``y``, columns of ``x``.
 
-    Vectors that are too long for a transposition of a square have none. A packed B consists of such
-    blocks, and must also serve a C that is contiguous in the other direction.
+    Vectors that are too long for a transposition of a square block do not have this product. A
+    packed B consists of such blocks, and must also serve a C that is contiguous in the other
+    direction.
     """
     if lanes >= MOST_ROWS:
         return ()
@@ -84,7 +86,7 @@ def _bf16(lanes: int) -> Muladds:
     return {("z", "f32"): (*dot(lanes), *blocks), ("scalar", "f32"): dot(1)}
 
 
-#: Products of f16 pairs: the odd elements' are added first, then the even ones'.
+#: Products of f16 pairs: first the products of odd elements are added, then those of even elements.
 _FMLAL = "svmlalb_f32(svmlalt_f32({acc}, {x}, {y}), {x}, {y})"
 _FMLAL_LANE = (
     "svmlalb_lane_f32(svmlalt_lane_f32({acc}, {x}, {y}, 2 * ({lane}) + 1), {x}, {y}, 2 * ({lane}))"
@@ -108,14 +110,14 @@ def _sve2(lanes: int) -> Muladds:
 
 
 def halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
-    """Return the vectors of f16 or bf16; memory has their bits as integers."""
+    """Return the vectors of f16 or bf16, which are loaded as integers with the same bits."""
     load = f"svreinterpret_{element}_u16(svld1_u16({{lanes}}, {{p}}))"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
     return held(element, nbytes, ctype, load, part)
 
 
 def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
-    """Return vectors of bf16; whole ones look numbers up in tables of their low and high bytes."""
+    """Return vectors of bf16; ``whole`` looks numbers up in tables of low and of high bytes."""
     every, bytes_ = all_lanes("u8"), seen_as("u8", "s16", "{v}")
 
     def found(low: int, bits: int) -> str:

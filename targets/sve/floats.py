@@ -9,9 +9,9 @@ from tilewright.isa.vector import Repeat, Spread, Vector
 from ..scalar import plain
 from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, transposes, unzips
 
-#: Operations. ``{f}`` is the element type, ``{s}`` the signed integer of its size, and ``{m}`` the
-#: type of masks. ``{t}`` is the predicate of all lanes. ``{lanes}`` makes a mask of a predicate,
-#: ``{chosen}`` a predicate of a mask.
+#: Operations. ``{f}`` is the element type, ``{s}`` the signed integer of the same size, and ``{m}``
+#: the type of masks. ``{t}`` is the predicate of all lanes. ``{lanes}`` makes a mask from a
+#: predicate, ``{chosen}`` a predicate from a mask.
 _OPS = {
     "add": "svadd_{f}_x({t}, {{x}}, {{y}})",
     "sub": "svsub_{f}_x({t}, {{x}}, {{y}})",

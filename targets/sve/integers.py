@@ -1,6 +1,6 @@
 """SVE's vectors of s32, and of the 8-bit integers, of which a lane sums four products.
 
-SVE2, and SME in streaming mode, also have products of 16-bit integers, two in a lane.
+With SVE2, and with SME in streaming mode, a lane also sums two products of 16-bit integers.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _STORES = {
 
 
 def sums(nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of s32: a whole register, which can be stored as s64, and one element."""
+    """Return the vectors of s32: one fills a register and can be stored as s64, one is a scalar."""
     lanes, one = nbytes // 4, whole("madd")
     return (
         Vector(
@@ -147,7 +147,7 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of 8-bit or 16-bit integers: a register, and one group.
+    """Return the vectors of 8-bit or 16-bit integers: a whole register, and one K group.
 
     There is also a vector of four 16-bit integers. A register of 16-bit integers can be loaded from
     8-bit integers.
@@ -164,13 +164,13 @@ def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
 
 
 def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of integers that can be filled with low-bit numbers."""
+    """Return the vectors of integers, with operations that unpack low-bit numbers into them."""
     made = narrow(element, nbytes)
     return tuple(replace(vector, fields=parts(element), join=join(element)) for vector in made)
 
 
 def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:
-    """Return vectors of factors in groups of 32 bits; ``{lanes}`` in a load is the predicate."""
+    """Return vectors of factors in groups of 32 bits; ``load`` has the predicate as ``{lanes}``."""
     lanes = nbytes // SIZES[element]
 
     def vector(name: str, lanes: int, whole: str) -> Vector:

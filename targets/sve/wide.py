@@ -1,6 +1,6 @@
-"""SVE's vectors of s64: a lane sums four products of 16-bit integers of one sign.
+"""SVE's vectors of s64: a lane sums four products of 16-bit integers, all signed or all unsigned.
 
-Elements of other signs are widened to 64-bit lanes as they are loaded, and multiplied there.
+If the signs are mixed, elements are widened to 64-bit lanes as they are loaded.
 """
 
 from __future__ import annotations

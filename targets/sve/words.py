@@ -1,7 +1,7 @@
 """Shared parts of the SVE vectors: predicates, moves, and the exchange of blocks of any size.
 
-Intrinsics know no length: ``svptrue`` selects all lanes, so one spelling serves every length. Only
-constants depend on it, for example the distance of an ``svext`` and the end of a table.
+Intrinsics do not depend on the length of vectors: ``svptrue`` selects all lanes. Only constants
+depend on the length, for example the distance of an ``svext`` and the end of a table.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ SIZES = {
 }  # fmt: skip
 #: Bytes that a load replicates in every segment of a vector, and bits of a segment.
 QUAD, SEGMENT = 16, 128
-#: A multiply-add by lane takes its factor from one of the first PICKED registers (f64: twice as
-#: many).
+#: A factor that is indexed by lane is in one of the first PICKED registers (f64: twice as many).
 PICKED = 7
 
 Pair = tuple[str, str]
@@ -42,9 +41,9 @@ def first_lanes(element: str, count: str) -> str:
 def mask(
     element: str, loads: Mapping[str, str] | None = None, stores: Mapping[str, str] | None = None
 ) -> Mask:
-    """Return loads and stores of the first lanes; a predicate is no vector register.
+    """Return loads and stores of the first lanes; a predicate takes no vector register.
 
-    ``loads`` and ``stores`` are the converting accesses of all lanes.
+    ``loads`` and ``stores`` are the spellings of converting accesses of all lanes.
     """
     return Mask(
         ctype="svbool_t",
@@ -58,7 +57,7 @@ def mask(
 
 
 def _masked(access: str, element: str) -> str:
-    """Return an access with the lanes of a mask; arithmetic in it stays on all lanes."""
+    """Return ``access`` limited to the lanes of a mask; its arithmetic is still on all lanes."""
     return re.sub(rf"(sv(?:ld|st)1\w*)\({re.escape(all_lanes(element))}", r"\1({mask}", access)
 
 
@@ -73,7 +72,7 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
 
 
 def parts(element: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of bytes, and for f4_e2m1 the numbers that they select in a table."""
+    """Return the spellings of fields of bytes; those of f4_e2m1 select numbers in a table."""
     every = all_lanes("u8")
     numbers = f"svdupq_n_u8({', '.join(map(str, table(unsigned=element == 'u8')))})"
 
@@ -109,9 +108,9 @@ def alone(product: str, element: str) -> str:
 
 
 def transposes(element: str, lanes: int) -> dict[int, Pair]:
-    """Return block transpositions: ``trn`` for adjacent lanes, also in units of twice the size.
+    """Return transpositions by block size: ``trn`` for one lane, and for two seen as one.
 
-    Larger blocks are shifted over each other and selected by a predicate.
+    For larger blocks, one vector is shifted by a block, and a predicate selects the lanes.
     """
     return {1 << i: _exchanged(element, lanes, 1 << i) for i in range(lanes.bit_length() - 1)}
 
@@ -154,7 +153,7 @@ def dots(
     element: str = "s32",
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """Return products of groups: by a group of each segment, and by a register of equal groups."""
+    """Return products of groups; the other factor is broadcast, or is one group of each segment."""
     spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
     if lanes == 1:
         spellings = {"broadcast": alone(broadcast, element)}
@@ -171,7 +170,7 @@ def forms(
     lanes: int = 0,
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """Return one multiply-add per form; that by lane takes one of ``lanes`` in each segment."""
+    """Return one multiply-add per form; form ``lane`` selects among ``lanes`` of each segment."""
     made = neon_words.forms(mnemonic, spellings, cols, factors=factors, instructions=instructions)
     return tuple(
         replace(op, lanes=lanes, within=PICKED) if op.form == "lane" else op for op in made

@@ -1,9 +1,9 @@
 """Shared features of the x86 targets: products of groups of narrow factors.
 
-VNNI sums four products of 8-bit integers, or two of s16, in a lane of s32, exactly modulo 2**32.
-VNNI-INT8 and VNNI-INT16 do so for all signs. BF16 sums two products of bf16 in a lane of f32; it
-flushes denormals and rounds after each product. AVX10.2 sums two products of f16, without flushing
-denormals.
+VNNI sums four products of u8 and s8, or two of s16, in a lane of s32, exactly modulo 2**32.
+VNNI-INT8 and VNNI-INT16 do this for all combinations of signs. BF16 sums two products of bf16 in a
+lane of f32; it flushes denormals and rounds after each product. AVX10.2 sums two products of f16,
+without flushing denormals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Forms = dict[tuple[str, str], tuple[MulAdd, ...]]
 def vnni(
     widths: tuple[int, ...], title: str, flag: str, name: str, infix: str = "", wide: bool = False
 ) -> Feature:
-    """Return VNNI, or AVX-VNNI; ``flag`` is the CPU's name of it, ``name`` the compilers'.
+    """Return VNNI, or AVX-VNNI; CPUs call the feature ``flag``, compilers call it ``name``.
 
     With ``wide``, as in AVX-512, a factor may be in memory and loads may be masked.
     """
@@ -82,7 +82,7 @@ _SIGNS = {"s8": "s", "u8": "u", "s16": "s", "u16": "u"}
 
 
 def signed(widths: tuple[int, ...], pairs: tuple[str, ...], *, wide: bool = False) -> _Forms:
-    """Return the products of all pairs of the types ``pairs`` that have their own instruction.
+    """Return the products of all combinations of the types ``pairs``, except s16 by s16.
 
     With ``wide``, as in AVX-512, a factor may be in memory.
     """
@@ -152,7 +152,7 @@ def vnni_int16(widths: tuple[int, ...]) -> Feature:
 
 
 def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
-    """Return AVX-512 BF16; ``name`` is the compilers' name of it."""
+    """Return AVX-512 BF16, which compilers call ``name``."""
     return Feature(
         title="BF16",
         cpu_flags=(cpu_flag,),
@@ -165,10 +165,10 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
 
 
 def _words(bits: int) -> Vector:
-    """Return the vector of bf16 factors; of 256 bits and more, it also looks numbers up.
+    """Return the vector of bf16 factors; from 256 bits on, it also has lookups of numbers.
 
-    A lookup reads as many low bits of a lane as the register has entries. Numbers are repeated for
-    all values of the other bits.
+    A lookup uses the low bits of a lane, as many as address all lanes of the table's register. The
+    table's numbers are repeated for all values of the bits that are not part of the field.
     """
     plain = factors("bf16", bits, masked=True)
     if bits < 256:

@@ -161,7 +161,7 @@ def short_stores(element: str, bits: int) -> dict[int, str]:
 
 
 def _lowest(element: str, bits: int, held: int) -> str:
-    """Return the lowest ``held`` bits of a vector, as a vector of their own."""
+    """Return the lowest ``held`` bits of a vector, as a shorter vector."""
     kind, _ = _KINDS[element]
     return "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
 
@@ -169,7 +169,7 @@ def _lowest(element: str, bits: int, held: int) -> str:
 def partial_stores(element: str, bits: int) -> dict[int, str]:
     """Return stores of the first lanes in parts of 16, 8 and 4 bytes.
 
-    AMD's processors take some 20 cycles for a masked store of AVX2.
+    Masked stores of AVX2 are avoided, because AMD's processors take some 20 cycles for one.
     """
     size = 8 * _BYTES[element]
     return {n: ", ".join(_parts(element, bits, n * size)) for n in range(1, bits // size)}
@@ -188,7 +188,7 @@ def _parts(element: str, bits: int, stored: int) -> Iterator[str]:
 
 
 def _upper(element: str, half: str, done: int) -> str:
-    """Return ``half``, or its second 8 bytes moved to the front if the first are stored."""
+    """Return ``half``, with its upper 8 bytes moved down if the lower 8 are already stored."""
     if done % 128 == 0:
         return half
     return f"_mm_movehl_ps({half}, {half})" if element == "f32" else f"_mm_srli_si128({half}, 8)"
@@ -214,7 +214,7 @@ def register_of_bits(bits: int) -> dict[str, Any]:
 
 
 def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[int, Pair]:
-    """Return block transpositions of integers, made of those of floating-point kind ``inner``."""
+    """Return block transpositions of integers, made from those of floating-point kind ``inner``."""
     return {
         block: (reinterpret(even, "si", inner, bits), reinterpret(odd, "si", inner, bits))
         for block, (even, odd) in floats.items()
@@ -224,7 +224,8 @@ def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[i
 def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
     """Return lookups by fields of four and of two bits in the low bytes of lanes.
 
-    ``number`` spells the number that the lowest bits of lanes select; a lane has ``lane`` bits.
+    ``number`` returns the C code that looks up a number by the lowest bits of each lane. A lane has
+    ``lane`` bits.
     """
 
     def field(low: int) -> str:
@@ -239,7 +240,7 @@ def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, t
 def vector(element: str, bits: int, **more: Any) -> Vector:
     """Return the vector of ``element`` with ``bits`` bits; ``more`` are further fields.
 
-    ``ops`` among these are the operations that differ from AVX2's.
+    A field ``ops`` in ``more`` has only the operations that differ from AVX2's.
     """
     mm, ps, lanes = prefix(bits), _SUFFIX[element], bits // (8 * _BYTES[element])
 
@@ -343,7 +344,7 @@ def _repeats(bits: int) -> dict[str, Repeat]:
 def transposes(
     element: str, bits: int, doubles: Mapping[int, Pair], floats: Pair
 ) -> dict[int, Pair]:
-    """Return block transpositions: those of doubles by block size, and that of single floats."""
+    """Return the block transpositions of f32 or f64; ``doubles`` and ``floats`` spell them."""
     if element == "f64":
         return dict(doubles)
     wider = {

@@ -1,10 +1,10 @@
 """Vectors of f16, with the multiply-adds of AVX-512-FP16, which sum in f16.
 
-Spellings: Intel Intrinsics Guide. A broadcast of 16 bits takes a shuffle, even from memory, on the
-port of the second multiply unit. A multiply-add that broadcasts its factor from memory itself takes
-none. On an Emerald Rapids, tiles of 8x96 with broadcasts reach 73 % of the peak, tiles of 24x32
-with factors from memory all of it. Compilers do not merge the broadcast into the multiply-add, so
-that form is inline assembly.
+Spellings: Intel Intrinsics Guide. A broadcast of 16 bits, even from memory, takes a shuffle on the
+port of the second multiply unit. A multiply-add that itself broadcasts its factor from memory needs
+no shuffle. On an Emerald Rapids, tiles of 8x96 with broadcasts reach 73 % of the peak, and tiles of
+24x32 with factors from memory reach 100 %. Compilers do not merge the broadcast into the
+multiply-add, so the merged form is inline assembly.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _single() -> Vector:
 
 
 def _transposes(bits: int, words: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
-    """Return block transpositions: single elements by shifts within pairs, more as in ``words``."""
+    """Return block transpositions: of single elements by shifts, of larger blocks as ``words``."""
     mm, x, y = prefix(bits), _bits(bits, "{x}"), _bits(bits, "{y}")
     kind = predicate("epi16", bits, bits // 16).ctype
     blend = f"{mm}_mask_blend_epi16(({kind})0xaaaaaaaau, "

@@ -30,14 +30,15 @@ _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 1
 _LETTERS = {"bf16": "bh", "f16": "h"}
 #: Names of element types in widening intrinsics.
 _WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
-#: Cost of a product whose sum is a C scalar: the sum moves to a vector register and back.
+#: Instructions, and latency in cycles, of a product whose sum is a C scalar: the sum moves to a
+#: vector register and back.
 ALONE_INSTRUCTIONS, ALONE_LATENCY = 4, 10
 #: Bytes of each half register that a store keeps: the low bytes of its four lanes, repeated.
 _LOW_BYTES = {16: "epi64x(0x0d0c090805040100)", 8: "epi32(0x0c080400)"}
 
 
 def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
-    """Return the vector of s32; ``more`` are further fields, ``ops`` those unlike AVX2's."""
+    """Return the vector of s32; ``more`` are further fields, with ``ops`` that replace AVX2's."""
     mm, lanes = prefix(bits), bits // 32
     if bits != 512:
         floats = transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
@@ -62,7 +63,7 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
 
 
 def alone() -> Vector:
-    """Return the vector of one s32, which sums pairs of products as other vectors do."""
+    """Return the vector of one s32, which sums pairs of products like the other vectors."""
     plain = whole("imul")
     return replace(plain, muladd=(multiply_pairs(32), *plain.muladd))
 
@@ -88,7 +89,7 @@ def multiply_pairs(bits: int) -> MulAdd:
 def multiply_bytes(bits: int) -> MulAdd:
     """Return the multiply-add of u8 by s8 pairs in lanes of s16, which saturate after few products.
 
-    The form of 32 bits uses a vector register too.
+    If ``bits`` is 32, the sums are in a vector register too, not in a C scalar.
     """
     mm = prefix(max(bits, 128))
     pairs = f"{mm}_maddubs_epi16({{x}}, {{y}})"
@@ -211,7 +212,7 @@ def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
 def _first_elements(element: str, bits: int) -> dict[int, str]:
     """Return AVX2's loads of a few elements.
 
-    A masked load reads whole groups of 4 bytes. Bytes after the last group are read one by one.
+    A masked load reads whole units of 4 bytes. The bytes after the last unit are read one by one.
     """
     size, words, mm = _BITS[element] // 8, max(bits, 128) // 32, prefix(max(bits, 128))
     found = {}

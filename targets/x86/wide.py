@@ -1,8 +1,8 @@
 """Shared vectors of the x86 targets: sums of s64, with factors of 8 and 16 bits.
 
 ``vpmuldq`` multiplies the lower halves of 64-bit lanes. Elements are therefore widened to 64-bit
-lanes as they are loaded. Pairs of products are not summed in 32 bits first, as ``vpmaddwd`` does,
-because two squares of -32768 overflow.
+lanes as they are loaded. ``vpmaddwd``, which first sums two products in 32 bits, is not used: the
+sum of two squares of -32768 overflows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDENED = {"s8": (8, "epi8"), "u8": (8, "epu8"), "s16": (16, "epi16"), "u16": (
 
 
 def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
-    """Return the vector of s64; ``more`` are further fields, ``ops`` those unlike AVX2's."""
+    """Return the vector of s64; ``more`` are further fields, with ``ops`` that replace AVX2's."""
     mm, lanes = prefix(bits), bits // 64
     one = "set1_epi64" if bits == 512 else "set1_epi64x"
     if bits != 512:

@@ -98,9 +98,7 @@ def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Term:
 
 
 def _hardswish(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
-    """Lower hardswish; an infinity whose factor is 0 becomes finite first, so the result is the
-    limit.
-    """
+    """Lower hardswish; if the gate is 0, an infinite ``x`` is made finite to give the limit."""
     largest = float(np.finfo(np.float32 if b.real == "f32" else np.float64).max)
     finite = b("max", -largest, x) if alpha > 0 else b("min", largest, x)
     gate = b("min", 1.0, b("max", 0.0, b("add", b("mul", x, alpha), beta)))

@@ -196,8 +196,10 @@ def linear(x: Term, alpha: float, beta: float) -> Term:
 
 
 def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
-    """Lower max or min with NaN. The elementary operations return y if x is NaN, so x is a literal
-    or is restored.
+    """Lower maximum or minimum so that NaN stays.
+
+    The elementary operations return y if x is NaN. Therefore x is a literal, or its NaN is put
+    back.
     """
     if isinstance(y, float) and not math.isnan(y):
         x, y = y, x
@@ -290,5 +292,5 @@ def clip(x: Term, low: float, high: float) -> None:
 
 
 def times(x: Any, factor: Any) -> Any:
-    """Return ``x * factor`` of numpy's arrays, with 0 in place of NaN for infinity times 0."""
+    """Return ``x * factor`` of numpy arrays, where infinity times 0 is 0, not NaN."""
     return np.where(np.isinf(x) & (factor == 0), 0.0, x * factor)

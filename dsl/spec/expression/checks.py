@@ -37,12 +37,12 @@ def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> Non
         )
 
 
-#: Nodes of an expression that are read, at most.
+#: Most nodes that an expression may have.
 MOST_NODES = 10_000
 
 
 def check_size(expression: Expression) -> None:
-    """Raise SpecError if an expression is larger than any that is read."""
+    """Raise SpecError if an expression has more than ``MOST_NODES`` nodes."""
     count = sum(1 for _ in walk(expression))
     if count > MOST_NODES:
         raise SpecError(
@@ -67,16 +67,14 @@ def check_types(expression: Expression, type_: str) -> None:
 
 
 def check_numbers(expression: Expression, type_: str) -> None:
-    """Raise SpecError if a number is finite, but not in the type that is computed in."""
+    """Raise SpecError if a finite number is not finite in ``type_``, the type of the arithmetic."""
     for node in walk_meanings(expression):
         if isinstance(node, Number) and math.isfinite(node.value):
             check_finite(node.value, node.value, "a number of an expression", type_)
 
 
 def check_functions(expression: Expression, element: str) -> None:
-    """Raise SpecError if a function of ``expression`` cannot be computed in lanes of
-    ``element``.
-    """
+    """Raise SpecError if a function of ``expression`` is not defined for type ``element``."""
     for node in walk_meanings(expression) if element == "f64" else walk(expression):
         if not isinstance(node, Call):
             continue

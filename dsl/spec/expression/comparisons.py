@@ -1,6 +1,4 @@
-"""Comparisons, logical functions, and the choice by them. They are masks until a number is
-needed.
-"""
+"""Comparisons, logical functions and ``where``; results are masks until numbers are needed."""
 
 from __future__ import annotations
 
@@ -180,8 +178,9 @@ def where(condition: Term, x: Term, y: Term) -> None:
 
 @builtin()
 def logical_and(x: Term, y: Term) -> Term:
-    """Return 1.0 if neither ``x`` nor ``y`` is 0, else 0.0. The operator is ``x & y``. NaN is not
-    0.
+    """Return 1.0 if neither ``x`` nor ``y`` is 0, else 0.0.
+
+    The operator is ``x & y``. NaN is not 0.
 
     Parameters
     ----------

@@ -65,8 +65,8 @@ def postop(
         such as ``b("fma", x, y, z)``, in f32. By default kernels compute the returned expression.
     reference : callable, optional
         The same function on float64 arrays, with which ``kernel.verify()`` compares results. It has
-        one operand and must be smooth between neighbouring sums. By default each rounding of the
-        returned expression is followed.
+        one operand and must be smooth between neighbouring sums. By default the error bound follows
+        from each rounding of the returned expression.
     ulps, absolute : float, optional
         Allowed error: units in the last place of the result, plus an absolute error.
     f64 : bool
@@ -86,9 +86,9 @@ def postop(
 
     Notes
     -----
-    A definition replaces an earlier one of the same function. Expressions that were made before
-    keep the old one. The key of a kernel in the cache contains the program of elementary
-    operations, not the Python function, its reference or its error bound.
+    A definition replaces an earlier definition of the same function, but existing expressions keep
+    the earlier one. The key of a kernel in the cache contains the program of elementary operations,
+    not the Python function, its reference or its error bound.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def postop(
 
 
 def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expression]]:
-    """As ``postop``, for tilewright's own functions and with any field of the entry."""
+    """Make one of tilewright's own functions, like ``postop``, with any field of its entry."""
 
     def decorate(body: Callable[P, object]) -> Callable[P, Expression]:
         return _made(_entry(body, **options))  # type: ignore[no-any-return]

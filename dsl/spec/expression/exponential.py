@@ -2,8 +2,9 @@
 
 ``base**x`` is ``2**(step * n)`` times ``base**r`` with a small ``r``. Adding ``MAGIC`` rounds to n
 and leaves it in the last bits. A shift makes these bits the exponent of a power of two. The
-polynomials are minimax: their coefficients were rounded to f32 one after another, and the rest was
-fitted again by a linear program. "ulp" means units in the last place of the result.
+polynomials are minimax: their coefficients were rounded to f32 one after another, and after each
+rounding the other coefficients were fitted again by a linear program. "ulp" means units in the last
+place of the result.
 """
 
 from __future__ import annotations
@@ -179,8 +180,9 @@ def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
 
 
 def _tanh(b: Program, x: Lane) -> Lane:
-    """Lower tanh within 2 ulp: ``y / (y + 1)`` with ``y = expm1(2 * |x|) / 2``, corrected for small
-    y.
+    """Lower tanh within 2 ulp: ``y / (y + 1)``, corrected for small y.
+
+    Here y is ``expm1(2 * |x|) / 2``.
     """
     with b.part("twice"):
         twice = b("mul", b("min", 10.0, b("abs", x)), 2.0)
@@ -262,9 +264,7 @@ _SCALE = -40
 
 
 def _logistic(b: Program, x: Lane) -> Lane:
-    """Lower logistic within 2 ulp: the part that the sum ``1 + 2**n`` loses is added to the
-    rest.
-    """
+    """Lower logistic within 2 ulp; the rounding error of ``1 + 2**n`` is added to the rest."""
     s, r, q = factors(b, clamp(b, x, -104.0, 50.0), E, _SCALE, sign=-1)
     one = 2.0**_SCALE
     with b.part("denominator"):
@@ -316,9 +316,7 @@ def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
 
 
 def _swish(b: Program, x: Lane, alpha: float) -> Lane:
-    """Lower swish within 4 ulp if the factor of x is normal and ``alpha * x`` is exact; -Inf gives
-    -0.
-    """
+    """Lower swish within 4 ulp if the gate is normal and ``alpha * x`` is exact; -Inf gives -0."""
     if alpha == 0:
         return b("mul", x, 0.5)
     with b.part("exponent"):
@@ -414,9 +412,7 @@ def gelu_tanh(x: Term) -> None:
 
 
 def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
-    """Lower soft_relu within 4 ulp if ``alpha * x`` is exact: the positive part of x, and the
-    rest.
-    """
+    """Lower soft_relu within 4 ulp if ``alpha * x`` is exact: x's positive part plus a rest."""
     with b.part("exponent"):
         exponent = b("max", -104.0, b("neg", b("abs", b("mul", x, alpha))))
     small = _exp_inside(b, exponent)
@@ -464,8 +460,9 @@ def soft_relu(x: Term, alpha: float = 1) -> None:
 
 
 def _mish(b: Program, x: Lane) -> Lane:
-    """Lower mish within 8 ulp if ``exp(x)`` is normal: ``x * y / (y + 2)`` with ``y = e * (e +
-    2)``.
+    """Lower mish within 8 ulp if ``exp(x)``, called e, is normal.
+
+    It is ``x * y / (y + 2)`` with ``y = e * (e + 2)``.
     """
     with b.part("finite"):
         finite = b("max", -120.0, x)

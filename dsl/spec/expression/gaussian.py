@@ -132,7 +132,7 @@ def erfc(x: Term) -> None:
 
 
 def _gelu_erf(b: Program, x: Lane) -> Lane:
-    """Within 8 ulp, so relatively accurate below 0 too; -Inf gives -0.
+    """Lower gelu_erf within 8 ulp, also for negative x; -Inf gives -0.
 
     It is ``max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2``.
     """

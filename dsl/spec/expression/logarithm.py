@@ -34,9 +34,7 @@ _ATANH = (0.9617967, 0.5770788, 0.4119273, 0.33648854)
 
 
 def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
-    """Return k and f with ``x = 2**k * (1 + f)`` exactly, for positive finite x, also subnormal
-    ones.
-    """
+    """Return k and f with ``x = 2**k * (1 + f)`` exactly, for positive, also subnormal, x."""
     with b.part("normal"):
         scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
         bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))

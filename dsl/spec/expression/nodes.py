@@ -1,8 +1,8 @@
 """Expressions over the sums, D's old value and operands: the computation of an epilogue.
 
 Nodes are immutable and compare by structure. Python's operators build them. Nothing is evaluated or
-rewritten here. An expression is a graph: a node that is used twice is one node. Each function that
-reads an expression visits a node once, and without recursion, so depth and sharing are cheap.
+rewritten here. An expression is a graph: a node that is used twice exists once. Functions that read
+an expression visit each node once and without recursion, so deep and shared expressions are cheap.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Per = Literal["column", "row", "full"]
 class Expression:
     """A node of an expression.
 
-    ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value holds
-    if it is not 0. ``==`` compares structure.
+    ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value is
+    true if it is not 0. ``==`` compares structure.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def _infinite(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Number(Expression):
-    """A literal, which is rounded to the type that the expression is computed in."""
+    """A literal, which is rounded to the type in which the expression is computed."""
 
     value: float
 
@@ -343,7 +343,7 @@ class Call(Expression):
         return tuple(arg.value for arg in behind if isinstance(arg, Number))
 
     def meaning(self) -> Expression | None:
-        """Return the same in other functions if the post-op is defined by them, else None."""
+        """Return the expression of other functions that defines the post-op, None without one."""
         found = self.entry.meaning(self.operands, self.parameters)
         return None if found is None else as_expression(found)
 
@@ -422,9 +422,9 @@ def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Express
 def walk_meanings(
     expression: Expression, seen: dict[int, Expression] | None = None
 ) -> Iterator[Expression]:
-    """Yield every node once, and those of the expressions by which functions are defined.
+    """Yield every node once, also the nodes of the expressions that define functions.
 
-    Nodes in ``seen``, by their ``id``, are left out; those that are yielded are added.
+    Nodes whose ``id`` is in ``seen`` are left out. Nodes that are yielded are added to ``seen``.
     """
     seen = {} if seen is None else seen  # which keeps the nodes: their addresses stay their own
     for node in walk(expression, seen):
@@ -460,7 +460,7 @@ def rows(expression: Expression) -> tuple[Row | Expression, ...]:
 
 
 def of_rows(table: Iterable[Row | Expression]) -> Expression:
-    """Return the expression that ``rows`` made ``table`` of."""
+    """Return the expression whose table, made by ``rows``, is ``table``."""
     nodes: list[Expression] = []
     for row in table:
         if isinstance(row, Row):
@@ -484,14 +484,14 @@ def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
 
 
 def uses(expression: Expression, leaf: Leaf) -> bool:
-    """Return True if ``acc``, ``acc2`` or ``dst`` occurs."""
+    """Return True if ``leaf`` (``acc``, ``acc2`` or ``dst``) occurs in ``expression``."""
     return any(node == leaf for node in walk(expression))
 
 
 def is_integer_additions(expression: Expression) -> bool:
-    """Return True if only accumulators, D, integer operands and integers are added and subtracted.
+    """Return True if an expression only adds and subtracts sums, D, integer operands and integers.
 
-    The expression then has a value in s32, modulo 2**32.
+    Such an expression can be computed in s32, modulo 2**32.
     """
     for node in walk(expression):
         match node:
@@ -512,13 +512,13 @@ def is_integer_additions(expression: Expression) -> bool:
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
 _ATOM = 5
-#: Characters of a part of an expression, and calls within each other in it, from which on it is
-#: printed apart, under a name: Python reads at most some 200 brackets within each other.
+#: A part of an expression is given a name when printed if it has this many characters, or this many
+#: nested calls. Python reads at most some 200 nested brackets.
 _LONG, _DEEP = 500, 40
 
 
 class _Part(NamedTuple):
-    """A part's text, how strongly it binds (a sum 1, an atom 5), and how deep calls are in it."""
+    """A part's text, its precedence (1 for a sum, 5 for an atom), and its depth of nested calls."""
 
     text: str
     strength: int = _ATOM
@@ -529,9 +529,9 @@ class _Part(NamedTuple):
 
 
 def _text(expression: Expression) -> str:
-    """Return the Python that makes ``expression``.
+    """Return the Python code that makes ``expression``.
 
-    Large parts get names first and are used by name: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
+    Large parts get names first: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
     """
     table, parts, named = rows(expression), list[_Part](), list[str]()
     nodes, names = list[Expression](), (f"e{i}" for i in count() if f"e{i}" not in REGISTRY)
@@ -553,7 +553,7 @@ def _text(expression: Expression) -> str:
 
 
 def _part(node: Expression, args: list[_Part]) -> _Part:
-    """Return the text of a call of ``args``."""
+    """Return the text of the call ``node``; ``args`` are the texts of its arguments."""
     assert isinstance(node, Call)
     depth = 1 + max(arg.depth for arg in args)
     if node.fn in _INFIX:
