@@ -110,7 +110,7 @@ def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
 
 
 def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
-    """Return the cycles of a multiply-add with a broadcast, 0 if the slower of both takes as long."""
+    """Return the cycles of a multiply-add with a broadcast, 0 if the slower one takes as long."""
     both = starts(each["spread", vector])
     alone = max(starts(each[kind, vector]) for kind in ("muladd", "broadcast"))
     return both if both > _ABOVE * alone else 0
