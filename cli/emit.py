@@ -29,7 +29,9 @@ Text = Callable[[Sequence["Request"], str | None], str]
     type=click.Path(path_type=Path),
     help="A file (name.c), its header (name.h) or a folder; default: standard output.",
 )
-@click.option("--name", help="Name of the C function; default: a name that describes the product.")
+@click.option(
+    "--name", help="Name of the C function; default: a name that describes the computation."
+)
 @click.option(
     "--main",
     is_flag=True,

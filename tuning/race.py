@@ -102,7 +102,9 @@ def ranking(
 
 
 def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
-    """Return the figures of the stored results of one spec; none if the default has no result."""
+    """Return the figures of one spec's stored results, fastest first; none without the
+    default's.
+    """
     measured = [one for one in results if one.status == MEASURED and one.hot]
     held = {one.schedule: Samples([*one.hot], [*one.cold]) for one in measured}
     if default not in held:

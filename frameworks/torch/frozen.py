@@ -155,7 +155,7 @@ class Freezable(torch.nn.Module):
             try:
                 self._check_packable()
             except ArgumentError:
-                return  # calls raise the error until the layer is on a supported device
+                return  # calls raise this error until device and type are supported
             self._hold()
 
     def _matrix(self, dtype: Any) -> PackedMatrix:
