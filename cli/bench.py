@@ -28,13 +28,13 @@ from .words import wanted as takes_kernels
 
 @click.command("bench")
 @takes_kernels
-@click.option("--cold", is_flag=True, help="On data that lies in memory, not in the caches.")
+@click.option("--cold", is_flag=True, help="Time calls on data in memory, not in the caches.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=0.2,
     show_default=True,
-    help="For each.",
+    help="Seconds of timing for each kernel.",
 )
 @json_option
 def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
@@ -96,11 +96,17 @@ def _how(kernels: Sequence[tw.Kernel], wanted: Wanted) -> str:
 
 
 @click.command("peak")
-@click.option("--target", default="host", show_default=True, help="As `tilewright targets` says.")
 @click.option(
-    "--type", "types", default="f32", show_default=True, help="Of A and B, or of each: u8,s8."
+    "--target", default="host", show_default=True, help="A name that `tilewright targets` lists."
 )
-@click.option("--emit", is_flag=True, help="Write the C of a program that measures it elsewhere.")
+@click.option(
+    "--type",
+    "types",
+    default="f32",
+    show_default=True,
+    help="Type of A and B, or one for each: u8,s8.",
+)
+@click.option("--emit", is_flag=True, help="Write a C program that measures the peak elsewhere.")
 @click.option(
     "-o",
     "--output",

@@ -25,16 +25,21 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="A folder, made where it is missing; of several libraries, a folder for each in it.",
+    help="Output folder, created if missing; several libraries get a folder each inside it.",
 )
-@click.option("--compile/--no-compile", "compiles", default=True, help="Or write the C alone.")
+@click.option(
+    "--compile/--no-compile",
+    "compiles",
+    default=True,
+    help="Compile the library, or only write its C code.",
+)
 @click.option("--test/--no-test", "tests", default=True, help="Run the self-test where it can run.")
 @click.option(
     "--architecture",
     "architectures",
     multiple=True,
     metavar="NAME",
-    help="Compile for this one alone: x86_64, aarch64; may be repeated. Default: for all.",
+    help="Compile only for x86_64 or aarch64; may be repeated. Default: for all.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Files compiled at a time; default: the CPUs.")
 @json_option

@@ -130,9 +130,11 @@ def _entries(n: int) -> str:
     multiple=True,
     default=("f32",),
     show_default="f32",
-    help="A's and B's; may be repeated.",
+    help="Type of A and B; may be repeated.",
 )
-@click.option("--target", default="host", show_default=True, help="As in `tilewright targets`.")
+@click.option(
+    "--target", default="host", show_default=True, help="A name that `tilewright targets` lists."
+)
 @json_option
 def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
     """Compile the kernels that `tw.matmul(a, b)` and `tw.matmul(x, w.T)` use most.

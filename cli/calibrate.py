@@ -31,15 +31,21 @@ _WHOLE = (
 
 
 @click.command("calibrate")
-@click.option("--seconds", type=click.FloatRange(5), default=30, show_default=True, help="At most.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5),
+    default=30,
+    show_default=True,
+    help="Time limit in seconds.",
+)
 @click.option(
     "--export",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="NAME.json",
-    help="Write the core's file too, as targets/cores/ has them.",
+    help="Also write a file like those in targets/cores/.",
 )
-@click.option("--forget", is_flag=True, help="Remove what was measured on this machine.")
+@click.option("--forget", is_flag=True, help="Remove the stored measurements of this machine.")
 @json_option
 def command(seconds: float, path: Path | None, forget: bool, as_json: bool) -> None:
     """Measure this machine's core for the cost model, and store the numbers.

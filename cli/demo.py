@@ -45,7 +45,7 @@ _LEFT = {
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("tilewright-demo"),
     show_default=True,
-    help="The folder for the plot, the C and the picture.",
+    help="Folder for the plot, the C code and the picture.",
 )
 @click.option(
     "--variants",
@@ -53,14 +53,14 @@ _LEFT = {
     type=click.IntRange(2),
     default=32,
     show_default=True,
-    help="How many are timed.",
+    help="Number of schedules that are timed.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="For each kernel.",
+    help="Seconds of timing for each kernel.",
 )
 @json_option
 def command(out: Path, count: int, seconds: float, as_json: bool) -> None:

@@ -29,19 +29,25 @@ Text = Callable[[Sequence["Request"], str | None], str]
     type=click.Path(path_type=Path),
     help="A file (name.c), its header (name.h) or a folder; default: standard output.",
 )
-@click.option("--name", help="The C function's name; default: one that says what it computes.")
+@click.option(
+    "--name", help="Name of the C function; default: a name that describes the computation."
+)
 @click.option(
     "--main",
     is_flag=True,
-    help="A program: with arguments and the results that are right; it prints pass or fail.",
+    help="Write a program with arguments and right results; it prints pass or fail.",
 )
 @click.option(
     "--cases", type=click.IntRange(1), default=2, show_default=True, help="Calls that --main makes."
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="What they are drawn with."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the random arguments of --main.",
 )
-@click.option("--bench", is_flag=True, help="--main times its calls too, and the core's peak.")
+@click.option("--bench", is_flag=True, help="With --main: time the calls too, and the core's peak.")
 @json_option
 def command(
     wanted: Wanted,

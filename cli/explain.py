@@ -19,9 +19,13 @@ from .words import wanted as takes_kernels
 @click.option(
     "--svg",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw it too: loops, tiles of C, registers and roofline, of one product.",
+    help="Draw one product: loops, tiles of the matrix C, registers and roofline.",
 )
-@click.option("--measure", is_flag=True, help="Compile it, and show what it takes beside.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Compile the kernel, and show its measured time beside the estimate.",
+)
 @json_option
 def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> None:
     """Print the plan of a kernel: formulas, registers, estimates, and each decision's reason.

@@ -22,7 +22,7 @@ from .words import wanted as takes_kernels
     "--source",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The edited C; written first where there is no such file.",
+    help="The edited C file; if it does not exist, it is written first.",
 )
 @click.option(
     "--cases", type=click.IntRange(1), default=3, show_default=True, help="Calls that are checked."

@@ -18,28 +18,32 @@ from .screen import console, json_option, progress, show_json, table
 
 
 @click.command("sweep")
-@click.option("--cases", type=click.IntRange(1), default=200, show_default=True, help="How many.")
-@click.option("--target", default="host", show_default=True, help="As in `tilewright targets`.")
-@click.option("--seed", type=int, default=0, show_default=True, help="What cases are drawn with.")
-@click.option("--first", type=click.IntRange(0), default=0, help="The first case's number.")
+@click.option(
+    "--cases", type=click.IntRange(1), default=200, show_default=True, help="Number of cases."
+)
+@click.option(
+    "--target", default="host", show_default=True, help="A name that `tilewright targets` lists."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random cases.")
+@click.option("--first", type=click.IntRange(0), default=0, help="Number of the first case.")
 @click.option(
     "--having",
     type=(str, str),
     multiple=True,
     metavar="AXIS LEVEL",
-    help="Only cases that have this level, as the table says both.",
+    help="Only cases with this level of this axis; the printed table lists both.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
     show_default=True,
-    help="Processes.",
+    help="Number of processes.",
 )
 @click.option(
     "--optimize",
     type=click.Choice(["2", "1", "g", "0"]),
-    help="The C compiler's -O in place of its usual one: g compiles twice as fast.",
+    help="-O level of the C compiler in place of the usual one; g compiles twice as fast.",
 )
 @json_option
 @click.pass_context

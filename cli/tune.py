@@ -38,32 +38,40 @@ _GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
     "--file",
     "listed",
     type=_GIVEN,
-    help="Specs, one a line: MxNxK, or as Python prints them; # begins a remark.",
+    help="File of specs, one on each line: MxNxK, or as Python prints it; # begins a comment.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=60,
     show_default=True,
-    help="For each spec.",
+    help="Seconds of tuning for each spec.",
 )
 @click.option(
     "--search",
     type=click.Choice(["optuna", "ranked"]),
     default="optuna",
     show_default=True,
-    help="ranked: in the cost model's order.",
+    help="optuna: learn from the measurements; ranked: follow the cost model's order.",
 )
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="At most.")
-@click.option("--again", is_flag=True, help="Tune what has a stored winner too.")
-@click.option("--report", type=_PATH, help="Write what is stored of the specs as HTML.")
-@click.option("--export", "exported", type=_PATH, help="Write all that is stored as JSON lines.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Most threads of a schedule.",
+)
+@click.option("--again", is_flag=True, help="Tune specs that have a stored winner too.")
+@click.option("--report", type=_PATH, help="Write the stored results of the specs as HTML.")
+@click.option("--export", "exported", type=_PATH, help="Write all stored results as JSON lines.")
 @click.option(
     "--forget",
     is_flag=True,
-    help="Remove what is stored of these specs for this CPU; without specs all that is stored.",
+    help="Remove the stored results of these specs for this CPU; without specs, all results.",
 )
-@click.option("--merge", "merged", type=_GIVEN, help="Add what --export wrote.")
+@click.option(
+    "--merge", "merged", type=_GIVEN, help="Add the results in a file that --export wrote."
+)
 @json_option
 def command(
     specs: tuple[Spec, ...],

@@ -191,7 +191,12 @@ _CODE = (
         metavar="CODE",
         help="A spec as Python prints it, in place of SIZES and the options that describe one.",
     ),
-    _option("--schedule", schedule_of_code, metavar="CODE", help="A schedule, likewise."),
+    _option(
+        "--schedule",
+        schedule_of_code,
+        metavar="CODE",
+        help="A schedule as Python prints it, in place of the options that describe one.",
+    ),
 )
 _SPEC = (
     click.option(
@@ -199,64 +204,121 @@ _SPEC = (
         "element",
         type=click.Choice(list(TYPES)),
         default="f32",
-        help="A's, and B's if it has none.",
+        help="Type of A, and of B unless --b is given.",
     ),
     _option(
         "--b",
         _operand,
         metavar="TYPE",
-        help="Or: packed:TYPE, packed:TYPE:COLUMNS, packed:q4_0 and other containers of GGUF.",
+        help="Type of B, or packed:TYPE, packed:TYPE:COLUMNS, or a GGUF type: packed:q4_0.",
     ),
-    click.option("--quantize", is_flag=True, help="A is made s8, in blocks as long as B's."),
-    click.option("--c", type=click.Choice(list(TYPES)), help="Default: that of the sums."),
-    click.option("--d", type=click.Choice(list(TYPES)), help="Default: C's."),
+    click.option(
+        "--quantize", is_flag=True, help="Quantize A to s8, in blocks as long as those of B."
+    ),
+    click.option(
+        "--c",
+        type=click.Choice(list(TYPES)),
+        help="Type of the matrix C; default: the type of the sums.",
+    ),
+    click.option(
+        "--d", type=click.Choice(list(TYPES)), help="Type of the output D; default: the type of C."
+    ),
     _option(
         "--order",
         _order,
         default="C",
         metavar="C|F|CFC",
-        help="C: rows contiguous; F: columns; or a letter each for A, B and C.",
+        help="C: contiguous rows; F: contiguous columns; or a letter each for A, B and C.",
     ),
-    _option("--alpha", _factor, default="1", metavar="NUMBER", help="Or: scalar."),
-    _option("--beta", _factor, default="0", metavar="NUMBER", help="Or: scalar."),
-    _option("--batch", _batch, metavar="COUNT", help="16, offsets:16 or addresses:16."),
-    _option("--lda", size, metavar="SIZE", help="A number, or a name: known at the call."),
-    _option("--ldb", size, metavar="SIZE", help="Likewise."),
-    _option("--ldc", size, metavar="SIZE", help="Likewise."),
-    _option("--ldd", size, metavar="SIZE", help="Likewise."),
+    _option(
+        "--alpha",
+        _factor,
+        default="1",
+        metavar="NUMBER",
+        help="Factor of A @ B: a number, or scalar: passed at the call.",
+    ),
+    _option(
+        "--beta",
+        _factor,
+        default="0",
+        metavar="NUMBER",
+        help="Factor of the old C: a number, or scalar: passed at the call.",
+    ),
+    _option(
+        "--batch",
+        _batch,
+        metavar="COUNT",
+        help="Number of products in the batch: 16, offsets:16 or addresses:16.",
+    ),
+    _option(
+        "--lda",
+        size,
+        metavar="SIZE",
+        help="Leading dimension of A: a number, or a name for a size known only at the call.",
+    ),
+    _option("--ldb", size, metavar="SIZE", help="Leading dimension of B, as --lda."),
+    _option("--ldc", size, metavar="SIZE", help="Leading dimension of C, as --lda."),
+    _option("--ldd", size, metavar="SIZE", help="Leading dimension of D, as --lda."),
     *(
         _option(
             f"--{name.replace('_', '-')}",
             _quantity,
             metavar="NUMBER|scalar|row|column",
             help=f"{name[0].upper()}'s {'scale' if 'scale' in name else 'zero point'}: a number, "
-            "or how many are passed at the call.",
+            "or passed at the call: one, or one for each row or column.",
         )
         for name in QUANTITIES
     ),
-    _option("--epilogue", _epilogue, metavar="FUNCTION", help="Of the sums: relu, gelu_erf, ..."),
+    _option(
+        "--epilogue",
+        _epilogue,
+        metavar="FUNCTION",
+        help="Function of the sums: relu, gelu_erf, ...",
+    ),
 )
 _SCHEDULE = (
-    _option("--tile", _tile, metavar="MRxNR", help="Rows by columns of C in registers."),
-    click.option("--loops", metavar="LETTERS", help="Outermost first: nmk, bnmk, nmbk."),
-    _option("--block", _block, metavar="m=48,k=256", help="Steps of the first of two loops."),
-    click.option("--k-unroll", type=click.IntRange(1), help="Steps of K in a trip."),
-    click.option("--k-split", type=click.IntRange(1), help="Sets of accumulators."),
+    _option(
+        "--tile", _tile, metavar="MRxNR", help="Rows and columns of C that registers hold: 4x16."
+    ),
+    click.option(
+        "--loops", metavar="LETTERS", help="Order of the loops, outermost first: nmk, bnmk, nmbk."
+    ),
+    _option(
+        "--block",
+        _block,
+        metavar="m=48,k=256",
+        help="Block sizes, for each dimension that has two loops.",
+    ),
+    click.option(
+        "--k-unroll", type=click.IntRange(1), help="Steps of K in one iteration of the loop."
+    ),
+    click.option("--k-split", type=click.IntRange(1), help="Number of sets of accumulators."),
     click.option(
         "--vectorize",
         type=click.Choice(["m", "n", "k", "b"]),
-        help="The dimension along vectors; b: products of a stack side by side.",
+        help="Dimension along the vectors; b: vectors across the products of a stack.",
     ),
-    click.option("--pack", type=click.Choice(["a", "b", "ab"]), help="Operands packed in blocks."),
-    click.option("--prefetch", type=click.IntRange(1), help="K steps that B is asked for ahead."),
     click.option(
-        "--tails", type=click.Choice(TAILS), default="auto", help="What tiles leave over."
+        "--pack", type=click.Choice(["a", "b", "ab"]), help="Operands that are packed in blocks."
     ),
-    click.option("--threads", type=click.IntRange(1), help="For loops in upper case: NMk."),
+    click.option(
+        "--prefetch", type=click.IntRange(1), help="Prefetch B this many steps of K ahead."
+    ),
+    click.option(
+        "--tails",
+        type=click.Choice(TAILS),
+        default="auto",
+        help="How rows and columns that do not fill a tile are computed.",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(1),
+        help="Number of threads; they share the loops in upper case, for example NMk.",
+    ),
     click.option(
         "--stores",
         type=click.Choice(["stream", "cached"]),
-        help="How C is written: past the caches, or not.",
+        help="How C is written: past the caches (stream), or into them (cached).",
     ),
 )
 _TARGET = (click.option("--target", default="host", help="host, or one of `tilewright targets`."),)

@@ -56,7 +56,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
 
 
 class CallableKernel:
-    """A kernel as far as it is called; ``Kernel`` adds everything else."""
+    """The part of a kernel that is needed for calls; ``Kernel`` adds everything else."""
 
     __slots__ = (
         "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
@@ -209,7 +209,7 @@ class CallableKernel:
     def _returned(
         self, arrays: tuple[Any, ...], out: Any, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """Return an output as the caller gets it: a new one is of the kind of the first array."""
+        """Return an output as the caller gets it: a new output has the kind of the first array."""
         if type(out) is not np.ndarray or type(arrays[0]) is np.ndarray:
             return out
         return out if _given(out, positional, named) else finished(arrays[0], out)
@@ -223,7 +223,7 @@ class CallableKernel:
         return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
 
     def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
-        """Check a call in Python and run it; ArgumentError if the arrays do not fit."""
+        """Check a call in Python and run it; raise ArgumentError if the arrays do not fit."""
         checked = self._check(arrays)
         if self.emulated is not None:
             return self._emulate(checked, scalars)
@@ -267,8 +267,8 @@ class CallableKernel:
         -------
         functools.partial
             Function without arguments. It returns 0, or 2 if there was no memory for the kernel's
-            scratch buffer. It keeps the arrays alive. They are its attribute ``arrays``; ``out`` is
-            the output.
+            scratch buffer. The function keeps the arrays alive, in its attribute ``arrays``;
+            ``out`` is the output.
 
         Raises
         ------
@@ -339,11 +339,11 @@ class CallableKernel:
         It takes the arrays in the order of ``c_declaration``, with outputs, then alpha and beta if
         they are arguments of the call. Types are checked when numba compiles the caller. Sizes,
         strides and overlap are checked at each call, without allocating memory. An array that does
-        not fit is a ValueError. Types that numba lacks are passed as integers with the same bits. A
-        packed B is passed as its bytes, ``packed.data``, with one row for each matrix of a batch.
+        not fit raises ValueError. Types that numba lacks are passed as integers with the same bits.
+        A packed B is passed as its bytes, ``packed.data``, with one row for each matrix of a batch.
         Nothing checks that these bytes have the right format. Callers may be compiled with
-        ``cache=True``: numba compiles them again if the kernel is another one, for example after a
-        tuning. Called from Python, the function is the kernel.
+        ``cache=True``: numba compiles them again if the kernel changes, for example after a tuning.
+        A call from Python calls the kernel.
         """
         self._native("numba")
         if self._numba is None:

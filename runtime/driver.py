@@ -105,7 +105,7 @@ def compile(
     Raises
     ------
     SpecError, ScheduleError, PlanError
-        The spec or the schedule has no meaning, or not on this target. Or the function in
+        The spec or the schedule is invalid, in general or for this target. Or the function in
         ``source`` has other parameters than the spec's kernel.
     TargetError
         The target is unknown, or cannot run here.

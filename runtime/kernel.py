@@ -104,9 +104,9 @@ class Kernel(CallableKernel):
     def schedule(self) -> Schedule:
         """The complete schedule: the requested one, completed by the cost model.
 
-        It has the register tile, the loops and the packing. If it is passed to ``compile``, these
-        are the same. The tails may be cut differently: the cost model can choose other tiles for
-        them, while a given tile is also used for its tails.
+        It has the register tile, the loops and the packing. ``compile`` with this schedule keeps
+        these three, but may cut tails differently: the cost model can choose other tiles for tails,
+        while a given tile is also used for its tails.
         """
         return Schedule(**self._entry.manifest["resolved"][self.name])
 

@@ -32,10 +32,11 @@ class Failure(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Seconds that a task may take: to start, to compile, to check, to time.
+    """Seconds that the child process may take to start, to compile, to check, and to time.
 
-    The first task of a kind is the default's and may take ``FIRST`` times as long. Later tasks may
-    take ``LATER`` times as long as the first one took, if that is more than the limit.
+    The first task of each kind is for the default schedule and may take ``FIRST`` times the limit.
+    A later task may take ``LATER`` times as long as the first one took, if that is more than the
+    limit.
     """
 
     start: float = 60.0
@@ -45,10 +46,9 @@ class Limits(NamedTuple):
 
 
 class Child:
-    """A process for variants of ``spec``, for use in a ``with`` block, at whose end it is stopped.
+    """A process that builds and times variants of ``spec``; leaving the ``with`` block stops it.
 
-    ``flops`` are the floating-point operations of a call. They are known once a variant was
-    checked.
+    ``flops`` are the floating-point operations of a call, 0 until a variant was checked.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Child:
         return {s: None if said is None else Failure(REFUSED, said) for s, said in answer.items()}
 
     def check(self, schedule: Schedule) -> Failure | None:
-        """Compare a variant with the right results."""
+        """Compare a variant with the right results; return the failure, None if all are right."""
         answer = self._ask("check", schedule, self.limits.check)
         if isinstance(answer, Failure):
             return answer
@@ -89,8 +89,8 @@ class Child:
         return None
 
     def hot(self, schedule: Schedule) -> tuple[float, float] | Failure:
-        """Return seconds of a call on data in cache, and the seconds that it would take at the
-        peak.
+        """Return the seconds of a call on data in cache, and its seconds at the peak of
+        the core.
         """
         answer: tuple[float, float] | Failure = self._ask("hot", schedule, self.limits.time)
         return answer
@@ -134,7 +134,7 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # an interrupt is for us: we end it
+                start_new_session=True,  # Ctrl-C must reach only the parent, which ends the child
             )
         self._connection = mine
         found = self._answer("open", self._subject, self.limits.start)

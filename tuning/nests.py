@@ -1,7 +1,8 @@
 """Candidate loops around register tiles: orders, cache blocks, packing, prefetch, threads.
 
-A nest costs, beyond its tiles, the traffic between caches. For each cache that is: the innermost
-loops whose operands fit into it, and how often each operand is read into it.
+A nest is the set of loops around a register tile. The cost of a nest is the cycles of its tiles
+plus the traffic between caches. For each cache, the traffic depends on which inner loops have
+operands that fit into the cache, and on how often each operand is read into it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 
-#: Steps of K in a block, if at least half a block remains.
+#: Steps of K in a block. A block is tried if K is at least 1.5 times as long.
 _KC = (256, 512)
 #: Share of a cache that a packed block may take, so that other operands can stream past it.
 _SHARE = 0.5
-#: A block along the vectors holds a multiple of this many vectors.
+#: The size of a block along the vectors is a multiple of this many vectors.
 _VECTORS = 12
 _AHEAD = (4, 8)
-#: Factor on the cycles of tiles that prefetch operands. The gain of prefetching is only measured.
+#: Factor on the cycles of tiles that prefetch operands. The model knows only the cost of
+#: prefetching; measurements show the gain.
 _ASKING = 1.01
-#: Flops of a call from which threads are tried, and the cycles that starting them costs.
+#: Floating-point operations of a call from which threads are tried, and cycles to start threads.
 _THREADED, _REGION = 1e8, 2e4
 #: Pages that the TLB covers, bytes of a page, and cycles of a page walk.
 _PAGES, _PAGE, _WALK = 64, 4096, 7
@@ -46,7 +48,9 @@ class Nest:
 
     @property
     def plain(self) -> bool:
-        """True if it is an order of loops and nothing else."""
+        """True if the nest is only an order of loops, without blocks, packing, prefetch and
+        threads.
+        """
         return self == Nest(self.loops)
 
     def on(self, schedule: Schedule) -> Schedule:
@@ -91,9 +95,7 @@ def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
 
 
 def _length(plan: Plan, line: int) -> int:
-    """Return the largest block along the vectors, if each of its elements is ``line`` bytes
-    deep.
-    """
+    """Return the largest block along the vectors, if each element has ``line`` bytes along K."""
     caches = plan.target.core.caches
     size = caches[min(1, len(caches) - 1)].size
     whole = _VECTORS * plan.lanes
@@ -116,7 +118,7 @@ def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
 def cycles(
     plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], tiles: float
 ) -> float:
-    """Return the cycles of the whole call; ``tiles`` are those of the register tiles alone."""
+    """Return the cycles of a whole call; ``tiles`` are the cycles of its register tiles alone."""
     core = plan.target.core
     moved = [*_traffic(plan, nest, sizes, tile, core), _walks(plan, nest, sizes, tile)]
     bounds = [tiles * (1 if nest.prefetch is None else _ASKING), *moved]
@@ -125,7 +127,7 @@ def cycles(
 
 
 def threads_cycles(total: float, threads: int | None) -> float:
-    """Return the cycles of threads that share ``total`` cycles of work, with the cost of waking
+    """Return the cycles of ``total`` cycles of work shared by threads, with the cost of starting
     them.
     """
     return total if threads is None else total / threads + _REGION
@@ -134,7 +136,9 @@ def threads_cycles(total: float, threads: int | None) -> float:
 def _traffic(
     plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], core: Core
 ) -> Iterator[float]:
-    """Yield for each cache the cycles in which missing data comes from the next level."""
+    """Yield, for each cache, the cycles that reading into it from the next cache or memory
+    takes.
+    """
     loops = list(_loops(nest, sizes, tile))
     beyond = [*(cache.rate for cache in core.caches[1:]), core.memory]
     for cache, rate in zip(core.caches, beyond, strict=True):
@@ -183,7 +187,7 @@ def _loops(
 
 
 def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
-    """Return the cycles in which operands are copied, each once."""
+    """Return the cycles that it takes to copy each packed operand once."""
     core = plan.target.core
     each = max(1 / core.loads, 1 / core.stores) / plan.lanes
     names = nest.pack or ""

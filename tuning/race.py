@@ -17,7 +17,7 @@ from .child import Child, Failure
 
 #: A variant that takes this many times as long as the best is dropped after the first round.
 HOPELESS = 1.5
-#: Rounds of each further step; after it the faster half continues.
+#: Rounds of each further step; after each step the faster half of the variants continues.
 STEPS = (2, 4)
 #: For a normal distribution: interquartile range, and standard error of a median, in standard
 #: deviations.
@@ -45,16 +45,16 @@ class Ranking:
     schedule : Schedule
         The variant.
     ratio : float
-        How many times as fast as the default it is: the geometric mean of ``in_cache`` and
-        ``in_memory`` if both were measured.
+        How many times as fast as the default schedule the variant is: the geometric mean of
+        ``in_cache`` and ``in_memory`` if both were measured.
     uncertainty : float
         Standard error of ``ratio``.
     in_cache, in_memory : float or None
-        The ratio on data in cache, and on data in memory.
+        The same ratio on data in cache, and on data in memory.
     hot, cold : Timing or None
         Times on data in cache, and on data in memory.
     rounds : int
-        How often it was measured.
+        How often the variant was measured.
     cycles : float or None
         The cost model's estimate, None if it did not rank the schedule.
     """
@@ -71,8 +71,8 @@ class Ranking:
 
     @property
     def gains(self) -> bool:
-        """True if it is faster than the default beyond the uncertainty, and not slower in cache or
-        memory.
+        """True if the variant is faster than the default beyond the uncertainty, and nowhere
+        slower.
         """
         parts = [self.in_cache] if self.in_memory is None else [self.in_cache, self.in_memory]
         return self.ratio - self.uncertainty > 1 and min(parts) + self.uncertainty > 1
@@ -102,8 +102,8 @@ def ranking(
 
 
 def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
-    """Return the figures of one subject's stored results, the fastest first; none without the
-    default.
+    """Return the figures of one spec's stored results, fastest first; none without the
+    default's.
     """
     measured = [one for one in results if one.status == MEASURED and one.hot]
     held = {one.schedule: Samples([*one.hot], [*one.cold]) for one in measured}
@@ -117,7 +117,9 @@ def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
 
 
 def _relative(hot: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return times relative to those at the peak, which a changing clock affects equally."""
+    """Return times divided by times at the peak. The clock affects both, so the ratio does not
+    change.
+    """
     return np.array([taken / at_peak for taken, at_peak in hot])
 
 
@@ -164,7 +166,9 @@ class Race:
         return self._child.flops
 
     def admit(self, schedules: Iterable[Schedule]) -> list[Schedule]:
-        """Return the variants that compile and compute right results; the others are failures."""
+        """Return the variants that compile and compute right results; record the others as
+        failures.
+        """
         wanted = [s for s in schedules if s not in self.failures]
         for schedule, failure in self._child.build(wanted).items():
             failure = failure or self._child.check(schedule)
@@ -199,8 +203,8 @@ class Race:
         del held.hot[:-KEPT], held.cold[:-KEPT]
 
     def halving(self, schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
-        """Halve the variants round by round; yield after each round the variants that it
-        measured.
+        """Measure in rounds and drop the slower half after each step; yield each round's
+        variants.
         """
         yield (left := self.measure(schedules, cold=False))
         best = min((self.pace(s, hot=True) for s in left), default=0.0)
@@ -212,7 +216,9 @@ class Race:
             left = sorted(left, key=self.pace)[: max(2, len(left) // 2)]
 
     def pace(self, schedule: Schedule, hot: bool = False) -> float:
-        """Return the time relative to the default's; ``hot`` counts only calls on data in cache."""
+        """Return a variant's time divided by the default's; with ``hot``, only for data in
+        cache.
+        """
         mine, default = self.samples[schedule], self.samples[self.default]
         taken = np.median(_relative(mine.hot)) / np.median(_relative(default.hot))
         if hot or not (mine.cold and default.cold):

@@ -1,8 +1,8 @@
 """Choose the next schedules to try: in the model's order, or by Optuna from the results so far.
 
 Optuna's sampler (a tree-structured Parzen estimator) begins with the variants that the model ranks
-first. It learns from the measurements, and can combine tiles, loops and unrolling as no variant
-does.
+first. The sampler learns from the measurements. It can combine tiles, loops and unrolling in ways
+that no variant has.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import optuna
 
 Method = Literal["optuna", "ranked"]
-#: Variants of the model's order that Optuna begins with.
+#: Number of the model's best variants that Optuna begins with.
 BEGIN = 32
-#: Refused or known suggestions after which a search counts as exhausted.
+#: A search counts as exhausted after this many suggestions that are illegal or were tried before.
 _TRIES = 400
-#: K steps of a trip, as multiples of the accumulator sets.
+#: Steps of K in one iteration of the K loop, as multiples of the number of accumulator sets.
 _UNROLLS = (1, 2, 4, 8)
 _PREFETCHES = (None, 2, 4, 8, 16)
 
@@ -58,13 +58,12 @@ class Ranked:
         return found
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """Mark a schedule as known; nothing else is learned."""
+        """Mark a schedule as known; its speed is ignored."""
         self._known.add(schedule)
 
 
 class Explorer:
-    """Optuna over the parts of a schedule: tile, nest around it, accumulator sets, unroll,
-    prefetch.
+    """Search by Optuna over tile, loops around it, accumulator sets, unrolling and prefetching.
 
     ``legal`` raises a TilewrightError for a schedule that cannot be planned.
     """
@@ -80,7 +79,7 @@ class Explorer:
             self._study.enqueue_trial(dict(self._space.parts(schedule)), skip_if_exists=True)
 
     def ask(self, count: int) -> list[Schedule]:
-        """Return schedules to try in addition to those that are being tried."""
+        """Return at most ``count`` schedules to try; earlier ones may still be measured."""
         found: list[Schedule] = []
         for schedule, trial in self._suggested():
             self._pending[schedule] = trial
@@ -181,7 +180,7 @@ class _Space:
         }
 
     def schedule(self, parts: Mapping[str, int]) -> Schedule:
-        """Return the schedule of these parts; ScheduleError if it is not legal."""
+        """Return the schedule of these parts; raise ScheduleError if it is not legal."""
         split = self._splits[parts["split"]]
         loops, block, pack, threads = self._nests[parts["nest"]]
         return Schedule(

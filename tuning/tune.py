@@ -40,7 +40,7 @@ from .race import Race, Ranking, Samples, not_measured, ranking
 from .search import Explorer, Ranked, Search, check_method
 from .variants import candidates
 
-#: Share of the time that is kept for the last comparison, and the number of its finalists.
+#: Share of the time that is kept for the last comparison, and the number of variants in it.
 FINAL, FINALISTS = 0.25, 6
 #: Least and most rounds of the last comparison.
 _ROUNDS = (5, 48)
@@ -61,8 +61,8 @@ class Tuned(NamedTuple):
 class Progress:
     """State of a tuning.
 
-    Of ``seconds``, ``spent`` have passed. ``measured`` and ``failed`` count variants. ``best`` is
-    how many times as fast as the default the best variant seems to be.
+    ``spent`` is how many of the ``seconds`` have passed. ``measured`` and ``failed`` count
+    variants. ``best`` is the speed of the best variant so far divided by the speed of the default.
     """
 
     phase: str
@@ -91,10 +91,10 @@ def tune(
     """Measure schedules of a product, and store the fastest one for this CPU.
 
     From then on ``tw.compile(spec)`` takes the winner. Results are stored after each round. If a
-    call is interrupted, the next one continues there. Before a variant is timed, its result is
-    compared with numpy's, in a process of its own. ``tilewright tune --forget`` removes stored
-    results. They are in the directory ``TILEWRIGHT_DATA_DIR``, or else in the user's data
-    directory.
+    call is interrupted, the next call continues from the stored results. Before a variant is timed,
+    its result is compared with numpy's, in a separate process. Stored results are in the directory
+    ``TILEWRIGHT_DATA_DIR``, or else in the user's data directory. ``tilewright tune --forget``
+    removes them.
 
     Parameters
     ----------
@@ -105,10 +105,10 @@ def tune(
     seconds : float
         About how long to measure. Default: 60.
     search : {"optuna", "ranked"}
-        "optuna", the default, explores the schedules of ``tw.variants`` and their neighbours.
-        "ranked" measures those of ``tw.variants`` in the cost model's order.
+        "optuna", the default, explores the schedules of ``tw.variants`` and similar ones. "ranked"
+        measures only the schedules of ``tw.variants``, in the cost model's order.
     threads : int
-        Most threads of a variant. Default: 1, as the default schedule has.
+        Most threads of a variant. Default: 1, like the default schedule.
     store : bool
         If False, stored results are neither read nor written. Default: True.
 
@@ -219,7 +219,9 @@ class Tuning:
             yield from self._final(race)
 
     def result(self) -> Tuned:
-        """Return the winner's kernel and the ranking; TuningError before ``steps`` has ended."""
+        """Return the winner's kernel and the ranking; raise TuningError before ``steps``
+        has ended.
+        """
         if not self.ranking:
             raise TuningError("the tuning has not come to its end", hint="go through steps()")
         chosen = self.ranking[0].schedule
@@ -231,7 +233,7 @@ class Tuning:
         return time.monotonic() - self._begun
 
     def _affordable(self, each: float) -> int:
-        """Return how many variants of ``each`` seconds there is time for in the search."""
+        """Return how many variants the search has time for if one takes ``each`` seconds."""
         left = (1 - FINAL) * self.seconds - self._spent()
         if left <= 0:
             return 0
@@ -278,7 +280,9 @@ class Tuning:
             self._search.tell(schedule, None if failed else 1 / race.pace(schedule))
 
     def _final(self, race: Race) -> Iterator[Progress]:
-        """Compare the best variants with the default again. Only these rounds count for them."""
+        """Compare the best variants with the default again; only these rounds count for their
+        ranking.
+        """
         best = sorted(race.samples, key=race.pace)[:FINALISTS]
         finalists = race.admit(dict.fromkeys([race.default, *best]))
         rounds, (least, most) = 0, _ROUNDS
@@ -318,7 +322,8 @@ class Tuning:
     def _crown(self, best: Ranking) -> None:
         """Store the winner.
 
-        A winner that another process stored stays if its ratio is larger and it was not raced here.
+        If another process stored a winner with a larger ratio, and this tuning did not measure it,
+        it remains the winner.
         """
         raced = {one.schedule for one in self.ranking[: FINALISTS + 1]}
         there = self.database.winner(self.subject)

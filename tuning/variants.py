@@ -28,9 +28,9 @@ from tilewright.symbolic import ONE, value
 
 from .nests import Nest, blocked, cycles, orders, threads_cycles
 
-#: Value that stands for a size of the call in the ranking.
+#: Value that the ranking assumes for a size known only at the call.
 TYPICAL = 256
-#: Variants whose whole kernels are estimated, which takes half a second.
+#: Number of variants whose whole kernels are estimated; all of them take half a second.
 LOOKED_AT = 200
 #: Tiles that are tried in each nest with blocks: those that are cheapest by themselves.
 _BEST = 12
@@ -50,7 +50,8 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
 
     They combine tiles that fit the registers, 1, 2 or 4 accumulator sets, two K unrolls, each order
     of the loops, and each dimension that vectors may run along. If the operands are larger than L1,
-    cache blocks, packing and prefetching are tried too. If the call is long enough, threads are.
+    cache blocks, packing and prefetching are tried too. If a call has at least 1e8 floating-point
+    operations, threads are tried too.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
     ]
     ranked.sort(key=lambda candidate: candidate.cycles)
     best: dict[Schedule, Candidate] = {}
-    for candidate in ranked:  # tiles of several narrow vectors, or of fewer wide ones, are one
+    for candidate in ranked:  # tiles of different vectors may have one schedule
         best.setdefault(candidate.schedule, candidate)
     found = list(best.values())
     return [*_looked_at(spec, resolved, found[:LOOKED_AT]), *found[LOOKED_AT:]]
@@ -107,7 +108,7 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
 def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candidate]:
     """Return the most promising candidates, ordered by estimates of the whole kernels.
 
-    Threads divide the cycles of their nest, as in the order of the others.
+    The cycles of a schedule with threads are divided by the number of threads.
     """
     sizes = {d: TYPICAL for d, _ in spec.runtime_sizes() if d in "mnk"}
     found = []
@@ -123,9 +124,7 @@ def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candi
 
 
 def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
-    """Return candidates for a stack: one product inside a loop, and several products side by
-    side.
-    """
+    """Return candidates for a stack: a loop over products, or vectors across products."""
     single = candidates(spec.alone(), target, threads=1)
     found = [
         Candidate(one.cycles, replace(one.schedule, loops=f"b{one.schedule.loops or 'nmk'}"))
@@ -174,7 +173,7 @@ def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
 
 
 def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Iterator[Candidate]:
-    """Yield the schedules of tiles in a nest."""
+    """Yield the candidates for tiles inside the loops of ``nest``."""
     sizes, depth, axis = _sizes(plan), _request(plan).depth, cast("Any", plan.vectorize)
     for shape, tiles in sized:
         tile = _tile(plan, shape)
@@ -192,7 +191,7 @@ def _sizes(plan: Plan) -> dict[str, int]:
 
 
 def _request(plan: Plan) -> TileRequest:
-    """Return the tile's request, for one block of K if K is cut."""
+    """Return what register tiles must compute: all of K, or one block if K is cut into blocks."""
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
     return tile_request(plan, plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
@@ -216,7 +215,9 @@ def _shapes(target: Target, request: TileRequest, across: int, along: int) -> tu
 def _split(
     target: Target, request: TileRequest, size: tuple[Vector, int, int, bool]
 ) -> Iterator[TileShape]:
-    """Yield the tile with more accumulator sets while they fit and can hide more latency."""
+    """Yield a tile with 1, 2 or more accumulator sets, as long as they fit and hide more
+    latency.
+    """
     for split in request.splits:
         shape = shape_of(target, *size, request.with_split(split))
         if shape is None:

@@ -12,7 +12,7 @@ from tilewright.runtime.reference.verify import Case, cases_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 
-#: Random cases in which each variant must be right.
+#: Random calls in which each variant must compute the right results.
 CASES = 2
 #: Most copies of the arrays for cold calls, and most bytes of all copies.
 _COPIES, _COPIED = 16, 128 << 20
@@ -31,7 +31,9 @@ class Bench:
         self._meter: Meter | None = None
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
-        """Compile all into one library; if that fails, one by one to find the faulty one."""
+        """Compile all schedules into one library; if that fails, compile each to find the faulty
+        one.
+        """
         try:
             made = compile_many([(self._spec, schedule, self._target) for schedule in schedules])
             self._kernels.update(zip(schedules, made, strict=True))
@@ -52,7 +54,7 @@ class Bench:
         return self._kernels[schedule]
 
     def check(self, schedule: Schedule) -> int:
-        """Compare with the right results, which are computed once for all variants."""
+        """Compare a variant with the right results; return the operations of a call."""
         kernel = self._kernel(schedule)
         if not self._cases:
             self._cases = list(cases_of(kernel, CASES, seed=0))

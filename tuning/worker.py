@@ -22,13 +22,15 @@ class Workbench(Protocol):
     """The tasks of the process; each variant is identified by its schedule."""
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
-        """Compile all together; return the fault of each, None if there is none."""
+        """Compile all schedules together; return the error of each, None if it compiled."""
 
     def check(self, schedule: Schedule) -> int:
-        """Return the operations of a call; VerificationError if a variant is wrong."""
+        """Return the operations of a call; raise VerificationError if a result is wrong."""
 
     def hot(self, schedule: Schedule) -> tuple[float, float]:
-        """Return seconds of a call on data in cache, and the seconds it would take at the peak."""
+        """Return the seconds of a call on data in cache, and its seconds at the peak of
+        the core.
+        """
 
     def cold(self, schedule: Schedule) -> float:
         """Return seconds of a call on data in memory."""
@@ -62,7 +64,7 @@ def serve(connection: Connection, made: Callable[[Any, str], Workbench]) -> None
 
 def main(made: Callable[[Any, str], Workbench]) -> None:
     """Serve on the file descriptor that the command line names."""
-    with silence():  # whoever started it says how far it is
+    with silence():  # the parent process shows the progress
         serve(Connection(int(sys.argv[1])), made)
 
 

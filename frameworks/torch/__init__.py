@@ -1,9 +1,9 @@
 """tilewright in PyTorch: operators, layers, and a backend of ``torch.compile``.
 
-``operator`` makes an operator of a spec. ``Linear``, ``QuantizedLinear`` and
+``operator`` turns a spec into an operator of PyTorch. ``Linear``, ``QuantizedLinear`` and
 ``BlockQuantizedLinear`` are layers; ``quantize_`` puts quantized layers into a model. The backend
-is called ``"tilewright"``; ``history`` and ``summary`` tell which products it served. Kernels
-themselves take tensors without this package.
+is called ``"tilewright"``; ``history`` and ``summary`` show which products the backend served.
+Kernels and ``tw.matmul`` take tensors without this package.
 """
 
 from __future__ import annotations

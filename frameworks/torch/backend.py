@@ -36,8 +36,7 @@ _ACTIVATIONS: dict[Any, str] = {
 _GELU = (functional.gelu, torch._C._nn.gelu)
 
 
-#: Operators that contain products and are left to Inductor, by name, each with the reason and what
-#: to try.
+#: Operators with products inside that are left to Inductor: by name, the reason and what to try.
 _WHOLE: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"),
@@ -72,7 +71,8 @@ def backend(
     options: dict[str, Any] | None = None,
     **more: Any,
 ) -> Callable[..., Any]:
-    """Compile a graph for ``torch.compile``: change its products, then compile it by Inductor.
+    """Compile a graph for ``torch.compile``: replace products by kernels, then let Inductor
+    compile.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def backend(
     Notes
     -----
     If ``torch._inductor.config.freezing`` is set, weights are constants of the graph and are packed
-    when it is compiled. Otherwise they are read at each call. ``history`` records what was served.
-    If no product of a graph was served, a RuntimeWarning says why.
+    when the graph is compiled. Otherwise weights are read at each call. ``history`` records what
+    was served. If no product of a graph was served, a RuntimeWarning says why.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
@@ -108,7 +108,7 @@ def backend(
 
 
 def serve(graph: torch.fx.GraphModule, *, freezes: bool = False) -> Served:
-    """Let kernels compute the products of ``graph`` that they serve, in place.
+    """Replace products of ``graph`` by kernels where kernels can compute them, in place.
 
     Weights are packed if Inductor ``freezes`` the graph.
     """
@@ -217,10 +217,10 @@ def _type_name(dtype: Any) -> str:
 
 
 def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node, freezes: bool) -> int:
-    """Replace a linear node, and an activation after it, by an operator; return 1 with an
+    """Replace a linear node, with an activation after it, by one operator; return 1 with
     activation.
 
-    A weight that the graph owns is packed if it freezes: Inductor computes constants ahead.
+    If the graph is frozen, its own weights are packed, because Inductor computes constants ahead.
     """
     last, activation = node, ""
     if len(node.users) == 1:

@@ -24,8 +24,9 @@ from .products import register
 class Stored(NamedTuple):
     """A quantized matrix as the tensors that a layer keeps; rows are outputs.
 
-    Elements of 2 and 4 bits share bytes along the inputs, the first in the low bits. Others have a
-    byte each. Scales and zeros are those of the matrix: blocks x outputs.
+    Elements of 2 and 4 bits share bytes along the inputs, the first element in the low bits. Other
+    elements have a byte each. Scales and zero points have the shape blocks x outputs, as in the
+    matrix.
     """
 
     weight: torch.Tensor
@@ -73,7 +74,7 @@ def _zero_type(form: Quantized) -> str:
 
 
 def _tensor(array: Array, type_: str) -> torch.Tensor:
-    """Return a copy of an array of numpy or ml_dtypes as a tensor of the same type."""
+    """Return a copy of a numpy array, also of an ml_dtypes type, as a tensor of the same type."""
     bits = np.array(array, order="C").view(f"i{array.dtype.itemsize}")
     return torch.from_numpy(bits).view(torch_type(torch, type_))
 

@@ -15,7 +15,7 @@ from tilewright.spec.quantized import Quantized
 from .layers import BlockQuantizedLinear, Linear
 from .packed import INPUT_TYPES, Inputs
 
-#: Modules that read the weights of their layers themselves, some in a fast path.
+#: Modules that read the weights of their inner layers directly, so these layers must stay.
 _OWNERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 
@@ -29,7 +29,7 @@ class Conversion(NamedTuple):
     replaced : dict
         The new layers by name.
     left : dict
-        For each other module with a weight, the reason why it was left.
+        For each other module with a weight, the reason why it was not replaced.
     """
 
     format: Quantized
@@ -56,7 +56,8 @@ def quantize_(
     inputs: Inputs | None = None,
     method: Method = "nearest",
 ) -> Conversion:
-    """Replace each ``Linear`` in a model by a ``BlockQuantizedLinear``, and print which.
+    """Replace each ``Linear`` in a model by a ``BlockQuantizedLinear``, and print the layers
+    replaced.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def quantize_(
     Returns
     -------
     Conversion
-        The layers that were replaced, and the modules that were left with the reason.
+        The layers that were replaced, and the reason for each module that was not.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def _why_left(module: Any, owner: torch.nn.Module) -> str | None:
 
 
 def _put(model: torch.nn.Module, made: dict[int, BlockQuantizedLinear]) -> None:
-    """Put layers in place of the modules with these ids, wherever they are held."""
+    """Replace the modules with these ids by layers, in every module that holds them."""
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):  # named_children() skips repetitions
             if child is not None and (layer := made.get(id(child))) is not None:

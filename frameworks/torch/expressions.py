@@ -77,9 +77,10 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
 
 
 def apart(value: torch.Tensor, needed: bool, again: bool) -> torch.Tensor:
-    """Return ``value`` as a separate variable, which gets a gradient if it is ``needed``.
+    """Return ``value`` as a separate autograd variable, with a gradient if ``needed``.
 
-    If the gradient is to be differentiated ``again``, autograd still knows the value's origin.
+    If the gradient will be differentiated ``again``, the variable stays connected to the graph that
+    computed ``value``.
     """
     if again and value.requires_grad:
         return value.view_as(value)

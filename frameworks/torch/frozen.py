@@ -15,10 +15,10 @@ from .products import is_transformed
 class Held(NamedTuple):
     """The packed weights of a frozen layer, and what is needed to detect changes.
 
-    ``matrices`` are the packed weights by the type of the inputs, ``given`` the tensors that were
-    packed. ``sources`` are views that keep their memory, so that no other tensor can have the same
-    address. ``seen`` has each tensor's name, its address, and PyTorch's count of writes; None for
-    inference tensors, which have no count.
+    ``matrices`` has the packed weights by the type of the inputs, ``given`` the tensors that were
+    packed. ``sources`` has views that keep the memory of these tensors, so that no other tensor can
+    have the same address. ``seen`` has each tensor's name, its address, and PyTorch's count of
+    writes (None for inference tensors, which have no count).
     """
 
     matrices: dict[Any, PackedMatrix]
@@ -30,18 +30,18 @@ class Held(NamedTuple):
 class Freezable(torch.nn.Module):
     """A layer whose weight ``freeze`` packs. An unfrozen layer reads its weight at each call.
 
-    A frozen layer computes with the packed weight. Its own operations keep the weight current:
-    ``load_state_dict``, ``to``, ``half`` and similar methods pack it again. Copies and unpickled
-    layers are frozen too, and pack at their first call. ``state_dict`` holds the weight itself.
-    ``train`` and ``eval`` change nothing.
+    A frozen layer computes with the packed weight. ``load_state_dict``, ``to``, ``half`` and
+    similar methods of the layer pack the weight again. Copies and unpickled layers are frozen too,
+    and pack the weight at their first call. ``state_dict`` holds the weight itself. ``train`` and
+    ``eval`` change nothing.
 
     If PyTorch counted a write, for example ``weight.mul_(2)``, or if another tensor took the
-    weight's place, the next call is an ArgumentValueError. Some writes are not counted and cannot
-    be seen: through ``weight.data``, by fused optimizers, through numpy, DLPack or a storage, and
-    all writes in compiled graphs. Call ``freeze`` again after them.
+    weight's place, the next call raises ArgumentValueError. Some writes are not counted and cannot
+    be detected: writes through ``weight.data``, by fused optimizers, through numpy, DLPack or a
+    storage, and all writes in compiled graphs. Call ``freeze`` again after such writes.
     """
 
-    #: Names of the tensors that are packed, and the module's dictionary that holds them.
+    #: Names of the tensors that are packed, and of the module's dictionary that holds them.
     _packs: tuple[str, ...] = ("weight",)
     _holder: Literal["_parameters", "_buffers"] = "_buffers"
     _is_frozen: bool = False
@@ -112,9 +112,9 @@ class Freezable(torch.nn.Module):
         return self
 
     def unfreeze(self) -> Self:
-        """Read the weight at each call from now on, and return the layer.
+        """Make the layer read its weight at each call from now on, and return the layer.
 
-        Parameters that ``freeze`` took out of training require grad again.
+        Parameters for which ``freeze`` turned off gradients require gradients again.
 
         Returns
         -------
@@ -155,13 +155,11 @@ class Freezable(torch.nn.Module):
             try:
                 self._check_packable()
             except ArgumentError:
-                return  # calls say so, until the layer is where it can be computed
+                return  # calls raise this error until device and type are supported
             self._hold()
 
     def _matrix(self, dtype: Any) -> PackedMatrix:
-        """Return the packed weight for inputs of a type; ArgumentValueError if the weight was
-        written.
-        """
+        """Return the packed weight for a type of inputs; raise ArgumentValueError after a write."""
         if self._held is None:
             self._check_packable()
             self._hold()
@@ -179,7 +177,7 @@ class Freezable(torch.nn.Module):
         return held.matrices[dtype]
 
     def _packed_for_graph(self) -> torch.Tensor | None:
-        """Return the packed bytes for an operator, None if it must read the weight.
+        """Return the packed bytes for an operator, None if the operator must read the weight.
 
         Other tensors may replace the weight for a call, as ``torch.func.functional_call`` does.
         """

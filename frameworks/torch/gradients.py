@@ -1,7 +1,7 @@
 """Gradients of a product with an epilogue: dA = dS B^T, dB = A^T dS, with S = A B.
 
-PyTorch differentiates the epilogue. The sums are computed again, then the epilogue in PyTorch.
-Autograd gives dS and the gradients of the operands.
+In the backward pass the sums S are computed again. Then PyTorch computes and differentiates the
+epilogue, which gives dS and the gradients of the operands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Gradients:
         self._count, self._known = len(names), False
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the inputs; SpecError if one needs a gradient that the spec does not have."""
+        """Keep the inputs; raise SpecError if an input needs a gradient that is not defined."""
         count = self._count
         if not self._known and any(x.requires_grad for x in inputs[:count]):
             _check(self.spec)
@@ -61,7 +61,7 @@ class Gradients:
     ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
         """Return the gradient of the sums, and those of the epilogue's operands by name.
 
-        They can be differentiated again if gradients are recorded, as ``create_graph`` requests.
+        The gradients can be differentiated again if autograd records, as ``create_graph`` requests.
         """
         again = torch.is_grad_enabled()
         epilogue: Expression = acc if self.spec.epilogue is None else self.spec.epilogue

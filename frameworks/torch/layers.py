@@ -44,8 +44,8 @@ def _activation(name: str | None) -> str:
 class Linear(Freezable, torch.nn.Linear):
     """A layer that computes ``activation(x @ weight.T + bias)`` in one kernel.
 
-    It is a ``torch.nn.Linear`` of float32 or bfloat16 on the CPU, and differentiable. It reads the
-    weight at each call. ``freeze`` packs the weight for inference; see ``Freezable``.
+    The layer is a differentiable ``torch.nn.Linear`` of float32 or bfloat16 on the CPU. Each call
+    reads the weight. ``freeze`` packs the weight for inference; see ``Freezable``.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Linear(Freezable, torch.nn.Linear):
 
     @classmethod
     def from_float(cls, linear: torch.nn.Linear, activation: str | None = None) -> Linear:
-        """Return a layer with the weight and bias of ``linear``: the same parameters."""
+        """Return a layer that shares the parameters ``weight`` and ``bias`` with ``linear``."""
         made = cls(
             linear.in_features, linear.out_features, linear.bias is not None, activation,
             device="meta",
@@ -90,7 +90,7 @@ class Linear(Freezable, torch.nn.Linear):
         return made
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the layer of ``x``, which is (..., in_features) and has the weight's type."""
+        """Apply the layer to ``x`` of shape (..., in_features) and the weight's type."""
         weight, bias = self.weight, self.bias
         if x.dtype != weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
             _refuse(x, weight)
@@ -208,9 +208,10 @@ def _own_activation(linear: torch.nn.Linear, given: str | None) -> str | None:
 class QuantizedLinear(_Inference):
     """A layer that computes ``activation(x @ weight.T + bias)`` in 8-bit integers with exact sums.
 
-    The weight is int8 with a scale for each output. Without ``input_scale`` each row of ``x``
-    becomes int8 with its own scale. With it ``x`` becomes uint8: ``x / input_scale + input_zero``.
-    The layer is for inference and has no gradient. ``BlockQuantizedLinear`` has fewer bits.
+    The weight is int8 with a scale for each output. Without ``input_scale``, each row of ``x`` is
+    quantized to int8 with its own scale. With ``input_scale``, ``x`` is quantized to uint8: ``x /
+    input_scale + input_zero``. The layer is for inference and has no gradient.
+    ``BlockQuantizedLinear`` has weights with fewer bits.
 
     Parameters
     ----------
@@ -261,10 +262,11 @@ class QuantizedLinear(_Inference):
         cls, linear: torch.nn.Linear, *, activation: str | None = None,
         input_range: tuple[float, float] | None = None,
     ) -> QuantizedLinear:  # fmt: skip
-        """Return ``linear`` with its weight quantized to int8, each row by its largest magnitude.
+        """Return a layer like ``linear`` with an int8 weight; each row's scale is from its largest
+        magnitude.
 
         ``input_range`` is the least and the largest element of ``x`` that must not saturate.
-        Without it each row of ``x`` is quantized by its own range.
+        Without ``input_range``, each row of ``x`` is quantized by the row's own range.
         """
         weight = linear.weight.detach().float()
         codes, scale = quantized.quantize_rows(weight)
@@ -354,9 +356,9 @@ class BlockQuantizedLinear(_Inference):
     activation : str, optional
         As in ``Linear``.
     inputs : {"blocks", "rows", "float"}, optional
-        Treatment of ``x`` in the kernel: 8-bit integers with a scale for each block of a row, as
-        long as the weight's; integers with a scale for each row; or unchanged. The default is
-        "blocks", or "float" if the weight is f8.
+        Treatment of ``x`` in the kernel. "blocks": 8-bit integers with a scale for each block of a
+        row; blocks are as long as those of the weight. "rows": 8-bit integers with a scale for each
+        row. "float": unchanged. The default is "blocks", or "float" if the weight is f8.
 
     Raises
     ------
@@ -365,11 +367,11 @@ class BlockQuantizedLinear(_Inference):
 
     Notes
     -----
-    ``x`` is float32, bfloat16 or float16, and so is the result. The buffers ``weight``, ``scales``
-    and ``zeros`` hold the numbers of the matrix; elements of 2 and 4 bits share bytes. The layer is
-    frozen when it is made: these three are packed once, and ``bias`` is read at each call. After
-    ``unfreeze`` each call packs them, which is slow. See ``Freezable``. A state can be loaded only
-    into a layer of the same format.
+    ``x`` is float32, bfloat16 or float16; the result has the same type. The buffers ``weight``,
+    ``scales`` and ``zeros`` hold the numbers of the matrix; elements of 2 and 4 bits share bytes.
+    The layer is frozen when it is made: the three buffers are packed once, and ``bias`` is read at
+    each call. After ``unfreeze`` each call packs the three buffers, which is slow. See
+    ``Freezable``. A state can be loaded only into a layer of the same format.
     """
 
     _packs = ("weight", "scales", "zeros")
@@ -402,7 +404,8 @@ class BlockQuantizedLinear(_Inference):
         cls, linear: torch.nn.Linear, format: Quantized | str, *, activation: str | None = None,
         inputs: Inputs | None = None, method: Method = "nearest",
     ) -> BlockQuantizedLinear:  # fmt: skip
-        """Return ``linear`` with its weight quantized to ``format`` by ``tw.quantize``.
+        """Return a layer like ``linear`` with the weight quantized to ``format`` by
+        ``tw.quantize``.
 
         ``format`` may be the name of a GGUF container, for example "q4_0".
         """
@@ -453,7 +456,7 @@ class BlockQuantizedLinear(_Inference):
         return {dtype: packed[text] for dtype, text in formats.items()}
 
     def get_extra_state(self) -> torch.Tensor:
-        """Return the format, which defines the meaning of a state's numbers."""
+        """Return the format, which is needed to interpret the numbers of a state."""
         return torch.frombuffer(bytearray(self._text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
@@ -474,7 +477,7 @@ _FLOATS = (*INPUT_TYPES, torch.float64)
 
 
 def _is_computed(x: torch.Tensor) -> bool:
-    """Return True if a layer of ``x`` is computed now, without PyTorch's dispatcher."""
+    """Return True if a layer can be computed directly, without PyTorch's dispatcher."""
     return is_plain() and x.device.type == "cpu"
 
 

@@ -27,7 +27,7 @@ _registered: dict[str, Operator] = {}
 def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host") -> Operator:
     """Return the operator of PyTorch that computes ``spec``.
 
-    It has a meta function, and gradients if ``spec`` is differentiable. Its name is
+    The operator has a meta function, and gradients if ``spec`` is differentiable. Its name is
     ``torch.ops.tilewright.<kernel.name>``.
 
     Parameters
@@ -42,14 +42,14 @@ def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host")
     Returns
     -------
     Operator
-        ``op(a, b, bias=...)`` returns a new tensor. The arguments are the kernel's without its
-        output, in the same order, all possible by name.
+        ``op(a, b, bias=...)`` returns a new tensor. The arguments are those of the kernel without
+        its output, in the same order; each can be passed by name.
 
     Raises
     ------
     SpecError
-        The spec has no single result, or an operand that is no tensor. ``tw.compile`` may raise
-        other errors.
+        The spec has several results, or an operand that cannot be a tensor. ``tw.compile`` may
+        raise other errors.
     """
     kernel = compile(spec, schedule, target)
     found = _registered.get(kernel.name)
@@ -88,9 +88,7 @@ class Operator:
         return self._call(*tensors)
 
     def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
-        """Return a new output for these inputs, None if their axes are too few to tell its
-        shape.
-        """
+        """Return a new output for these inputs, None if the inputs have too few axes."""
         try:
             sizes = [
                 x if isinstance(x, int) else tensors[x[0]].shape[x[1]] for x in self._shape.sizes
@@ -137,14 +135,14 @@ class Operator:
 
 
 def _check_nested(names: Sequence[str], tensors: tuple[Any, ...]) -> None:
-    """ArgumentTypeError for a nested tensor, for which PyTorch has no message."""
+    """Raise ArgumentTypeError for a nested tensor, for which PyTorch has no message."""
     for name, tensor in zip(names, tensors, strict=True):
         if isinstance(tensor, torch.Tensor) and tensor.is_nested:
             as_array(tensor, name)
 
 
 def _is_recorded(tensors: tuple[Any, ...]) -> bool:
-    """Whether autograd records a call of these."""
+    """Return True if autograd records a call with these tensors."""
     if torch.is_grad_enabled():
         for x in tensors:
             if isinstance(x, torch.Tensor) and x.requires_grad:
@@ -153,9 +151,7 @@ def _is_recorded(tensors: tuple[Any, ...]) -> bool:
 
 
 def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Function]:
-    """Return the operator as autograd records it without PyTorch's dispatcher, in a third of the
-    time.
-    """
+    """Return an autograd function that skips the dispatcher, which takes a third of the time."""
 
     class Recorded(torch.autograd.Function):
         @staticmethod
@@ -172,7 +168,9 @@ def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Functio
 
 
 class _Shape(NamedTuple):
-    """The output's sizes: numbers, or an input and its axis. ``turned``: columns are contiguous."""
+    """The output's sizes: a number, or an input and its axis. If ``turned``, columns are
+    contiguous.
+    """
 
     sizes: tuple[int | tuple[int, int], ...]
     turned: bool
@@ -212,7 +210,7 @@ def _size(
 
 
 def _check(kernel: Kernel) -> None:
-    """SpecError for a kernel that has several results."""
+    """Raise SpecError for a kernel that has several results."""
     spec = kernel.spec
     if isinstance(spec, Gemm) and spec.outputs:
         raise SpecError(

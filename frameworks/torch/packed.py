@@ -27,18 +27,19 @@ from .products import LAYER_TYPES, is_parallel, layer_epilogue, register, rows_o
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format
 
-#: What becomes of the inputs: integers of 8 bits with a scale for each block of a row, as long as
-#: the weight's, or for each row; or they stay what they are.
+#: Treatment of the inputs. blocks: 8-bit integers with a scale for each block of a row, blocks as
+#: long as the weight's; rows: 8-bit integers with a scale for each row; float: unchanged.
 Inputs = Literal["blocks", "rows", "float"]
-#: Types of inputs by PyTorch's.
+#: Types of inputs, by PyTorch's types.
 INPUT_TYPES: dict[Any, TypeName] = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
 }  # fmt: skip
 
 
 class LayerKind(NamedTuple):
-    """Layers that one kernel serves. ``type`` is that of their inputs and results, and of the
-    weight and the bias too if it has no ``form``: else the weight is of few bits, the bias f32.
+    """Layers that one kernel serves. ``type`` is the type of the inputs and results. Without a
+    ``form`` it is also the type of the weight and the bias. With a ``form`` the weight is low-bit
+    and the bias is f32.
     """
 
     k: int
@@ -63,7 +64,9 @@ def format_of(text: str) -> Quantized:
 
 
 def layer_spec(kind: LayerKind) -> Gemm:
-    """Return the product of a layer for any number of rows; SpecError if its parts do not fit."""
+    """Return the spec of a layer for any number of rows; raise SpecError if its parts do
+    not fit.
+    """
     a: TypeName | Quantize = kind.type
     if kind.form is not None and kind.inputs != "float":
         a = Quantize(kind.type, per=kind.form.per if kind.inputs == "blocks" else "row")
@@ -81,8 +84,8 @@ def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
 
 
 def layer_schedule(parallel: bool) -> Schedule:
-    """How a layer is computed: threads share out its columns, so that each reads its part of the
-    weight alone, which is the larger matrix.
+    """Return the schedule of a layer. Threads divide its columns, so that each thread reads only a
+    part of the weight, which is the larger matrix.
     """
     return Schedule(loops="NMk") if parallel else Schedule(threads=1)
 
@@ -90,7 +93,7 @@ def layer_schedule(parallel: bool) -> Schedule:
 def run_layer(
     kind: LayerKind, packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """Compute a layer with a packed weight; no gradient is recorded."""
+    """Compute a layer with a packed weight, without recording a gradient."""
     rows = rows_of(x, kind.k)
     if kind.form is not None and bias is not None:
         bias = bias.float()
@@ -106,7 +109,7 @@ def run_layer(
 
 
 def apart(rows: torch.Tensor) -> torch.Tensor:
-    """Return the rows contiguous and without overlap, copied if necessary."""
+    """Return a tensor with contiguous rows that do not overlap, copied if necessary."""
     count, length = rows.shape
     contiguous = length < 2 or rows.stride(1) == 1
     return rows if contiguous and (count < 2 or rows.stride(0) >= length) else rows.contiguous()
@@ -141,19 +144,21 @@ def format_here(kind: LayerKind) -> Format:
 
 
 def bytes_of(packed: PackedMatrix) -> torch.Tensor:
-    """Return the bytes of a packed matrix as a tensor on the same memory, which it keeps alive."""
+    """Return the bytes of a packed matrix as a tensor, which shares the memory and keeps it
+    alive.
+    """
     data = packed.data
     return torch.from_numpy(
         at(address(data), data.shape, data.strides, data.dtype, packed, writeable=True)
     )
 
 
-#: Packed matrices by the tensors whose memory they are on.
+#: Packed matrices by the tensors that share their memory.
 _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def matrix_of(data: torch.Tensor, format: str, k: int, n: int) -> PackedMatrix:
-    """Return the packed matrix on the memory of a tensor: a view, so it is never out of date."""
+    """Return the packed matrix that is a view of a tensor's memory, so it is never out of date."""
     found: PackedMatrix | None = _seen.get(data)
     if found is None or found.format != format or address(found.data) != data.data_ptr():
         found = _seen[data] = PackedMatrix.viewing(

@@ -52,9 +52,9 @@ _TAGS = (torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag)
 def register(
     name: str, schema: str, compute: Any, fake: Any, gradient: tuple[Any, Any] | None = None
 ) -> None:
-    """Register an operator: its computation, its meta function, and its gradient's two functions.
+    """Register an operator: its computation, its meta function, and two functions for gradients.
 
-    Without a gradient PyTorch calls it in a fifth of the time.
+    PyTorch calls an operator without gradient in a fifth of the time.
     """
     LIBRARY.define(f"{name}{schema}", tags=_TAGS)
     LIBRARY.impl(name, compute, "CPU")
@@ -66,7 +66,7 @@ def register(
 
 
 def is_plain() -> bool:
-    """Return True if a call is only a call: it is not traced, and no mode or transform sees it."""
+    """Return True if a call is not traced and no mode or transform of PyTorch intercepts it."""
     return not (_compiling() or _modes() or _transforms())
 
 
@@ -91,7 +91,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b``, differentiable if gradients are recorded.
 
-    If only the result is needed, PyTorch's dispatcher is skipped.
+    If no gradient is needed, the call skips PyTorch's dispatcher.
     """
     made: torch.Tensor
     if torch.is_grad_enabled():
@@ -132,18 +132,17 @@ register("matmul_of_constants", _MATMUL, _matmul, _matmul_fake)
 
 @lru_cache(maxsize=1024)
 def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
-    """Return the epilogue of a layer: add a bias of that type, if any, then apply the
-    activation.
-    """
+    """Return the epilogue of a layer: add a bias, if it has a type, then apply the activation."""
     sums: Expression = acc if bias is None else acc + Operand("bias", bias, per="column")
     epilogue = ACTIVATIONS[activation](sums)
     return None if epilogue is acc else epilogue
 
 
 def is_parallel(work: int) -> bool:
-    """Return True if a layer with this many multiply-adds is worth the threads that exist.
+    """Return True if threads pay for a layer with this many multiply-adds.
 
-    Layers follow each other, so the threads are awake: a million multiply-adds for each are enough.
+    Layers are called one after another, so the threads are still awake. A million multiply-adds for
+    each thread are enough.
     """
     threads: int = torch.get_num_threads()
     return threads > 1 and work >= min(PARALLEL_WORK, threads << 20)
@@ -153,7 +152,7 @@ def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:
     """Return the inputs of a layer as a matrix with rows of ``k`` elements; ArgumentError
     otherwise.
 
-    A view that negates its memory is computed.
+    A view that PyTorch marks as negated is copied.
     """
     if x.dim() == 0 or x.shape[-1] != k:
         raise ArgumentValueError(

@@ -1,7 +1,8 @@
 """Layers of 8-bit integers as operators of PyTorch.
 
-If the inputs have no common scale, the kernel quantizes each row, and the weight is block-quantized
-by whole columns. If they have one, PyTorch converts the inputs to unsigned integers.
+If the inputs have no common scale, the kernel quantizes each row of the inputs, and the weight is
+block-quantized with whole columns as blocks. If the inputs have a common scale, PyTorch converts
+them to unsigned integers.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ _LEAST = 1e-12
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows as int8, rounded half to even, with each row's scale: its largest magnitude /
-    127.
-    """
+    """Return rows as int8, rounded half to even, and each row's scale (largest magnitude / 127)."""
     scale = x.abs().amax(-1).clamp_min(_LEAST) / 127
     return torch.round(x / scale[:, None]).to(torch.int8), scale
 
@@ -55,9 +54,7 @@ def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> to
 
 
 def rows_kind(k: int, n: int, dtype: Any, has_bias: bool, activation: str) -> LayerKind:
-    """Return the kind of a layer for inputs of a type; unsupported types are computed in
-    float32.
-    """
+    """Return the kind of a layer for a type of inputs; float32 replaces unsupported types."""
     type_ = INPUT_TYPES.get(dtype, "f32")
     return LayerKind(k, n, type_, has_bias, activation, FORM, "rows")
 

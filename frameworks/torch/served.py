@@ -36,7 +36,7 @@ history: list[Served] = []
 
 
 def record(served: Served) -> None:
-    """Add a graph to the history; warn if it has products of which none is served."""
+    """Add a graph to the history; warn if the graph has products and kernels serve none of them."""
     history.append(served)
     if served.left and not (served.layers or served.products):
         reasons = "\n".join(_lines(served.left, counted=False))

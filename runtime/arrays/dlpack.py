@@ -67,8 +67,8 @@ def code_of(name: str, bits: int) -> int | None:
 def view(value: Any, name: str) -> Array:
     """Return a numpy array on the memory that ``value`` exports.
 
-    It is read-only if the exporter says so, or is too old to say. ArgumentTypeError if ``value``
-    cannot be read.
+    The view is read-only if the exporter says so, or is too old to say. Raise ArgumentTypeError if
+    ``value`` cannot be read.
     """
     device = _device(value, name)
     if device[0] not in ON_CPU:

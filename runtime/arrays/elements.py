@@ -109,13 +109,13 @@ def encode(values: Any, type_: str) -> Array:
 def encode_towards(values: Any, type_: str, *, up: bool) -> Array:
     """Return the least numbers of a floating-point type that are not below ``values``.
 
-    Without ``up``: the greatest that are not above. Beyond the largest number is infinity, or NaN
-    in f8_e4m3, which has none.
+    Without ``up``: the greatest numbers that are not above. The number after the largest one is
+    infinity, or NaN in f8_e4m3, which has no infinity.
     """
     given, near = np.asarray(values, np.float64), encode(values, type_)
     bits = near.view(f"u{near.dtype.itemsize}").astype(np.int64)
     sign = 1 << (8 * near.dtype.itemsize - 1)
-    order = np.where(bits & sign, -(bits & (sign - 1)), bits)  # ascending, as the numbers are
+    order = np.where(bits & sign, -(bits & (sign - 1)), bits)  # ascending like the numbers
     found = decode(near, type_)
     order += (found < given) if up else -(found > given).astype(np.int64)
     towards: Array = np.abs(order) | np.where(order < 0, sign, 0)

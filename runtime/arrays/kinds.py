@@ -48,8 +48,8 @@ def torch_type(torch: Any, type_: str) -> Any:
 def finished(like: Any, made: Any) -> Any:
     """Return ``made`` as an array of the library of ``like``, if it follows the array API standard.
 
-    The conversion is ``from_dlpack`` of ``__array_namespace__``. The result stays numpy's if there
-    is none, or if the library lacks the type.
+    The conversion is ``from_dlpack`` of ``__array_namespace__``. The result stays a numpy array if
+    the library has no such function, or lacks the type.
     """
     like = _first(like)
     if not isinstance(made, np.ndarray) or isinstance(like, np.ndarray):

@@ -34,9 +34,9 @@ def aligned(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dtype
 def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return new bytes that begin at a cache line, in large pages if there are enough bytes.
 
-    Memory that is read once from end to end waits for the translation of small pages. For example,
-    one row of A by 4-bit weights in memory reads 20 GB/s on a Zen 4 in small pages, and 29 GB/s in
-    large ones. The last page is large if at least half of it is used.
+    Reading memory once from end to end waits for TLB misses if pages are small. For example, one
+    row of A by 4-bit weights in memory reads 20 GB/s on a Zen 4 with small pages, and 29 GB/s with
+    large pages. The last page is large if at least half of it is used.
     """
     if nbytes < ADVISED:
         return aligned(nbytes)

@@ -23,8 +23,8 @@ _BYTES = np.dtype(np.uint8)
 class NumbaFunction:
     """A kernel as numba's compiled code and Python call it; it returns nothing.
 
-    It takes the arrays in the signature's order, then the numbers. It pickles as its kernel does,
-    so numba can tell kernels apart in closures of cached functions.
+    The function takes the arrays in the signature's order, then the numbers. It is pickled like its
+    kernel, so that numba can distinguish kernels in closures of cached functions.
     """
 
     def __init__(self, kernel: Any, key: str, call: Callable[..., Any]) -> None:

@@ -30,12 +30,11 @@ from tilewright.runtime.store.damaged import kept
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import accumulator, is_integer, type_name
 
-#: Numbers of independent chains that are tried. Chains that the registers cannot hold beside two
-#: factors are left out.
+#: Numbers of independent chains that are tried, if the registers can hold them and two factors.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
-#: Operand that carries the chain: a factor (``source``) or the sum (``destination``). Throughput
-#: comes from chains through the sum. Some compilers cannot be told to keep a register; the other
-#: chain is then tried too, and the faster one counts.
+#: Operand that carries the chain: a factor (``source``) or the sum (``destination``). Throughput is
+#: measured with chains through the sum. Some compilers do not keep the sum in one register; then
+#: the chain through a factor is tried too, and the faster result counts.
 _THROUGH = ("source", "destination")
 #: Approximate number of multiply-adds in a loop's body, and in one call.
 _BODY, _CALL = 32, 1 << 14
@@ -160,8 +159,8 @@ _cached: dict[tuple[str, Types], Peak] = {}
 def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
     """Measure the peak of one core with a target's multiply-adds; takes about 0.1 s.
 
-    The fastest instruction that the target has for these types is measured alone: conversions,
-    loads and stores are left out.
+    Multiply-adds are measured without conversions, loads and stores. The peak is that of the
+    fastest instruction.
 
     Parameters
     ----------
@@ -171,7 +170,7 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
         Type of A and B. Or a pair, such as ``("u8", "s8")``. Or a triple whose last entry is the
         type of the sums, such as ``("s16", "s16", "s64")``.
     cached : bool
-        If True, take what this process measured before.
+        If True, return an earlier measurement of this process if there is one.
 
     Returns
     -------
@@ -181,7 +180,8 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
     Raises
     ------
     TargetError
-        The CPU lacks the target, the target lacks the type, or kernels are called through Python.
+        The CPU cannot run the target, the target cannot multiply the types, or kernels are called
+        through Python (no compiled timer).
 
     Examples
     --------
@@ -197,7 +197,7 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
 
 
 def types_of(given: Any) -> Types:
-    """Return the types that ``peak`` is asked for: of A and B, and of sums that are their own."""
+    """Return the types that ``given`` names: of A and B, and of sums if not the default."""
     some = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (given, given)
     names = tuple(type_name(each) for each in some)
     default = accumulator(*names[:2])
@@ -246,7 +246,7 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
 
 
 def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, float]:
-    """Return the least seconds of a call of each function, over rounds in which all take turns."""
+    """Return the least seconds of a call of each function; each round times all functions once."""
     timed = dispatch.timer("the peak")
     frames = {name: _frame(target, types, name) for name in names}
     least = dict.fromkeys(frames, float("inf"))
@@ -288,7 +288,7 @@ class PeakCall(NamedTuple):
 def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
     """Return the fastest chains as a function that a benchmark can time in turns with kernels.
 
-    TargetError for the same reasons as ``peak``.
+    Raise TargetError for the same reasons as ``peak``.
     """
     found, types = _measurable(target), types_of(type)
     loop = _best_loop(found, types)
@@ -380,8 +380,8 @@ def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[
 def _chains(target: Target, vector: Vector, *, alike: bool) -> Iterator[tuple[int, str]]:
     """Yield numbers of chains, each with the operand that carries the chain.
 
-    Chains go through a factor only if the factor's register has the type of the sums. If a vector
-    takes several registers, fewer chains fit.
+    A chain goes through a factor only if the factor's register has the type of the sums. If a
+    vector occupies several registers, fewer chains fit.
     """
     for chains in dict.fromkeys((1, *(chains // vector.registers for chains in CHAINS))):
         for through in _THROUGH if alike else _THROUGH[1:]:
@@ -431,9 +431,7 @@ def peak_source(target: Target, types: Types) -> str:
 
 
 def program_context(target: Target, types: Types, *, alone: bool) -> dict[str, Any]:
-    """Return what templates of programs need to measure chains: all, or unless ``alone`` those of
-    the throughput.
-    """
+    """Return the templates' context to measure chains: all if ``alone``, else only throughput."""
     held = _sums(types)
     loops = [loop for loop in _loops(target, types) if alone or loop.chains > 1]
     return {

@@ -16,8 +16,8 @@ from .peak import program_context, types_of
 def peak_program(target: str = "host", type: Any = "f32", *, file: str = "peak.c") -> str:
     """Return the C of a static program that measures what ``peak`` measures.
 
-    ``type`` is as in ``peak``. ``file`` is the file's future name. The target need not run here.
-    Raises TargetError if it has no products of the type.
+    ``type`` is as in ``peak``. ``file`` is the name that the program's file will have. The target
+    need not run on this machine. Raise TargetError if the target has no products of the type.
     """
     found = host.resolve(target)
     commands = program_commands(found, file, file.removesuffix(".c"))

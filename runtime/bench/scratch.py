@@ -19,8 +19,8 @@ from tilewright.spec.sizes import whole_number
 if TYPE_CHECKING:
     from tilewright.explain.decisions import AnyPlan
 
-#: Alignment in bytes of each call's part of the memory: a cache line. The last part is not rounded
-#: up.
+#: Alignment in bytes (a cache line) of each call's part of the memory. The size of the last part is
+#: not rounded up.
 _ALIGNED = 64
 
 

@@ -27,8 +27,8 @@ from .peak import Meter
 _QUANTUM = 400e-6
 #: Least and greatest number of rounds.
 _ROUNDS = (5, 2000)
-#: Before a cold round, this many times the size of the last cache is written. The size in bytes is
-#: used if the system does not tell it.
+#: Before a cold round, this many times the size of the last cache is written. Then the bytes that
+#: are assumed for the last cache if the system does not report its size.
 _COLD, _LAST_CACHE = 2, 32 << 20
 #: Most copies of the arrays in a cold round, and most bytes of all copies.
 _COPIES, _COPIED = 64, 256 << 20
@@ -47,7 +47,8 @@ class Timing:
     gflops : float
         GFLOPS at the median.
     of_peak : float or None
-        Median share of the target's peak, which each round measures. None for a transposition.
+        Median of the speed divided by the target's peak, which each round measures. None for a
+        transposition.
 
     Examples
     --------
@@ -71,9 +72,9 @@ def bench(
 ) -> Timing:
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes.
 
-    ``sizes`` gives the sizes that the spec leaves open, by slot; a size that is not given is 64. If
+    ``sizes`` gives the sizes known only at the call, by slot; a size that is not given is 64. If
     ``cold``, every call takes another copy of the arrays, and the caches are filled with other data
-    first. TargetError if kernels are called through Python.
+    first. Raise TargetError if kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
@@ -112,15 +113,13 @@ class Timed:
         self._calls = 0
 
     def hot(self) -> float:
-        """Return the seconds of a call on arrays in cache, over enough calls to fill a round."""
+        """Return the seconds of a call on arrays in cache, averaged over the calls of a round."""
         if not self._calls:
             self._calls, _ = _calls(self._timer, self._place, 1, cold=False)
         return self._timer(self._place, 1, self._calls) / self._calls
 
     def cold(self) -> float:
-        """Return the seconds of a call on arrays that no cache holds, over one call on each
-        copy.
-        """
+        """Return the seconds of a call on arrays in memory, averaged over one call on each copy."""
         for frame in self._frames:
             frame.touch()
         count = len(self._frames)
@@ -136,7 +135,7 @@ class Compared:
     first, second : float
         Median seconds of a call.
     ratio : float
-        How many times as fast the second kernel is: the median over the rounds.
+        How many times as fast as the first kernel the second one is: the median over the rounds.
     quartiles : tuple of float
         Lower and upper quartile of that ratio.
     """
@@ -162,8 +161,8 @@ def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
 
 
 def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
-    """Return arguments for a kernel, in one or more copies within both limits. Open sizes are
-    64.
+    """Return arguments for a kernel, in one or more copies within both limits. Sizes known only at
+    the call are 64.
     """
     rng = np.random.default_rng(0)
     draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))

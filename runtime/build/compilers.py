@@ -35,13 +35,14 @@ class Compiler:
     Attributes
     ----------
     command : tuple of str
-        The words that start it.
+        The words of the command.
     family, version : str
         "gcc", "clang" or "zig", and its version.
     triple : str
-        The system that it compiles for.
+        The system for which it compiles, for example "x86_64-linux-gnu".
     means : str
-        How its results run. With "header", a header in plain C implements the intrinsics.
+        How compiled code runs: "native", "qemu" or "header". With "header", a header in plain C
+        implements the intrinsics.
     """
 
     command: tuple[str, ...]
@@ -232,7 +233,7 @@ def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
     return found
 
 
-#: Lines of what a tool printed that are shown.
+#: Most lines of a tool's output that an error shows.
 _LINES = 20
 
 
@@ -258,7 +259,7 @@ def run_tool(command: list[str], directory: Path | None) -> subprocess.Completed
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            process_group=0,  # with what it starts itself: gcc's compiler proper holds the pipes
+            process_group=0,  # a group, because children such as gcc's cc1 hold the pipes
         )
     except OSError as error:
         raise ToolchainError(
@@ -277,7 +278,7 @@ def run_tool(command: list[str], directory: Path | None) -> subprocess.Completed
 
 
 def _telling(text: str) -> str:
-    """Some lines of what a tool printed: the first ones, or those from its first error on."""
+    """Return some lines of a tool's output: the first lines, or those from the first error on."""
     lines = text.strip().splitlines()
     error = next((at for at, line in enumerate(lines) if "error" in line), 0)
     first = 0 if error < _LINES else error
@@ -285,8 +286,7 @@ def _telling(text: str) -> str:
 
 
 def _ended(process: subprocess.Popen[str], command: list[str]) -> tuple[str, str]:
-    """Return what a process printed until it ended. If it must be stopped, its children stop
-    too.
+    """Return the output of a process after it ends. If it must be stopped, its children stop too.
     """
     limit = settings().compile_seconds
     with process:

@@ -110,7 +110,7 @@ _read: dict[tuple[Any, ...], str] = {}
 
 
 def _usable(folder: Path) -> bool:
-    """Return True if ``folder`` is complete, ours alone, and made from the headers as they are now."""
+    """Return True if ``folder`` is complete, only ours, and made from the current headers."""
     try:
         with open(folder / MANIFEST, "rb", buffering=0) as file:
             check_owner(file.fileno(), MANIFEST)

@@ -43,10 +43,10 @@ _FLAGS = (
     "-O2", "-std=c11", "-fPIC", *_EXACT, "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
     "-Werror", "-falign-loops=64", "-fno-unroll-loops",
 )  # fmt: skip
-#: gcc would move all loads to the top of a loop and spill registers; the order in the source is
-#: chosen.
+#: gcc would move all loads to the top of a loop and spill registers. The generated order must stay.
 _GCC_FLAGS = (*_GCC_EXACT, "-fno-schedule-insns")
-#: Optimising the loop of each intrinsic takes several times as long and gains little.
+#: With headers that emulate intrinsics by loops, optimisation takes several times as long and gains
+#: little.
 _HEADER_FLAGS = ("-O0",)
 
 
@@ -79,7 +79,7 @@ def source_flags(target: Target, family: Family) -> tuple[str, ...]:
 
 
 def exact_flags(family: Family) -> tuple[str, ...]:
-    """Return what undoes -ffast-math and -Ofast, when a file is compiled and when it is linked."""
+    """Return flags that undo -ffast-math and -Ofast, for compiling and for linking."""
     return ("-O2", *_EXACT, *(_GCC_EXACT if family == "gcc" else ()))
 
 
@@ -240,7 +240,7 @@ def _compile(
         if _succeeds(command, directory):
             return
     run_tool([*compiler.command, *flags, *rest], directory)
-    if shortcut is not None:  # it was not the C text that failed
+    if shortcut is not None:  # the precompiled header may be the cause, not the C text
         precompiled.set_aside(shortcut)
 
 
@@ -299,7 +299,7 @@ def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, .
     """Return the folder of the precompiled header that ``text`` begins with, None if there is none
     yet.
 
-    Only headers of intrinsics are worth it: they have 60,000 lines.
+    Only headers of intrinsics are precompiled: they have 60,000 lines.
     """
     if compiler.means == "header" or not target.headers:
         return None

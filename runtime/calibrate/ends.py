@@ -1,14 +1,15 @@
 """Fit the cost of a tile beside its multiply-adds to kernels that were timed.
 
-Each kernel is a product that is cut into register tiles of one size. Each product is cut in many
-ways. Some numbers of a core cannot be seen in a loop: ``overlap`` and ``strain`` of the K loop, the
-loads that remain possible beside multiply-adds, and ``idle``, ``hidden`` and ``late`` of a tile's
-end. All combinations of a few values are tried. The combination whose estimates come nearest to the
-measured times is taken; among equals, the one nearest to the old numbers.
+Each kernel computes a product in register tiles of one size; each product has kernels with many
+tile sizes. Some numbers of a core cannot be measured in a simple loop: ``overlap`` and ``strain``
+of the K loop, the share of loads that remain possible beside multiply-adds, and ``idle``,
+``hidden`` and ``late`` of a tile's end. All combinations of a few values are tried. The combination
+whose estimates are nearest to the measured times is taken; among equals, the combination nearest to
+the old numbers.
 
 After that, ``crossing`` and ``contention`` are fitted to kernels whose vectors of B begin anywhere
-in a cache line. A load that crosses into a second line may take longer beside multiply-adds than
-alone. It may also delay multiply-adds when both take about the same time.
+in a cache line. Such a load may take longer beside multiply-adds than alone. It may also delay
+multiply-adds if loads and multiply-adds take about the same time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SIZES = (
     (24, 4, 64), (24, 3, 24), (48, 2, 32), (24, 4, 3), (12, 4, 8), (12, 2, 4), (16, 1, 16),
     (6, 1, 64), (1, 4, 64),
 )  # fmt: skip
-#: The same for vectors of half the width, which tails often use.
+#: The same sizes for kernels with vectors of half the width, which tails often use.
 HALVES = ((24, 1, 64), (24, 1, 8))
 TILES = (
     (1, 4), (2, 2), (4, 1), (8, 1), (3, 2), (4, 2), (6, 2), (12, 2), (2, 4), (4, 4), (6, 4),
@@ -59,9 +60,9 @@ _SKIP = 17 * 64
 #: Values that are tried for the share of loads that remain possible beside multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 K_LOOP: Mapping[str, Sequence[float]] = {
-    # Never 0. With 0, a tile with many loads would rank like a tile with few. A tile whose chains
-    # just hide the latency would rank like one with room to spare. On Zen 5, for example, some 4x32
-    # kernels take 8 % longer and others do not.
+    # Never 0. With 0, a tile with many loads would rank like a tile with few. A tile with just
+    # enough chains to hide the latency would rank like a tile with more chains. On Zen 5, for
+    # example, some 4x32 kernels take 8 % longer and others do not.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
@@ -173,7 +174,8 @@ def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) ->
 def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
     """Return ``core`` with the best numbers of K loops and of tiles' ends.
 
-    An end's cost is added to the cost of the K loop. So all pairs of both are compared by sums.
+    The cost of a tile's end is added to the cost of the K loop, so pairs of both are compared by
+    their sums.
     """
     bare = replace(core, idle=0, hidden=0, late=0)
     loops = [
@@ -210,7 +212,7 @@ def _with_loads(core: Core, share: float) -> Core:
 
 
 def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> float:
-    """Return how far the numbers named in ``values`` moved, relative to the largest value tried."""
+    """Return how far numbers moved from the old core, relative to the largest values tried."""
     each = (abs(getattr(core, n) - getattr(before, n)) / max(values[n]) for n in values)
     return float(sum(each))
 
@@ -218,7 +220,7 @@ def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> f
 def error(core: Core, found: list[Sample], measured: list[float]) -> float:
     """Return the mean distance between the logarithms of estimates and of measured cycles.
 
-    It is rounded, since differences of a thousandth are noise.
+    The result is rounded to ``_DIGITS``, since smaller differences are noise.
     """
     strays = (
         abs(log(sample.estimate(core) / cycles))

@@ -1,7 +1,7 @@
 """Loops that measure a core: multiply-adds, and each other operation of a kernel by itself.
 
-A template writes the loops in C with the target's own instructions. They are compiled into one
-library.
+A template generates the loops as C code with the target's own instructions. All loops are compiled
+into one library.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from tilewright.runtime.store.damaged import kept
 CHAINS = 12
 #: Approximate number of operations in a loop's body, and in one call.
 _BODY, _CALL = 48, 4096
-#: Multiply-adds for each conversion in the loop that shows whether a conversion takes the place of
-#: a multiply-add.
+#: Multiply-adds for each conversion, in the loop that shows if a conversion delays multiply-adds.
 MULADDS_BESIDE = 3
 #: Bytes that loops read and write, all in L1; and the offset in bytes of unaligned pointers.
 _BYTES, OFFSET = 8192, 4
@@ -60,7 +59,8 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A C function that is timed: ``trips`` of ``body``, of which ``counted`` operations count.
+    """A C function that is timed. It repeats ``body``, of which ``counted`` operations are
+    measured.
 
     ``kind`` is what is measured: a kind of operation, ``latency``, ``unaligned`` or ``issue``.
     ``x`` and ``y`` are the vectors that hold the factors of ``op``, None if the sums' vector holds
@@ -87,7 +87,7 @@ class Loop:
 
     @property
     def count(self) -> int:
-        """Operations of one call that count."""
+        """Measured operations of one call."""
         return self.trips * self.counted
 
 
@@ -112,7 +112,7 @@ def loops_of(target: Target) -> tuple[Loop, ...]:
 
 
 def _muladds(target: Target, vector: Vector) -> Iterator[Loop]:
-    """Yield the loops for rate and latency of each multiply-add of a vector."""
+    """Yield loops that measure rate and latency of each multiply-add instruction on a vector."""
     known: set[str] = set()
     for op in vector.muladd:
         if op.form in ("memory", "scalar", "lane") or op.mnemonic in known or not op.mnemonic:
@@ -163,7 +163,9 @@ def _beside_conversions(vector: Vector) -> Loop:
 
 
 def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
-    """Return a loop of multiply-adds, loads and additions. Its own two instructions count too."""
+    """Return a loop of multiply-adds, loads and additions. The two instructions of the loop control
+    count too.
+    """
     muladds, loads, adds = mix
     body: list[Step] = []
     for turn in range(2 * CHAINS // muladds):

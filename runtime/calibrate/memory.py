@@ -19,7 +19,8 @@ from .rounds import in_cycles
 USUAL = (32 << 10, 512 << 10, 2 << 20)
 #: Memory is read in a buffer of this many times the last cache, and of at most this many bytes.
 _TIMES, _MOST = 4, 256 << 20
-#: A size counts as cached if it is read at least this fast, relative to an eighth of it.
+#: A buffer counts as cached if it is read at least this fast, relative to a buffer of an eighth of
+#: its size.
 _AS_FAST = 0.6
 
 #: Returns the bytes per cycle at which a buffer of this many bytes is read again and again.
@@ -29,9 +30,9 @@ Reader = Callable[[int], float]
 def caches(reader: Reader, sizes: tuple[int, ...], last: int) -> tuple[tuple[Cache, ...], float]:
     """Return each cache with its rate, and the rate of memory, in bytes per cycle.
 
-    ``sizes`` are the core's shares of the caches as the system tells them, nearest first. ``last``
-    is the size of the whole last cache. If other cores use a shared cache, a smaller share is
-    found.
+    ``sizes`` are the core's shares of the caches as the system reports them, L1 first. ``last`` is
+    the size of the whole last cache. If other cores use a shared cache, the result is a smaller
+    share.
     """
     found: list[Cache] = []
     for size in sizes:
@@ -51,9 +52,7 @@ def _two_digits(number: float) -> float:
 
 
 def sizes() -> tuple[tuple[int, ...], int]:
-    """Return the core's shares of the caches, nearest first, and the size of the whole last
-    cache.
-    """
+    """Return the core's shares of the caches, L1 first, and the size of the whole last cache."""
     shares = tuple(host.cache_shares().values()) or USUAL
     return shares, max(host.caches().values(), default=USUAL[-1])
 

@@ -1,7 +1,8 @@
 """Time functions in turns, in cycles: each is timed right after a chain of additions.
 
-The clock of a core changes. A chain of dependent additions takes one cycle for each addition at any
-clock, so the ratio of both times is a number of cycles.
+The clock frequency of a core changes. At any frequency, a chain of dependent additions takes one
+cycle for each addition. So a function's time divided by the chain's time gives the function's
+cycles.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-#: Approximate seconds of a function in a round: long compared with reading the clock.
+#: Approximate seconds of a function in a round: much longer than reading the time.
 _SLICE = 25e-6
-#: Calls of the clock function in a round, for the same reason.
+#: Calls of the chain of additions before and after a function, for the same reason.
 _TICKS = 4
 #: Least number of rounds.
 ROUNDS = 9
@@ -59,7 +60,7 @@ def in_cycles(
     begin, rounds = now(), 0
     while rounds < ROUNDS or now() - begin < seconds:
         for name in rng.permutation(names):
-            functions[name].seconds(1)  # its arrays are in the first cache again
+            functions[name].seconds(1)  # brings the arrays into L1 again
             before = clock.seconds(_TICKS)
             taken = functions[name].seconds(calls[name])
             found[name].append(taken / (before + clock.seconds(_TICKS)) * 2 * ticks)

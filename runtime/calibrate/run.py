@@ -27,11 +27,11 @@ from .loops import CLOCK, NOTHING, Function, library, loops_of
 from .rounds import Cycles, Timed, in_cycles
 from .units import is_rate, units
 
-#: Least seconds of a calibration. Then the shares of the time for loops, for kernels, and for each
+#: Least seconds of a calibration; then shares of the time: for loops, for kernels, and for each
 #: reading of memory.
 _LEAST = 5.0
 _LOOPS, _KERNELS, _READING = 0.03, 0.1, 0.01
-#: A further target begins only while this share of the time is left.
+#: The next target is measured only if this share of the time is left.
 _LEFT = 0.5
 #: Largest spread of the rounds of multiply-adds; above it the machine counts as disturbed.
 DISTURBED = 0.15
@@ -58,7 +58,7 @@ class Calibrated:
         Spread of the rounds of multiply-adds: interquartile range divided by median.
     errors : dict
         For each target, the mean distance between the logarithms of estimated and measured cycles:
-        with the new numbers, and with the target's own.
+        with the new numbers, and with the numbers that ship with the target.
     left_out : tuple of str
         Targets for which no time was left.
 
@@ -102,7 +102,7 @@ def export(core: CoreFile, path: Path) -> None:
     cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
     title = path.stem.replace("_", " ").capitalize()
     named = replace(core, name=path.stem, title=title, cores=cores)
-    core_file_of(named.raw(), str(path))  # its name is checked as a reader does
+    core_file_of(named.raw(), str(path))  # raises for a name that a reader of the file would refuse
     if path.suffix != ".json":
         raise TargetError(
             "a core's file is called by the core's name", got=str(path), expected="NAME.json"
@@ -135,7 +135,7 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
     Raises
     ------
     TargetError
-        Another program disturbs the machine, so that the old numbers stay; or no target can be
+        Another program disturbs the machine (the old numbers are kept), or no target can be
         measured here.
 
     Examples
@@ -174,7 +174,7 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
 def _measurable() -> Iterator[tuple[Target, list[str]]]:
     """Yield each target that runs here, with its features, and the names that share its numbers.
 
-    A target with a matrix unit shares the vectors of the next target, and its numbers.
+    A target with a matrix unit has the vectors and the numbers of the next target.
     """
     names: list[str] = []
     for name in NAMES:
@@ -243,9 +243,7 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
 
 
 def check_clock(core: Core) -> None:
-    """Raise TargetError if multiply-adds start at a rate that no core has: the clock changed
-    meanwhile.
-    """
+    """Raise TargetError if the rate of multiply-adds is impossible, because the clock changed."""
     if not is_rate(core.fma_units):
         raise _disturbed(
             "additions and multiply-adds are not of one clock",

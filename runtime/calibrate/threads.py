@@ -14,17 +14,16 @@ from tilewright.spec.schedule import Schedule
 from .ends import Call
 from .rounds import Timed, in_cycles
 
-#: A product that takes much longer than waking a thread, and its schedules for one and two threads.
+#: A product that takes much longer than waking a thread. Its schedules are for one and two threads.
 _SPEC = Gemm(384, 384, 256)
 _ALONE, _TOGETHER = Schedule(loops="mnk"), Schedule(loops="Mnk", threads=2)
 
 
 def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
-    """Return the multiply-adds that make one more thread pay; ``core``'s number if there is one
-    CPU.
+    """Return the multiply-adds from which one more thread pays; with one CPU, ``core``'s number.
 
-    Two threads take half the time of one thread plus the cost of the region. They break even when
-    each saves as much as the region costs.
+    Two threads take half the time of one thread, plus the cost of the parallel region. They pay
+    when the saved half is longer than that cost.
     """
     if usable_cpus() < 2:
         return core.worth
@@ -39,5 +38,5 @@ def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) 
 
 
 def nearest_power(number: float) -> int:
-    """Return the power of two nearest to ``number``, which is not known more precisely."""
+    """Return the power of two nearest to ``number``, which is only a rough measurement."""
     return 1 << max(0, round(log2(max(1.0, number))))

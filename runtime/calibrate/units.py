@@ -13,29 +13,27 @@ from tilewright.isa.vector import Vector
 
 from .loops import MULADDS_BESIDE, OFFSET, Loop, loops_of
 
-#: Factors above and below a rate of hardware within which a measurement counts as that rate.
-#: Disturbances only make measurements longer.
+#: A measurement counts as a possible rate if measured / possible cycles are between these factors.
+#: The upper factor is wider because disturbances only add cycles.
 _ABOVE, _BELOW = 1.12, 0.96
-#: Cycles between two starts of an instruction that exist in hardware: several starts in a cycle, or
-#: one in several cycles.
+#: Cycles between two starts of an instruction that occur in hardware: several instructions start in
+#: one cycle, or one in several cycles.
 _STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 5 / 2, 3, 4, 6, 8)
 
 
 def starts(cycles: float) -> float:
-    """Return the cycles between starts that hardware has, nearest to the measured ``cycles``."""
+    """Return the possible cycles between starts that are nearest to the measured ``cycles``."""
     near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
     return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
 
 
 def is_rate(instructions: float) -> bool:
-    """Return True if hardware has this many instructions per cycle. Otherwise the clock changed
-    meanwhile.
-    """
+    """Return True if this number of instructions per cycle is possible in hardware."""
     return instructions in map(rate, _STARTS)
 
 
 def rate(cycles: float) -> float:
-    """Return instructions per cycle, given the cycles of one."""
+    """Return the instructions per cycle, given the measured cycles of one instruction."""
     return float(f"{1 / starts(cycles):.3g}")
 
 
@@ -45,9 +43,9 @@ def latency(cycles: float) -> float:
 
 
 def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
-    """Return the core of the measured ``cycles``, which are by the loops' names.
+    """Return a core with numbers from the measured ``cycles``, a dict by names of loops.
 
-    Numbers that were not measured are those of ``kept``.
+    Numbers that were not measured are taken from ``kept``.
     """
     each = {(loop.kind, loop.vector): (cycles[loop.name] / loop.count) for loop in _plain(target)}
     vectors = [vector for vector in target.of("f32") if vector.lanes > 1]
@@ -101,7 +99,7 @@ def _width(vector: Vector, each: Mapping[tuple[str, Vector], float], kept: Core)
 def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
     """Return the share of conversions that take the place of a multiply-add.
 
-    It comes from a loop with a few multiply-adds for each conversion.
+    The share is computed from a loop with a few multiply-adds for each conversion.
     """
     together = each.get(("shared", vector))
     if together is None:
@@ -112,9 +110,7 @@ def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
 
 
 def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
-    """Return the cycles of a multiply-add with a broadcast, 0 if the slower of both alone takes as
-    long.
-    """
+    """Return the cycles of a multiply-add with a broadcast, 0 if the slower one takes as long."""
     both = starts(each["spread", vector])
     alone = max(starts(each[kind, vector]) for kind in ("muladd", "broadcast"))
     return both if both > _ABOVE * alone else 0
@@ -126,9 +122,7 @@ def _differs(one: Width, other: Width) -> bool:
 
 
 def _crossing(vector: Vector, each: Mapping[tuple[str, Vector], float], line: int) -> float:
-    """Return the loads that a vector counts as when it crosses into a second line, beyond its own
-    load.
-    """
+    """Return the extra loads that a vector crossing into a second cache line counts as."""
     size = vector.nbytes
     share = (size - gcd(OFFSET, size)) / line
     more = each["unaligned", vector] / each["load", vector] - 1
@@ -165,7 +159,7 @@ def _is_usual(speed: Speed, target: Target, widths: list[Width], usual: float) -
 
 
 def _different(speeds: list[Speed]) -> tuple[Speed, ...]:
-    """Return the speeds, without a narrower vector's that equals the next wider vector's."""
+    """Return the speeds without those that equal the speed on the next wider vector."""
     kept: list[Speed] = []
     for speed in reversed(speeds):
         wider = kept[-1] if kept and kept[-1].mnemonic == speed.mnemonic else None

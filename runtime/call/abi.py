@@ -19,7 +19,7 @@ DONE, UNDECIDED, NO_MEMORY = range(3)
 #: order.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
-#: Most vectors that an epilogue of ``matmul`` may read if C decides the call.
+#: Most vectors that an epilogue of ``matmul`` may read if C code handles the call.
 OPERANDS = 4
 #: numpy's flags of an array.
 ALIGNED, WRITEABLE = 0x100, 0x400
@@ -42,14 +42,14 @@ def function_type(arguments: tuple[str, ...], result: str) -> Any:
 
 @cache
 def library(path: str) -> Any:
-    """Return the library at ``path``, loaded once per process; DamagedError if it cannot be
-    loaded.
-    """
+    """Return the library at ``path``, loaded once per process; DamagedError if loading fails."""
     check_whole(path)
     mode = backend.RTLD_NOW | backend.RTLD_LOCAL
     try:
         return backend.load_library(path, mode)
-    except UnicodeEncodeError:  # cffi encodes it strictly, and the locale has no umlauts, say
+    except (
+        UnicodeEncodeError
+    ):  # cffi encodes the path strictly; the locale may lack a character of it
         return backend.load_library(_opened(path), mode)
     except OSError as error:
         raise DamagedError(str(error)) from None

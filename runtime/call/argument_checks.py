@@ -1,7 +1,7 @@
 """The slow half of a call's checks: each array against its parameter, with exact messages.
 
-The C dispatcher accepts the usual calls. A call that it does not accept is checked again here, and
-only then is an error. Nothing is written before the last check has passed.
+The C dispatcher accepts the usual calls. A call that the dispatcher does not accept is checked
+again here; only this check raises errors. Nothing is written before the last check has passed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checked(NamedTuple):
 
 
 def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
-    """Check ``arrays``, which are in the signature's order; ArgumentError if one does not fit."""
+    """Check ``arrays``, in the signature's order; raise ArgumentError if one does not fit."""
     known, held = Known(), seen(signature.arrays, arrays)
     learn(signature.arrays, held, known)
     _fill_free(signature, known)
@@ -54,8 +54,8 @@ def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
 def seen(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> tuple[Any, ...]:
     """Return ``arrays`` as numpy arrays: tensors and buffers become views of the same memory.
 
-    An object that is no array is returned as it is, and ``learn`` refuses it. ArgumentTypeError for
-    arrays that cannot be read.
+    An object that is no array is returned unchanged; ``learn`` then refuses it. Raise
+    ArgumentTypeError for arrays that cannot be read.
     """
     return tuple(
         tuple(_seen(parameter, item, f"{parameter.name}[{i}]") for i, item in enumerate(items))
@@ -76,7 +76,7 @@ def _seen(parameter: ArrayParameter, given: Any, name: str) -> Any:
 
 
 def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Known) -> None:
-    """Check types, shapes and strides, and learn the dims that they determine."""
+    """Check types, shapes and strides of arrays, and learn the values of the dims from them."""
     pairs = list(zip(parameters, arrays, strict=True))
     for parameter, given in pairs:
         for array, name in _each(parameter, given):
@@ -344,7 +344,7 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
 def check_divisors(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
     """Refuse values that a kernel divides by if their reciprocals are not finite.
 
-    A spec is held to the same rule, where the value stands in it.
+    The same rule holds for values that a spec contains.
     """
     for parameter, array in zip(parameters, arrays, strict=True):
         if not parameter.divides:

@@ -30,9 +30,9 @@ Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 class _Recipe(NamedTuple):
     """Places of the arguments among the values of a call, for all calls with the same names.
 
-    ``pick`` is None if there are only arrays, in order. A ``new`` output is made, of the kind of
-    the value at ``like``, and appended to the values. ``ones`` are places among the arrays,
-    ``scalars`` places among the values.
+    ``pick`` is None if there are only arrays, in order. If ``new`` is set, an output of the same
+    kind as the value at index ``like`` is allocated and appended to the values. ``ones`` are
+    indices of arrays, ``scalars`` indices of values.
     """
 
     pick: Pick | None
@@ -46,9 +46,9 @@ class _Recipe(NamedTuple):
 class Arranger:
     """Puts the arguments of a call into a signature's order, and allocates a missing output.
 
-    ``out`` names the output: D, or C if there is no D. In the second case ``out`` and ``c`` are the
-    same array, but ``out`` promises that it is not read, so beta must be 0. If there is a D, then C
-    is an input, which is given exactly when beta is not 0.
+    ``out`` names the output: D, or C if there is no D. Without a D, the matrix can be passed as
+    ``c`` or as ``out``; as ``out`` it is not read, so beta must be 0. With a D, the matrix C is an
+    input, which is given exactly if beta is not 0.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Arranger:
 
     @property
     def by_position(self) -> bool:
-        """True if nothing but the output may be passed by name."""
+        """True if only the output may be passed by name."""
         *inputs, last = self._names
         in_order = tuple(inputs) == self._places[: len(inputs)]
         return in_order and last == self.signature.output.name and not self._scalars
@@ -85,9 +85,7 @@ class Arranger:
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-        """Return arrays and scalars in the signature's order; ArgumentError if the names do not
-        fit.
-        """
+        """Return arrays and scalars in the signature's order; ArgumentError for wrong names."""
         new = self._new
         if not named and new is not None and len(positional) == self.inputs:
             return (*positional, _new(positional[0], new)), ()
@@ -373,7 +371,9 @@ def check_readable(signature: Signature) -> None:
     told: set[Dim] = set()
     for parameter in signature.arrays:
         none = parameter.kind == "sequence" and parameter.count == 0
-        if parameter.kind == "flat" or none:  # it has no shape to read
+        if (
+            parameter.kind == "flat" or none
+        ):  # the argument has no shape that a dim could be read from
             continue
         sizes = [*parameter.shape, parameter.leading, parameter.batch_stride]
         if parameter.kind in ("strided", "sequence", "packed"):

@@ -29,7 +29,7 @@ def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
 
 
 class Known:
-    """The values of dims as far as they are known, and the array that determined each."""
+    """The known values of dims, and the array that determined each value."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Known:
 def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
     """Return sizes of a call by slot, from their slots or their dims' names.
 
-    SpecError for an unknown name, or for a value that the dim cannot have.
+    Raise SpecError for an unknown name, or for a value that the dim cannot have.
     """
     slots = dict(spec.runtime_sizes())
     dims = {dim.name: dim for dim in slots.values()} | slots

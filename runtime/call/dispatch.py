@@ -60,16 +60,16 @@ _TYPES = {
 class Dispatcher(NamedTuple):
     """The dispatcher's functions. Addresses are ints.
 
-    ``call(words)`` of a kernel's descriptor returns a function of a tuple of arrays.
-    ``call_scalars(words)`` returns one of a tuple and two numbers. Both functions return DONE,
-    NO_MEMORY, or UNDECIDED: nothing was run and Python must decide. ``call_new(words)`` returns a
-    function of a tuple of input tensors, which returns a new output, or None if nothing was run.
-    ``matmul(words)`` of a table of routes returns a function of three arrays and those of an
-    epilogue; ``matmul_scalars`` takes alpha and beta too. ``run(frame)`` runs a checked call.
-    ``learn_tensors(type)`` registers a type of tensors, so that C reads them; it returns 0 if there
-    are too many. ``learn_python(words)`` must be called before. ``time(frames, count, calls)``
-    returns the seconds that ``calls`` calls take. It is None in Python, whose own time exceeds a
-    kernel's many times.
+    ``call(words)`` of a kernel's descriptor returns a function that takes a tuple of arrays.
+    ``call_scalars(words)`` returns a function that takes a tuple and two numbers. The returned
+    functions return DONE, NO_MEMORY, or UNDECIDED (nothing was run and Python must check the call).
+    ``call_new(words)`` returns a function of a tuple of input tensors, which returns a new output,
+    or None if nothing was run. ``matmul(words)`` of a table of routes returns a function of a, b,
+    out and the arrays of an epilogue; the function of ``matmul_scalars`` takes alpha and beta too.
+    ``run(frame)`` runs a checked call. ``learn_tensors(type)`` registers a type of tensors, so that
+    C reads them; it returns 0 if there are too many. ``learn_python(words)`` must be called before.
+    ``time(frames, count, calls)``returns the seconds that ``calls`` calls take. ``time`` is None in
+    the form ``python``, where calling takes many times as long as a kernel.
     """
 
     mode: Mode
@@ -128,9 +128,7 @@ def mode() -> Mode:
 
 
 def timer(what: str) -> Timer:
-    """Return the C loop that times checked calls; TargetError, naming ``what``, if there is
-    none.
-    """
+    """Return the C loop that times checked calls; raise TargetError with ``what`` without one."""
     found = dispatcher().time
     if found is None:
         raise TargetError(
@@ -212,7 +210,7 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
             got=f"numpy {np.__version__} on {sys.version}",
             hint="report this; a released CPython with numpy 1.26 or later is expected",
         )
-    words = _python_words()  # which lives until C has read it
+    words = _python_words()  # kept alive until C code has read it
     functions["tw_learn_python"](address(words))
     definitions = (functions["tw_method"](number) for number in range(5))
     call, call_scalars, matmul, call_new, matmul_scalars = map(_method, definitions)

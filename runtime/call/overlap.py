@@ -100,13 +100,13 @@ def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) ->
 
 
 def _alike(given: Any, out: Array) -> bool:
-    """Return True if two arrays are the same elements at the same addresses."""
+    """Return True if two arrays have the same elements at the same addresses."""
     same = (given.shape, given.strides) == (out.shape, out.strides)
     return same and address(given) == address(out)
 
 
 def disjoint(array: Array) -> bool:
-    """Return True if the strides of ``array`` show plainly that no two elements share memory."""
+    """Return True if the strides of ``array`` alone prove that no two elements share memory."""
     found = [(s, n) for s, n in zip(map(abs, array.strides), array.shape, strict=True) if n > 1]
     reach = array.itemsize
     if not array.size:
@@ -155,7 +155,7 @@ def _line(array: Array) -> Region:
 
 
 def _check_matrices(parameter: ArrayParameter, given: Any, offsets: Sequence[int]) -> None:
-    """ArgumentError where an offset counts to a matrix that a packed operand does not have."""
+    """Raise ArgumentError if an offset selects a matrix that a packed operand does not have."""
     count = given.shape[0] if len(given.shape) == 3 else 1
     for i, offset in enumerate(offsets):
         if not 0 <= offset < count:

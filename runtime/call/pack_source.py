@@ -25,8 +25,8 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple
     """Return the spec that packs ``b`` for a Gemm with a packed B, and ``b`` as that kernel takes
     it.
 
-    ``b`` has B's type, or is float32 if it is converted. Its shape is k x n, or count x k x n for a
-    batch. ArgumentError otherwise.
+    ``b`` must have B's type, or float32 if it is to be converted. Its shape must be k x n, or count
+    x k x n for a batch. Raise ArgumentError otherwise.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
     if scales is not None or zeros is not None:
@@ -96,7 +96,7 @@ def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) 
 def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:
     """Return the arrays of ``b`` for packing: elements, scales, and zeros if it has any.
 
-    ArgumentError unless ``b`` is a QuantizedMatrix of the format, k x n.
+    Raise ArgumentError unless ``b`` is a QuantizedMatrix of the format, k x n.
     """
     if not isinstance(b, QuantizedMatrix) or b.format != spec.type:
         raise ArgumentTypeError(
@@ -117,7 +117,9 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
     batched = spec.packs_stack
     if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
         size = spec.batch.count if batched and spec.batch is not None else 1
-        free = isinstance(spec.batch, Offsets)  # it may have more or fewer: offsets say which
+        free = isinstance(
+            spec.batch, Offsets
+        )  # any number of matrices is allowed: offsets select them
         count = "count" if free else size.name if isinstance(size, Dim) else str(size)
         count = f"{count}, " if batched else ""
         raise ArgumentValueError(

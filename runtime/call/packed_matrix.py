@@ -37,7 +37,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class PackedMatrix:
     """A packed B, which is passed in place of b to each kernel that expects its ``format``.
 
-    It is immutable and no ndarray. ``pack_b`` makes it; a call of the class makes it from bytes.
+    A packed matrix is immutable and not an ndarray. ``pack_b`` returns one; a call of the class
+    makes one from bytes.
 
     Parameters
     ----------
@@ -250,7 +251,7 @@ class PackedMatrix:
 
 
 def _path(given: object) -> Path:
-    """Return a file's path; ArgumentTypeError if it is none."""
+    """Return a file's path; raise ArgumentTypeError for any other object."""
     try:
         return Path(given)  # type: ignore[arg-type]
     except TypeError:
@@ -281,7 +282,7 @@ def check_packed(
 ) -> tuple[str, tuple[int, ...]]:
     """Return a format and a shape if they fit each other and the number of bytes.
 
-    Each matrix passes this check, however it is made. ArgumentError, naming ``what``, otherwise.
+    Every way to make a matrix includes this check. Raise ArgumentError with ``what`` otherwise.
     """
     form, sizes = _format(str(format)), _sizes(shape)
     if sizes is None:

@@ -14,7 +14,7 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, ScalarParameter
 from tilewright.spec.types import is_integer
 
-#: Number up to which all of numpy's floating-point types hold numbers.
+#: Numbers up to this magnitude are finite in all of numpy's floating-point types.
 _FITS = 65504.0
 #: All whole numbers up to this one are exact doubles.
 _WHOLE = 1 << 53
@@ -52,9 +52,7 @@ def is_double(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number that compares with any int; numpy's small floating-point types would
-    overflow.
-    """
+    """Return a number that can be compared with any int without overflow in a small type."""
     if type(value) is np.ndarray:
         value = value[()]
     foreign = type(value).__module__ == "ml_dtypes"

@@ -1,7 +1,7 @@
 """The matrix unit's state in Python: consent of the system, and sessions that keep a configuration.
 
-A kernel loads the configuration that it needs, and restores the old one at its end. In a session
-its configuration is loaded already and stays.
+A kernel loads the configuration that it needs, and restores the old one at its end. In a session,
+the kernel's configuration is loaded once and stays loaded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from . import abi
 
 @cache
 def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
-    """Ask the system for the use of the registers ``unit``; TargetError if it refuses.
+    """Ask the system to allow the registers ``unit``; raise TargetError if it refuses.
 
-    A consent holds for the process and is asked for once. After a refusal it is asked for at each
-    call.
+    If the system allows it, the process does not ask again. After a refusal, each call asks again.
     """
     refused = _system_call(consent)
     if not refused:

@@ -29,7 +29,7 @@ _CODES, _SIZES = 32, 4
 #: CPython's flag of a method without arguments: METH_NOARGS.
 _NO_ARGUMENTS = 4
 _lock = Lock()
-#: Types that were looked at, with the words of those that the dispatcher reads.
+#: Types that were examined, each with its words for the dispatcher, or None.
 _known: dict[type, Any] = {}
 
 

@@ -1,15 +1,16 @@
 """The space of batch-reduce products as data: each axis with its levels, dealt to cases.
 
-Over the indices, the levels of an axis occur equally often. Their order depends only on the seed
+An axis is a property of a product, for example ``m``. The levels of an axis are the values that are
+tried; over many cases, they occur equally often. The order of the levels depends only on the seed
 and the axis, so a case is the same on every machine and target. A level without a meaning in a case
 is left out, for example a zero point of a floating-point product.
 
-Levels that specs or schedules refuse by their rules are left out too:
+Combinations that ``Gemm`` or ``Schedule`` refuses are left out too:
 
 - a packed B with a size known only at the call;
 - sums in f64 with C, D, operands or functions of another type;
 - sums in s64 with fractions, scales, zero points, expressions, or a D of another type;
-- offsets with a size that no array tells, and addresses of no matrix;
+- a batch by offsets if no array of the call shows a size, and a batch of 0 addresses;
 - loops over m or n outside of the batch loop, if B is low-bit and found by addresses;
 - vectors along K, if operands are converted, or if both have K as their slow dimension;
 - an uneven register tile, if a size of C is known only at the call.
@@ -28,7 +29,7 @@ from tilewright.spec.expression.checks import check_functions
 from tilewright.spec.types import INPUTS, is_integer
 
 Level = Any
-#: Sizes known only at the call; a size of the second kind is a multiple of 8.
+#: Levels for a size known only at the call. With ``EIGHTS`` the size is a multiple of 8.
 RUN_TIME, EIGHTS = "run time", "run time, eights"
 NONE = None
 _INTEGERS = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
@@ -44,7 +45,9 @@ _MIXED = (
 
 
 def _tried() -> Iterator[tuple[str, PostOp, tuple[float, ...]]]:
-    """Yield each function of one value with each of its samples, by the name of its level."""
+    """Yield each function of one value, with each sample of its parameters, after a
+    level's name.
+    """
     for name in postops.NAMES:
         entry = REGISTRY.get(name)
         if entry is not None and len(entry.operands) == 1:
@@ -74,9 +77,9 @@ BINARY = (
 )
 #: Register tiles that fit every target. None has whole vectors of any target.
 TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
-#: A factor so small that it becomes 0 or the smallest number of its type.
+#: Level of a factor that rounds to 0 or to the smallest number of its type.
 SMALLEST = "smallest"
-#: Epilogues that do not read the sums.
+#: Levels of epilogues that do not read the sums of the product.
 WITHOUT_SUMS = ("operand alone", "function of an operand", "old value alone", "a number")
 #: Names of operands that Python's or C's libraries, or the generated C, use for something else.
 NAMES = ("int64_t", "INT64_MAX", "main", "sums", "m", "i", "mask", "c0_0", "new_")
@@ -152,7 +155,7 @@ def deal(seed: int, index: int) -> dict[str, Level]:
 
 
 def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:
-    """Return one card of a shuffled deck of levels. Each deck is shuffled anew."""
+    """Return the level at place ``index`` of a sequence of shuffled copies of ``levels``."""
     deck, place = divmod(index, len(levels))
     cards = list(range(len(levels)))
     random.Random(f"{key} {deck}").shuffle(cards)

@@ -35,11 +35,11 @@ from .axes import (
     title,
 )
 
-#: Cases of each kernel: one of whole numbers, and one of arbitrary numbers.
+#: Calls that verify each kernel: one with whole numbers, and one with arbitrary numbers.
 CASES = 2
-#: Cases that are drawn without a hit before a search is given up.
+#: The search for wanted levels ends after this many cases in a row without them.
 PATIENCE = 20_000
-#: Magnitude to which sums are scaled before a function that is nearly linear beyond it.
+#: Sums are scaled to this magnitude before a function that is nearly linear for larger values.
 _CURVED = 4.0
 #: Usual value of a size known only at the call, and root mean squares of elements.
 _USUAL = 32
@@ -58,8 +58,8 @@ _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 class Case:
     """A kernel to make and to verify.
 
-    ``levels`` are the levels of the axes that have a meaning in this case. ``arguments`` are those
-    of ``Gemm``, which may refuse them.
+    ``levels`` has the level of each axis that has a meaning in this case. ``arguments`` are keyword
+    arguments of ``Gemm``, which may refuse them.
     """
 
     seed: int
@@ -96,9 +96,9 @@ def draw(seed: int, index: int) -> Case:
 
 
 def numbers(seed: int, first: int, having: Mapping[str, str]) -> Iterator[int]:
-    """Yield the numbers, from ``first`` on, of the cases with the wanted levels.
+    """Yield the numbers of the cases that have the levels ``having``, from ``first`` on.
 
-    SpecError for an unknown axis or level, and if no case has all of them.
+    Raise SpecError for an unknown axis or level, and if no case has all these levels.
     """
     for axis, level in having.items():
         _check_level(axis, level)
@@ -124,7 +124,7 @@ def _check_level(axis: str, level: str) -> None:
 
 
 def _short(value: Any) -> Any:
-    """Return the type alone of an operand in the usual order."""
+    """Return only the type of a matrix in C order; return any other value unchanged."""
     return value.type if isinstance(value, Matrix) and value.order == "C" else value
 
 
@@ -146,11 +146,13 @@ class _Hand:
 
     @property
     def stacked(self) -> bool:
-        """True for a stack of products, which has neither outputs nor operands of C's size."""
+        """True for a stack of products, for which row outputs and operands of C's size are left
+        out.
+        """
         return str(self._levels["batch"]).startswith("stack")
 
     def size(self, axis: str, *, fixed: bool = False) -> Size:
-        """Return a size; a random number if it must be ``fixed`` and the level is not."""
+        """Return a size. It is a random number if it must be ``fixed`` but the level is not."""
         level = self.take(axis)
         if fixed and not isinstance(level, int):
             level = self._random.choice([x for x in AXES[axis] if isinstance(x, int)])
@@ -216,7 +218,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
 
 
 def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, Any]:
-    """Return the remaining arguments for 64-bit sums that C or D holds unchanged."""
+    """Return the remaining arguments of a product whose C or D holds the s64 sums unchanged."""
     given["c"] = _matrix(hand, "c", "s64")
     given["d"] = _matrix(hand, "d", "s64") if hand.take("d") else None
     for name in ("alpha", "beta"):
@@ -227,7 +229,7 @@ def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, An
 
 
 def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize | None:
-    """Return an A that is summed in integers, None if the level has none."""
+    """Return an A that is multiplied in integers, None if ``level`` is empty."""
     if not level:
         return None
     if level.startswith("integers"):
@@ -246,12 +248,12 @@ def _quantized(hand: _Hand, applies: bool) -> Quantized | None:
 
 
 def _sums(level: Level) -> Level:
-    """Return f16 sums over a number of elements of K, or a type."""
+    """Return the argument ``sums``: a type, or f16 sums over some elements of K."""
     return ("f16", level) if isinstance(level, int) else level
 
 
 def _factor(level: Level, sums: str) -> Level:
-    """Return a factor; the smallest number of its type is not whole."""
+    """Return the factor of a level; ``SMALLEST`` depends on the type of the sums."""
     return level if level != SMALLEST else 2.0 ** (-1074 if sums == "f64" else -149)
 
 
@@ -271,7 +273,9 @@ def _line(given: Mapping[str, Any], name: str) -> Size:
 def _leading(
     hand: _Hand, given: Mapping[str, Any], name: str, *, flat: bool = False
 ) -> Size | None:
-    """Return a leading dimension. A call cannot determine that of a ``flat`` operand."""
+    """Return a leading dimension, a fixed one for a ``flat`` operand, whose array does not
+    show it.
+    """
     slot, line = f"ld{name}", _line(given, name)
     level = hand.take(slot, not isinstance(given[name], Packed))
     if level is None:
@@ -341,7 +345,7 @@ def _stride(given: Mapping[str, Any], name: str, leading: Size | None) -> Size |
 
 
 def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leading dimensions of C and D, as far as they exist."""
+    """Return the leading dimensions of C and D, None for a matrix that does not exist."""
     makes = ("d", "a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
     has_d = any(given.get(name) is not None for name in makes)
     given = given if given["d"] else {**given, "d": given["c"]}
@@ -406,7 +410,7 @@ def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
 
 
 def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
-    """Return an output that reduces the sums, or an operand alone."""
+    """Return an output that reduces each row of the sums, or of an operand."""
     level = hand.take("outputs", sums != "f64" and not hand.stacked)
     if level is None:
         return None
@@ -439,7 +443,9 @@ def _operation(x: Expression, name: str, y: Operand) -> Expression:
 
 
 def _shrink(given: Mapping[str, Any]) -> float:
-    """Return the power of two that scales sums to where functions are curved."""
+    """Return the power of two that scales sums to about ``_CURVED``, where functions are not
+    linear.
+    """
     batch: Batch | None = given["batch"]
     terms = [given["k"], 1 if batch is None else batch.count]
     sums = sqrt(prod(size if isinstance(size, int) else _USUAL for size in terms))
@@ -507,7 +513,7 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     lacks += [] if _unpacks(given) else ["unpacked"]
     lacks += [] if _along_k(given) else ["along k"]
-    if getattr(given["b"], "quantized", None) is not None:  # its tiles need more registers
+    if getattr(given["b"], "quantized", None) is not None:  # a low-bit B needs registers
         lacks += list(TILES)
     if isinstance(given["sums"], tuple):  # K and the batch are then outside
         lacks += ["n outside", "m outside", "k outside", "batch outside"]

@@ -69,7 +69,7 @@ class Tally:
 def made(
     cases: Sequence[Case], target: str, flags: Sequence[str] = ()
 ) -> Iterator[tuple[Case, Kernel | Outcome]]:
-    """Yield each case with its kernel, or with the outcome that there is none.
+    """Yield each case with its kernel, or with an outcome if the kernel could not be made.
 
     If a library of many cases cannot be made, the cases are halved until the faulty one is found.
     """
@@ -90,7 +90,7 @@ def made(
 
 
 def _packs(spec: Gemm) -> Iterator[Pack]:
-    """Yield the specs that pack B when the kernel of ``spec`` is verified."""
+    """Yield the spec of the kernel that packs B when the kernel of ``spec`` is verified."""
     if isinstance(spec.b, Packed) and spec.quantized is None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))
@@ -107,7 +107,7 @@ def verified(case: Case, kernel: Kernel) -> Outcome:
 
 
 def _verdict(error: Exception) -> Verdict:
-    """Return "refused" if tilewright refused the case by an error of its own, else "failed"."""
+    """Return "refused" if tilewright refused the case by a TilewrightError, else "failed"."""
     wrong = isinstance(error, (ToolchainError, VerificationError))
     return "refused" if isinstance(error, TilewrightError) and not wrong else "failed"
 
@@ -138,19 +138,20 @@ def sweep(
     target : str
         The target's name.
     cases, seed, first : int
-        How many cases of which seed, and the number of the first one.
+        Number of cases, the seed they are drawn from, and the number of the first case.
     having : mapping
         Levels that axes must have. Other cases are skipped and do not count.
     jobs : int
-        Processes that work at a time. Each makes and checks ``BATCH`` cases at once. If a process
-        crashes or hangs, that is the outcome of the case it was running.
+        Number of processes. Each compiles ``BATCH`` cases into one library, then checks them. If a
+        process crashes or hangs, the case that it was running counts as failed.
     flags : sequence of str
         Flags for the C compiler.
 
     Raises
     ------
     SpecError
-        ``having`` names an unknown axis or level, or too few cases have it. No case runs then.
+        ``having`` names an unknown axis or level, or no case has all of its levels. No case runs
+        then.
     """
     chosen = list(islice(numbers(seed, first, having or {}), cases))
     batches = [chosen[i : i + BATCH] for i in range(0, len(chosen), BATCH)]
@@ -213,7 +214,7 @@ class _Worker:
             left = left[1:]
 
     def _ask(self, batch: list[int]) -> tuple[int | None, list[Outcome]]:
-        """Return the number of the case begun last, and the outcomes received."""
+        """Send a batch; return the number of the case begun last, and the outcomes received."""
         if self._libraries >= _LIBRARIES:
             self.end()
         process = self._process = self._process or self._start()

@@ -1,6 +1,7 @@
 """One process of a sweep: ``python -m tilewright.runtime.fuzz.worker TARGET SEED FLAG...``.
 
-It reads lines with numbers of cases. It writes a line of JSON before and after each case.
+The process reads case numbers, a batch on each line. It writes a line of JSON before and after each
+case.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tilewright.targets import load
 from .choice import Choice, machines
 from .files import Described
 
-#: Target whose compiler is used for files without a target.
+#: Files that belong to no target are compiled with this target's compiler.
 _ANY = "scalar"
 _LINE = re.compile(r"(pass|fail|skip): \w+, ([\w+]+)(?:, (\d+) kernels, (\d+) calls|: (.*))")
 
@@ -76,7 +76,7 @@ class Built:
 
     @property
     def passed(self) -> bool:
-        """True if the self-test found no error and came to its end."""
+        """True if the self-test ran to its end and found no error."""
         return not any(line.startswith("fail") for line in self.output.splitlines())
 
 
@@ -90,8 +90,8 @@ def build(
 ) -> tuple[Built, ...]:
     """Compile the files in ``folder`` into ``folder/build`` for each architecture; see ``Built``.
 
-    ToolchainError if a compiler fails, or if there is none for this machine and its targets.
-    TargetError if the library has no target for one of ``architectures``.
+    Raise ToolchainError if a compiler fails, or if this machine and its targets have no compiler.
+    Raise TargetError if the library has no target for one of ``architectures``.
     """
     known = dict(_architectures(told.choices))
     asked = list(known) if architectures is None else list(architectures)
@@ -223,7 +223,8 @@ class _Work:
     def selftest(self) -> str:
         """Compile and run the self-test; return its output, or the reason why it was not run.
 
-        For another architecture it runs in an emulator, once for each CPU that a target needs.
+        For another architecture the self-test runs in an emulator, once for each CPU that a target
+        needs.
         """
         include = f"-I{self.folder / 'include'}"
         units = [

@@ -14,7 +14,7 @@ from tilewright.targets import NAMES
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One target as the library's C names it."""
+    """One target of a library, with its names in the C code."""
 
     target: Target
     rank: int
@@ -30,33 +30,35 @@ class Choice:
         return self.target.name.replace("+", "_").replace(".", "_")
 
     def source(self, kernel: str) -> str:
-        """Return the path of the file with its ``kernel``; a debugger finds it by its name."""
+        """Return the path of a kernel's C file. The unique file name helps a debugger find the
+        file.
+        """
         return f"src/{self.label}/{kernel}_{self.label}.c"
 
     @property
     def machine(self) -> str:
-        """The architecture that it is compiled for, "" for any."""
+        """The architecture that the target is compiled for, "" for any."""
         return self.target.machine
 
     @property
     def detection(self) -> Detection | None:
-        """How C finds out the CPU's features, None if none are needed."""
+        """How the C code detects the CPU's features, None if the target needs no features."""
         return self.target.detection
 
     @property
     def needs(self) -> tuple[tuple[str, CpuBit], ...]:
-        """The CPU flags that it needs, each with its place in the detection's words."""
+        """The CPU flags that the target needs, each with its place among the detected words."""
         if self.detection is None:
             return ()
         return tuple((flag, self.detection.bits[flag]) for flag in self.target.cpu_flags)
 
 
 def choices(names: Sequence[str]) -> tuple[Choice, ...]:
-    """Return the targets called ``names`` in the order of choice on a CPU that has several.
+    """Return the targets called ``names``, those first that a CPU with several prefers.
 
     This is the order of ``tilewright.targets.NAMES``, best first. Of two targets with one base, the
-    one that needs more features comes first. TargetError for unknown targets, and for two that need
-    the same features.
+    one that needs more features comes first. Raise TargetError for unknown targets, and for two
+    targets that need the same features.
     """
     if isinstance(names, str) or not names:
         raise TargetError(
@@ -82,7 +84,7 @@ def _order(target: Target) -> tuple[int, int]:
 
 
 def _check_detected(target: Target) -> None:
-    """Raise TargetError unless C can find out whether a CPU has the target."""
+    """Raise TargetError unless the C code can detect whether a CPU has the target's features."""
     known = {} if target.detection is None else target.detection.bits
     unknown = [flag for flag in target.cpu_flags if flag not in known]
     if unknown:

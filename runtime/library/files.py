@@ -17,7 +17,7 @@ from .choice import Choice, machines
 from .interface import FamilyFunction, Function
 from .members import Contents
 
-#: Target that files without a target are compiled for.
+#: Files that belong to no target are compiled for this target.
 _ANY = "scalar"
 
 
@@ -36,7 +36,7 @@ class Identity:
 
     @property
     def major(self) -> str:
-        """The number that changes when programs must be compiled again."""
+        """First part of the version. When it changes, programs must be compiled again."""
         return self.version.partition(".")[0]
 
     @property
@@ -100,7 +100,7 @@ def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
     """Return flags by compiler family: for all files, for each target, for any CPU, and against
     fast math.
 
-    Optimisation and language flags are in all of them, and the target's own flags follow.
+    Each list begins with optimisation and language flags; the target's own flags follow.
     """
     families = get_args(Compilers)
     of_any = {family: source_flags(load(_ANY), family) for family in families}

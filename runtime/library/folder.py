@@ -60,16 +60,14 @@ def _written(folder: Path, library: str) -> Mapping[str, str]:
 
 
 def _inside(path: str) -> str:
-    """Return ``path`` if it stays in the folder; ValueError otherwise, since the file may be
-    removed.
-    """
+    """Return ``path`` if it is inside the folder; raise ValueError otherwise."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise ValueError(path)
     return path
 
 
 def _check_own(folder: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
-    """Raise ArgumentValueError if a file to write or remove is foreign, or was edited."""
+    """Raise ArgumentValueError if a file to write or remove is not the library's, or was edited."""
     foreign = [path for path in files if path not in before and (folder / path).exists()]
     edited = [path for path, was in before.items() if _differs(folder / path, was)]
     if foreign or edited:

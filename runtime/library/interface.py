@@ -24,7 +24,7 @@ from .choice import Choice
 from .members import Contents, Family, Member, common_sizes
 from .sources import Made
 
-#: Names that the header itself declares, and other fields of a target's table.
+#: Names that no kernel may have: the header declares them, or a target's table has such a field.
 _RESERVED = ("version", "status", "target", "use", "has", "name", "status_text", "needs", "consent")
 
 
@@ -54,9 +54,9 @@ class Extent(NamedTuple):
 class Function:
     """A kernel as the header declares it.
 
-    ``field`` is its name in each target's table. ``scratch`` and ``configures`` are True if they
-    are for at least one target. ``on`` has the implementations by the targets' ranks, ``about`` the
-    lines of the comment.
+    ``field`` is the kernel's name in each target's table. ``scratch`` is True if the kernel of at
+    least one target needs scratch memory, ``configures`` likewise. ``on`` has the implementations
+    by the targets' ranks, ``about`` the lines of the comment.
     """
 
     name: str
@@ -112,8 +112,8 @@ _ByN = tuple[tuple[int, _ByK], ...]
 class FamilyFunction:
     """A family as the header declares it: its members in order, the general one last.
 
-    ``fixed`` finds a kernel's place by m, n and k. ``conditions`` are those of the general kernel,
-    None if there is none.
+    ``fixed`` finds a kernel's index by m, n and k. ``conditions`` are those of the general kernel,
+    None without a general kernel.
     """
 
     name: str
@@ -214,7 +214,7 @@ def _about(member: Member, parameters: Signature, made: Made, packer: str | None
 
 
 def _described(p: ArrayParameter) -> str:
-    """Return an array's shape, type and order in words."""
+    """Describe an array's shape, type and order in words."""
     shape = " x ".join(map(_shown, p.shape))
     if p.kind in ("vector", "offsets"):
         return f"{shape} {p.type}"
@@ -231,7 +231,7 @@ def _described(p: ArrayParameter) -> str:
 
 
 def _part(p: ArrayParameter, form: Quantized) -> str:
-    """Return in words which part of a low-bit matrix an array is; the arrays are tight."""
+    """Describe which part of a low-bit matrix an array holds; its rows have no padding."""
     lines = f"{'rows' if p.order == 'C' else 'columns'} contiguous"
     if p.name == "q":
         return f"{lines}; {'codes' if form.stored.floating else 'numbers'} of {form.type}"
@@ -243,15 +243,15 @@ def _part(p: ArrayParameter, form: Quantized) -> str:
 
 
 def _contents(p: ArrayParameter, packer: str | None) -> str:
-    """Return in words whether an array is read or written, and which function makes it."""
+    """Describe whether an array is read or written, and which function fills it."""
     if p.packed:
         return f", made by {packer}"
     return {"in": "", "out": "; written", "inout": "; read and written"}[p.role]
 
 
 def _extents(parameters: Signature) -> Iterator[Extent]:
-    """Yield the bytes of arrays that sizes determine; for pointers and offsets, those of one
-    matrix.
+    """Yield the bytes of each array whose size the call's sizes determine; with pointers or
+    offsets, the bytes of one matrix.
     """
     for p in parameters.arrays:
         if p.stored:

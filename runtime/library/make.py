@@ -39,7 +39,7 @@ class Library:
     name, version : str
         The library's name, and its version of three numbers.
     targets : tuple of str
-        Targets in the order in which a CPU chooses.
+        Targets, best first: a CPU uses the first that it supports.
     kernels : tuple of str
         Names of its functions, without the library's prefix.
     files : dict
@@ -149,8 +149,8 @@ def library(
     """Generate the C of kernels for several targets, with header, dispatch, build files and
     self-test.
 
-    At its first call the library chooses the best target that the CPU has. This function compiles
-    nothing: see ``Library.build``.
+    At its first call the generated library chooses the best target that the CPU supports. This
+    function compiles nothing: see ``Library.build``.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ def library(
     kernels : mapping
         For each kernel's name a spec, ``(spec, schedule)``, or a list of these that differ only in
         m, n and k. A list is a family: its C function takes m, n and k and returns the kernel for
-        them. At most one member of a family has sizes of the call. A schedule may be a dict from
-        targets to schedules; the cost model chooses for targets without one.
+        them. At most one member of a family may have sizes known only at the call. A schedule may
+        be a dict from targets to schedules; the cost model chooses for targets without one.
     targets : sequence of str
         Names of the targets.
     version : str

@@ -52,7 +52,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kernels that differ only in m, n and k; ``general`` is the one with sizes of the call."""
+    """Kernels that differ only in m, n and k; ``general`` takes its sizes at the call."""
 
     name: str
     fixed: tuple[Member, ...]
@@ -82,8 +82,8 @@ def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
     """Return the kernels that ``kernels`` asks for: a spec, (spec, schedule), or a list as a
     family.
 
-    A schedule may be a dict of some of ``targets``, by their resolved names. SpecError,
-    ScheduleError or TargetError name the entry.
+    A schedule may be a dict from names of ``targets`` to schedules. Raise SpecError, ScheduleError
+    or TargetError, with the name of the kernel.
     """
     _check_library_name(library)
     if not isinstance(kernels, Mapping) or not kernels:
@@ -151,9 +151,9 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
 
 
 def _packer(member: Member) -> Iterator[Member]:
-    """Yield the member that packs the B of a kernel, from rows of B's type at any distance.
+    """Yield the member that packs the B of a kernel, from a B with any leading dimension.
 
-    A low-bit B is given as elements, scales and zeros, with tight rows.
+    A low-bit B is given as elements, scales and zero points, with rows without padding.
     """
     spec = member.spec
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):

@@ -1,8 +1,8 @@
 """The self-test of a library: calls of each kernel through the library, with the right results.
 
-Arguments and bounds are made as for the harness. To keep the files small, a long array repeats a
-few numbers in an order that looks random. Of a large result some elements are checked: the corners,
-and others that are drawn for each kernel.
+Arguments and error bounds are made as in ``runtime/harness.py``. To keep the files small, a long
+array repeats a few numbers in an order that looks random. Of a large result some elements are
+checked: the corners, and others that are drawn for each kernel.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SHORT = 512
 _ODD = np.nan, np.inf
 #: Elements of a large result that are checked.
 _CHECKED = 256
-#: Factor and shift that turn a place in an array into the place of its number. The template has
-#: them too.
+#: Factor and shift that map an index of an array to one of the repeated numbers. The template of
+#: the C code uses the same values.
 _MIXED, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Calls of a kernel; ``target`` is the only target that they are for, "" for all."""
+    """Calls of a kernel; they run on ``target`` only, or on all targets if it is ""."""
 
     target: str
     runs: tuple[Run, ...]
@@ -212,7 +212,7 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
 def _make_odd(spec: Spec, parameters: Signature, held: Sample) -> None:
     """Make the first element of A, or of B, NaN and the last one Inf, if they are floats.
 
-    Of the results the first and the last row (or column) are no numbers then, if there are more.
+    Then only the first and the last row (or column) of the results are affected.
     """
     if not isinstance(spec, Gemm) or isinstance(spec.a, Quantize):
         return

@@ -40,7 +40,7 @@ class Made:
 
 
 def make(order: Order) -> Made:
-    """Generate one file; PlanError, ScheduleError or TargetError if there is no such kernel."""
+    """Generate one file; raise PlanError, ScheduleError or TargetError for an impossible kernel."""
     begun = time.perf_counter()
     target = resolve(order.target)
     request = Request(order.symbol, order.spec, order.schedule, target)

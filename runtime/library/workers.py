@@ -16,12 +16,13 @@ from tilewright.runtime.machine.host import usable_cpus
 from .sources import Made, Order, make
 
 _WORKER = (sys.executable, "-m", "tilewright.runtime.library.worker")
-#: Least number of files for which processes are started: starting one takes about as long as these.
+#: Processes are started for at least this many files: a process starts in about the time that
+#: generating them takes.
 _WORTH = 24
 
 
 class _Answers:
-    """The generated files by the orders' places, and the first error."""
+    """The generated files by the index of their order, and the first error."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
         self.made: list[Made | None] = [None] * len(orders)
@@ -31,7 +32,7 @@ class _Answers:
             self._left.put(place)
 
     def take(self) -> tuple[int, Order] | None:
-        """Return the next order with its place, None if there is none or an order failed."""
+        """Return the next order with its index, None if none is left or an order failed."""
         try:
             return None if self.error else self._left.get_nowait()
         except queue.Empty:
@@ -61,7 +62,7 @@ def _made_here(order: Order) -> Made:
 
 
 def _named(order: Order, error: Exception) -> Exception:
-    """Return an order's error with the kernel's name."""
+    """Return the error of an order with the kernel's name added."""
     if not isinstance(error, TilewrightError):
         return error
     return type(error)(

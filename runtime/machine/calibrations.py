@@ -2,8 +2,8 @@
 
 The user's data directory has one calibration for each kind of processor and compiler. Its numbers
 for a target have a name that is a digest of them, for example ``avx512+vnni+core1f00ba12``. So a
-kernel's name says which numbers its tiles were chosen by, on any machine. A pickled kernel carries
-its numbers along.
+kernel's name shows which numbers were used to choose its tiles, on any machine. A pickled kernel
+carries its numbers along.
 
 A warm start only reads the file and compares its digest. The file was checked when it was written.
 """
@@ -172,14 +172,16 @@ _carried: dict[str, Measured] = {}
 
 
 def carry(given: Measured) -> None:
-    """Register numbers that came with a kernel; TargetError if they do not match their name."""
+    """Register numbers that came with a kernel; raise TargetError if they do not match
+    their name.
+    """
     if measured(given.target, given.numbers, given.source).name != given.name:
         raise TargetError("a kernel's numbers of a core are not those of its name", got=given.name)
     _carried[given.name] = given
 
 
 def called(name: str) -> Measured:
-    """Return the numbers called ``name``; TargetError if they are not on this machine."""
+    """Return the numbers called ``name``; raise TargetError if this machine does not have them."""
     if name in _carried:
         return _carried[name]
     for path in sorted((folders.data_directory() / "cores").glob("*.json")):
@@ -198,9 +200,7 @@ def called(name: str) -> Measured:
 
 @cache
 def scheduled(target: Target, name: str) -> Target:
-    """Return ``target`` with the numbers called ``name``; TargetError if they are another
-    target's.
-    """
+    """Return ``target`` with the numbers ``name``; raise TargetError if they are not for it."""
     from tilewright.isa.core_file import core_of
 
     found = called(name)

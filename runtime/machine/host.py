@@ -72,7 +72,7 @@ def cache_shares() -> dict[str, int]:
     threads = 0
     for level, size in caches().items():
         users = _users(level)
-        threads = threads or users  # of the nearest cache: one core's
+        threads = threads or users  # each core has its own L1: these are its threads
         found[level] = size // max(1, users // max(1, threads))
     return found
 
@@ -95,7 +95,7 @@ def usable_cpus() -> int:
 
 
 def is_native(target: Target | Identity) -> bool:
-    """Return True if this CPU has what ``target`` needs."""
+    """Return True if this CPU has the features that ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
 
 
@@ -140,8 +140,7 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 def _here(known: Callable[[str], Found]) -> Found:
     """Return the best target that this CPU runs, with its features and the numbers of its core.
 
-    ``TILEWRIGHT_MAX_TARGET`` may name a lesser target; only the features that it names are used
-    then.
+    If ``TILEWRIGHT_MAX_TARGET`` names a lesser target, only the features in that name are used.
     """
     limit = settings().max_target
     best, allowed = (NAMES[0], None) if limit is None else _limit(limit, known)
@@ -165,7 +164,7 @@ def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
             got=limit,
             expected=f"one of {', '.join(legal)}, with or without features, as avx2+vnni",
         )
-    known(best).having(features)  # says which it lacks
+    known(best).having(features)  # raises an error that names missing features
     return best, features
 
 
@@ -200,7 +199,8 @@ def features_here(target: Target | Identity) -> Iterator[str]:
 def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
     """Return how ``target`` runs here: natively, in qemu, or through a header.
 
-    ``emulated=True`` asks for the emulator. TargetError says what to install if there is no way.
+    ``emulated=True`` asks for the emulator. If the target cannot run here, raise TargetError with
+    what to install.
     """
     if emulated is False or (emulated is None and _runs_natively(target)):
         return "native"

@@ -13,17 +13,18 @@ from .families import SHORT, Class, short_line
 
 Array = np.ndarray[Any, Any]
 
-#: Multiply-adds, for 4-byte elements, from which a copy of C saves more time than it takes; the
-#: second number is for lines of C that fill vectors. For example, on Emerald Rapids 1000x31x1280 in
-#: f32 takes 0.67 ms without a copy and 1.06 with it, 4096x16x4096 takes 8.3 and 6.1 ms.
+#: Multiply-adds, for 4-byte elements, from which a copy of C saves more time than it takes. The
+#: second number is for a C whose contiguous lines fill vectors. For example, on Emerald Rapids in
+#: f32, 1000x31x1280 takes 0.67 ms without a copy and 1.06 ms with a copy; 4096x16x4096 takes 8.3 ms
+#: without and 6.1 ms with it.
 WORTH, WORTH_FILLED = 3 << 21, 1 << 26
 
 
 def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
-    """Return an array in the order of the larger operand, to be copied to ``out``; None if it gains
+    """Return an array in the larger operand's order, to copy to ``out``; None if that gains
     nothing.
 
-    Few rows of C are tiles that read rows of B. If B is contiguous along N, ``out`` should be too.
+    If C has few rows, its tiles read rows of B. If B is then contiguous along N, C should be too.
     The same holds for few columns and A. The array holds the elements of ``out`` if the product
     ``reads`` them.
 
@@ -42,9 +43,7 @@ def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
 
 
 def as_it_lies(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
-    """Return the part of the class ``sizes`` that is computed without a copy of C, None if there is
-    none.
-    """
+    """Return the sizes of the class ``sizes`` that need no copy of C, None if there are none."""
     (m, k), n = a.shape, b.shape[1]
     few = _few(a, b, out)
     if few is None:
@@ -65,13 +64,15 @@ def as_it_lies(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
         most[2] = min(most[2], LARGE[2] - 1)
     elif given[1 - few] < LARGE[1 - few]:
         most[1 - few] = min(most[1 - few], LARGE[1 - few] - 1)
-    elif given[few] >= LARGE[few]:  # else it is one line, which has a class of its own
+    elif given[few] >= LARGE[few]:  # else C is one row or column, which has another class
         least[few] = max(least[few], LARGE[few])
     return sizes._replace(least=tuple(least), most=tuple(most))  # type: ignore[arg-type]
 
 
 def _few(a: Array, b: Array, out: Array) -> int | None:
-    """Return which of m (0) and n (1) must be few for C to be copied, None if its order is fine."""
+    """Return which of m (0) and n (1) must be small for C to be copied, None if C's order
+    is good.
+    """
     return short_line((contiguous_axis(a), contiguous_axis(b), contiguous_axis(out)))  # type: ignore[arg-type]
 
 
@@ -82,10 +83,10 @@ def _is_copied(given: tuple[int, int, int], few: int, worth: int) -> bool:
 
 
 def _worth(out: Array, lines: int) -> int:
-    """Return the multiply-adds from which C with this many lines is copied."""
+    """Return the multiply-adds from which a C with this many rows or columns is copied."""
     return (WORTH_FILLED if lines >= _filled(out) else WORTH) * 4 // out.itemsize
 
 
 def _filled(out: Array) -> int:
-    """Return the least elements of a line of C that fill vectors."""
+    """Return the least length at which a row or column of C fills vectors."""
     return SHORT // out.itemsize + 1

@@ -22,9 +22,10 @@ ORDERS: tuple[Order, Order] = ("F", "C")
 def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
     """Return the axis (1 or 0) along which each matrix of ``array`` has contiguous lines, or None.
 
-    The last two axes are the matrix. The lines are in order, do not overlap, and are a whole number
-    of elements apart. If both axes qualify, the result is 1, except for a column with contiguous
-    elements. ``tw_lines`` of templates/matmul/matrix.h.j2 decides in the same way.
+    The last two axes are the matrix; a line is a row or a column of it. The lines are in order, do
+    not overlap, and are a whole number of elements apart. If both axes qualify, the result is 1,
+    except for a column with contiguous elements. ``tw_lines`` of templates/matmul/matrix.h.j2
+    decides in the same way.
     """
     (rows, columns), (across, along) = array.shape[-2:], array.strides[-2:]
     item = array.itemsize
@@ -69,7 +70,7 @@ def _named(dtype: np.dtype[Any], name: str) -> str:
 
 
 def _cure(dtype: np.dtype[Any], name: str) -> str | None:
-    """Return a conversion to a type that is taken and loses nothing; None if there is none."""
+    """Return code for a lossless conversion to a supported type; None if there is none."""
     if name == "out":
         return "an out of one of these types; convert what is returned"
     if not dtype.isnative and dtype.newbyteorder("=").name in {TYPES[t].numpy for t in INPUTS}:
@@ -90,9 +91,10 @@ def _cure(dtype: np.dtype[Any], name: str) -> str | None:
 
 
 def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
-    """Return the types in which A and B are multiplied: f64 where one of them, or ``out``, is f64.
+    """Return the types in which A and B are multiplied: f64 if A, B or ``out`` is f64.
 
-    All three must be floating point then. ArgumentTypeError for numbers with integers.
+    Then all three must be floating point. Raise ArgumentTypeError if one of A and B is floating
+    point and the other is an integer type.
     """
     if is_integer(a) != is_integer(b):
         whole, other = ("a", b) if is_integer(a) else ("b", a)
@@ -109,11 +111,11 @@ def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
 
 
 def held_as(sums: str, written: str, reads: bool, epilogue: Expression | None) -> str:
-    """Return the type in which a kernel writes what becomes an ``out`` of type ``written``.
+    """Return the type of a kernel's output that is then converted to ``written``, the type of out.
 
-    It is ``written`` itself wherever a kernel can write it, and read it where beta is not 0, which
-    ``reads`` says.
-    ArgumentTypeError for sums of integers that would be added to floating point.
+    The type is ``written`` itself if a kernel can write it. If ``reads``, beta is not 0, so the
+    kernel must be able to read it too. Raise ArgumentTypeError if sums of integers would be added
+    to floating point.
     """
     if sums == "f64":
         return "f64"

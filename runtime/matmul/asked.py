@@ -33,9 +33,9 @@ def asked_for(
 ) -> tuple[Options, Routes]:
     """Return the options of a call, with the routes that C has for its products.
 
-    ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown target.
-    An epilogue is found by its address, which is much faster than comparing it. So it is kept alive
-    as long as its options.
+    Raise ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown
+    target. An epilogue is found by its address, which is much faster than comparing expressions. So
+    the epilogue is kept alive as long as its options are.
     """
     key = (
         scaled, reads, id(epilogue), threads, type(threads), deterministic, type(deterministic),
@@ -43,7 +43,7 @@ def asked_for(
     )  # fmt: skip
     try:
         found = _asked.get(key)
-    except TypeError:  # something that cannot be hashed is no option either
+    except TypeError:  # an object that cannot be hashed is not a valid option
         found = None
     if found is None:
         options = Options(
@@ -100,7 +100,7 @@ def _flag(given: Any) -> bool:
 def check_target(given: Any) -> str:
     """Return the name of a target, as given: "host" stays "host".
 
-    ArgumentTypeError unless it is a string, TargetError for an unknown one.
+    Raise ArgumentTypeError unless the name is a string, TargetError for an unknown name.
     """
     if not isinstance(given, str):
         raise ArgumentTypeError(

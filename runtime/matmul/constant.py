@@ -77,11 +77,11 @@ class PackedB(NamedTuple):
 
     @property
     def factor(self) -> str:
-        """The type that B counts as: numbers with scales count as A's type."""
+        """The type in which B is multiplied: a low-bit B is multiplied in A's type."""
         return self.type if self.quantized is None else self.a
 
     def check(self, a: str) -> None:
-        """Raise ArgumentError unless it was packed for arrays of type ``a``."""
+        """Raise ArgumentError unless B was packed for arrays of type ``a``."""
         if a != self.a:
             raise ArgumentTypeError(
                 "b was packed for another type of a",
@@ -111,15 +111,16 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     b : array or QuantizedMatrix
         k x n, in any order.
     a : str, numpy type or Quantize, optional
-        Type of the arrays that it will be multiplied with, by default b's, or f32 for a low-bit
-        matrix. With ``tw.Quantize`` kernels quantize A.
+        Type of the arrays A that ``b`` will be multiplied with; by default the type of ``b``, or
+        f32 for a low-bit matrix. With ``tw.Quantize``, kernels quantize A.
     target : str
         The target's name.
 
     Returns
     -------
     PackedB
-        The packed matrix. Kernels for it are compiled for its k and n, and take any number of rows.
+        The packed matrix. Its kernels are compiled for its k and n, and take an A with any number
+        of rows.
 
     Raises
     ------
@@ -237,7 +238,7 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
 
 
 def _family(kind: _Kind, parallel: bool) -> Family:
-    """Return the products that the kernel of a kind computes: of one n and k, with any m."""
+    """Return the products that the kernel of a kind computes: one n and k, any m."""
     (k, n), most = kind.shape, UNBOUNDED
     least = PARALLEL_WORK if parallel else 0
     if not parallel and kind.options.threads != 1:
@@ -256,7 +257,7 @@ def product_with(
     """Return a function that multiplies one matrix A with ``b``; A and ``out`` have contiguous
     lines.
 
-    C then finds such products in ``routes``, except those that quantize A.
+    After the first call, C code finds such products in ``routes``, except those that quantize A.
     """
     if options.target != b.target:
         raise ArgumentValueError(

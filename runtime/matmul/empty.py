@@ -30,8 +30,8 @@ def computed(
     """Compute a product without multiply-adds, and return True if no kernel is needed for it.
 
     ``types`` are those of A, B and a kernel's output; ``written`` is the type of ``out``. An
-    ``out`` without elements is not touched. Sums over no elements are zeros. A kernel is needed
-    only for an epilogue, or for a beta other than 0 if ``out`` has another type than the sums.
+    ``out`` without elements stays unchanged. Sums over no elements are 0. A kernel is needed only
+    for an epilogue, or if beta is not 0 and ``out`` has another type than the sums.
     """
     a, b, out = arrays
     sums = accumulator(*types[:2])

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
-#: Multiply-adds from which a product is offered to several threads. Waking a thread takes as long
-#: as a million of them, or several.
+#: Multiply-adds from which a product may use several threads. Waking a thread takes as long as one
+#: or several million multiply-adds.
 PARALLEL_WORK = 1 << 23
 #: Types that most targets multiply as f32.
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
@@ -53,39 +53,40 @@ _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
 UNBOUNDED = (1 << 62) - 1
 #: Largest m, n and k for which products of a stack may share vectors, by the type of the sums.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
-#: Largest n for which stacks of n x n x n products have a kernel of their own, for example
+#: Largest n for which stacks of n x n x n products have a separate kernel, for example for
 #: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
-#: kernel for any size from 5 to 9, and 1.1 times at 12.
+#: kernel for any size if n is 5 to 9, and 1.1 times as fast if n is 12.
 CUBES = 16
 #: Elements from which a matrix that is multiplied with a vector fits neither L1 nor L2.
 STREAMED = 1 << 16
-#: Columns of C for each thread if few rows stream a matrix, so that each reads long lines.
+#: Columns of C for each thread if C has few rows, so that each thread reads long parts of B's rows.
 SHARE = 1024
-#: Longest line of C, in bytes, that does not fill a vector.
+#: Rows or columns of C up to this many bytes do not fill a vector.
 SHORT = 32
 #: Numbers of lines for which a small matrix is transposed: at least ``TALL`` if vectors then run
 #: along the lines; otherwise the numbers between these pairs, for which vectors along the lines are
 #: not filled.
 TALL, FILLED = 6, (8, 9, 16, 17)
-#: Steps of K in a block of an operand that is read in place: its rows and their pages stay near
-#: until the next tile. Then the same for few rows of C with short lines, and for many rows. An
-#: operand that is contiguous along the other dimension keeps the first number: 2048x40x2048 in f32
-#: takes 3.2 ms with it on Emerald Rapids, and 4.8 in blocks of 256.
+#: Steps of K in a block of an operand that is read in place: its rows stay in cache, and their
+#: pages in the TLB, until the next tile. Then the same for few rows of C with short lines, and for
+#: many rows. An operand that is contiguous along the other dimension keeps the first number:
+#: 2048x40x2048 in f32 on Emerald Rapids takes 3.2 ms in blocks of 64, and 4.8 ms in blocks of 256.
 IN_PLACE, IN_PLACE_SHORT, IN_PLACE_MANY = 64, 128, 256
 #: Steps of K that a deterministic product sums before it adds them to the total, for any layout and
 #: with packed or unpacked B.
 FIXED_STEPS = 256
-#: Longest short line in bytes. For example, 49x160x576 in f32 is 1.04 times as fast on Emerald
-#: Rapids; with lines of 4 KiB, 17 rows have 0.89 of the speed in blocks of 128.
+#: Lines up to this many bytes count as short and are read in blocks of 128 steps of K. On Emerald
+#: Rapids this makes 49x160x576 in f32 1.04 times as fast; for 17 rows with lines of 4 KiB, it would
+#: give 0.89 times the speed.
 SHORT_LINE = 2048
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
     "across", "along k", "row along k", "column along k", "in matrices",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
-#: Shape of a product of one line and a matrix that comes from memory.
+#: For one row or column: the shape if the matrix that is multiplied with it comes from memory.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
-#: Shape of a product of few lines along K.
+#: For few rows or columns: the shape if vectors run along K.
 _ALONG_K: dict[Shape, Shape] = {
     "column": "column along k", "row": "row along k", "matrix": "along k"
 }  # fmt: skip
@@ -94,7 +95,8 @@ _ALONG_K: dict[Shape, Shape] = {
 class Options(NamedTuple):
     """The arguments of a call besides its arrays.
 
-    ``scaled``: alpha and beta are given. ``reads``: beta is not 0, so the output is read.
+    ``scaled`` is True if alpha and beta are given, ``reads`` if beta is not 0, so that the output
+    is read.
     """
 
     scaled: bool = False
@@ -111,19 +113,19 @@ class Class(NamedTuple):
     ``shape`` is one of:
 
     - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
-    - ``few``: so few lines of C that they stream the matrix too;
+    - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
     - ``turned``: a small operand with the other order than the large one is transposed first;
     - ``across``: a C with few lines and the other order is transposed while it is stored;
-    - ``along k``: converted rows meet columns by vectors along K, few of either or one;
-    - ``in matrices``: more of them, from which a matrix unit's operands are built;
+    - ``along k``: types are converted and vectors run along K, for few rows or columns;
+    - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``thin``: large, with lines of C so short that only the operand along them is packed.
+    - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
 
     ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
-    and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal it.
-    ``above``: one of them is larger than this. ``loose``: they are small, but not all matrices are
-    contiguous.
+    and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
+    ``above``: one of m, n and k is larger than this. ``loose``: m, n and k are small, but not all
+    matrices are contiguous.
     """
 
     shape: Shape
@@ -161,15 +163,13 @@ def in_place(axes: Axes) -> bool:
 
 
 def crosses(axes: Axes) -> bool:
-    """Return True if the other operand is not contiguous along K, so each step reads other
-    lines.
-    """
+    """Return True if the operand across C's lines is not contiguous along K."""
     a, b, c = axes
     return a == 0 if c == 1 else b == 1
 
 
 def small_line(axes: Axes) -> int:
-    """Return which of m and n counts the lines of the small operand with the other order."""
+    """Return which of m and n (0, 1) is the small operand's number of rows or columns."""
     a, b, c = axes
     return a if a == b else c
 
@@ -181,8 +181,7 @@ def short_line(axes: Axes) -> int | None:
 
 
 def _lying_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
-    """Yield a shape, the dimension (m or n) that is few, and the ranges of its size with that
-    shape.
+    """Yield a shape, the dimension (m or n) that is small in it, and the ranges of that dimension.
 
     The ranges go from the first number to the second, from the third to the fourth, and so on.
     """
@@ -263,7 +262,7 @@ class _Bounds(NamedTuple):
     most: list[int]
 
     def cut(self, i: int, given: int, limit: int) -> bool:
-        """Keep the side of ``limit`` that contains ``given``; return True if it is the upper
+        """Keep the sizes on the side of ``limit`` where ``given`` is; return True for the upper
         side.
         """
         if given >= limit:
@@ -302,8 +301,8 @@ class _Bounds(NamedTuple):
     ) -> tuple[int, ...]:
         """Return the least m, n, k and product for which blocks are packed.
 
-        One thread reads the operand of few lines in place if its lines are short compared with L2,
-        which is looked up only for large products.
+        With one thread, an operand with short lines, compared with L2, is read in place if C is
+        small in one dimension. L2 is looked up only for large products.
         """
         least = [*LARGE, large_work(given[across])]
         if given[across] < MANY_ROWS and self.cut(3, given[3], least[3]):
@@ -313,9 +312,7 @@ class _Bounds(NamedTuple):
         return tuple(least)
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
-        """Return the shape of a product whose lines of C may be so few that they stream the
-        matrix.
-        """
+        """Return the shape of a product if C may have so few lines that they stream the matrix."""
         found = streams(given[across], itemsize)
         if found is None:
             self.cut(across, given[across], FEW_ROWS + 1)
@@ -367,8 +364,8 @@ def stack_class_of(
 ) -> Class | None:  # fmt: skip
     """Return the class of a stack of ``count`` products, None if they are computed one by one.
 
-    ``c`` is the contiguous axis of C. ``tight`` is True if each matrix is contiguous. Threads take
-    whole products.
+    ``c`` is the contiguous axis of C. ``tight`` is True if each matrix is contiguous. Each thread
+    computes whole products.
     """
     axes = 0, 1, c  # no operand is transposed
     one = class_of(m, n, k, types, options._replace(threads=1), axes)
@@ -486,7 +483,7 @@ def call_product(kernel: Kernel, a: Any, b: Any, out: Any, named: dict[str, Any]
 
 
 def schedule_of(family: Family) -> Schedule:
-    """Return the schedule of a family's kernel: in blocks or not, parallel if it may pay.
+    """Return the schedule of a family's kernel: in blocks or not, with threads if they may pay.
 
     A deterministic product has one chain of sums for each element, or one for each block of K.
     """
@@ -538,7 +535,8 @@ def _nest(family: Family) -> Schedule:
     if in_place(family.axes):
         return _in_place(family, along, across)
     if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
-        # Lines this short along K do not fill vectors. They are transposed, which many rows repay.
+        # Lines this short along K do not fill vectors. Transposing them pays if there are many
+        # rows.
         turned: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
     return Schedule(loops="NMk")
@@ -562,7 +560,7 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
         wide = sizes.least["mn".index(along)] >= THIN
         alone = not (sizes.parallel or family.options.deterministic)
         if sizes.shape == "matrix" and alone and wide:
-            return Schedule()  # a matrix unit copies, and converts, blocks on the way
+            return Schedule()  # with a matrix unit, blocks are copied and converted anyway
         near = short or sizes.most["mn".index(along)] <= THIN
         passing = sizes.shape == "matrix" and many and near
         return Schedule(loops=in_lines if passing else in_panels)

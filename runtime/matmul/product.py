@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-#: Default values of alpha, beta and target, by identity: they mark the usual call.
+#: Default values of alpha, beta and target. A call with these objects takes the shortest path.
 _ONE, _ZERO, _HOST = 1, 0, "host"
 #: Most bytes of an array.
 MAX_BYTES = (1 << 63) - 1
@@ -98,8 +98,8 @@ def matmul(
     Parameters
     ----------
     a : array
-        (..., m, k), or (k,) for a row. numpy array, tensor of PyTorch on the CPU, or any array with
-        DLPack or a buffer. Any order and strides.
+        (..., m, k), or (k,) for a row. A numpy array, a PyTorch tensor on the CPU, or any object
+        with DLPack or the buffer protocol. Any order and strides.
     b : array or PackedB
         (..., k, n), or (k,) for a column; or the result of ``tw.pack``. Axes before the matrices
         are broadcast as in numpy.
@@ -111,10 +111,10 @@ def matmul(
     epilogue : Expression, optional
         An expression of ``tw.acc``; its operands are passed by name.
     threads : int, optional
-        Most threads; by default one for each CPU that the process may use, if that pays.
+        Most threads; by default up to one for each CPU that the process may use, if threads pay.
     deterministic : bool
-        If True, a row of the result has the same bits for any other rows, products of a stack and
-        threads.
+        If True, the bits of a row of the result do not depend on the number of rows, products of
+        the stack, or threads.
     target : str
         The target's name.
     **operands
@@ -123,8 +123,8 @@ def matmul(
     Returns
     -------
     array
-        ``out``, or a new array of the kind of a in the type of the sums: float32 for floating
-        point, int32 for integers, float64 if a or b is float64.
+        ``out``, or a new array of the same kind as ``a`` (for example a tensor). Its type is
+        float32 for floating point, int32 for integers, and float64 if a or b is float64.
 
     Raises
     ------
@@ -135,9 +135,9 @@ def matmul(
 
     Notes
     -----
-    A kernel is compiled when a product of a new kind comes up: new types, orders, or shape class.
-    It is not compiled again for other sizes. Operands without contiguous lines are copied, 8 MiB at
-    a time. A float64 ``out`` is summed in float64.
+    A kernel is compiled at the first product with new types, orders or shape class (for example a
+    few rows). Other sizes of the same class need no new kernel. Operands without contiguous rows or
+    columns are copied, 8 MiB at a time. If ``out`` is float64, sums are computed in float64.
 
     Examples
     --------
@@ -175,20 +175,20 @@ def matmul(
 # --- the usual call ----------------------------------------------------------------------------
 
 
-#: Options of the usual call, and the routes that C has for it.
+#: Options of a call with default values, and the routes that C code has for it.
 _USUAL, _usual = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
 
 
-# Found and loaded at import, to save the first product that time.
+# The target is found at import, which makes the first product faster.
 identify("host")
 dispatch.prepare()
 
 
 def _new(a: Any, b: Any) -> Any:
-    """Return a new output of two arrays that fit, None if Python must look closer."""
+    """Return a new output for two arrays that fit, None if Python must check them."""
     make = _maker_of(a, b)
     try:
         shape = None if make is None else _new_shape(a, b)
@@ -209,7 +209,7 @@ def _held_by(b: Any) -> Any:
 
 
 def _serves(b: PackedB, a: Any, options: Options) -> bool:
-    """Return True if C may multiply ``a`` with a packed b, as it has before."""
+    """Return True if C code may multiply ``a`` with a packed b because it did so before."""
     packed_for = b.quantize is None and options.target == b.target
     return packed_for and _maker_of(a, b) is not None
 
@@ -239,7 +239,7 @@ def _remember(a: Any, b: Any, type_: str) -> None:
 
 
 def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
-    """Compute a call that C has not decided, because of its arrays or options."""
+    """Compute a call for which C code found no kernel, because of its arrays or options."""
     given = a, b, out
     if _in_copies(given, named, options):
         return out
@@ -255,7 +255,7 @@ def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) 
 
 
 def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) -> bool:
-    """Let C compute a product of misaligned arrays in aligned copies; True if it did."""
+    """Let C code compute a product of misaligned arrays in aligned copies; True if it did."""
     if any(type(x) is not np.ndarray or x.nbytes > COPIED for x in given):
         return False
     (a, b, out), aligned = given, [x.flags.aligned for x in given]
@@ -280,14 +280,12 @@ def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) 
 def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
-    """Compute a product that C has not decided, once all arrays are numpy's; ``given`` are the
-    originals.
-    """
+    """Compute a product of numpy arrays, made from the originals ``given``."""
     given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
         packed.check(given_types[0])
-        b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
+        b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
     shape, product = shapes(a, b)
     made, types = out, given_types
     if packed is None:
@@ -405,7 +403,9 @@ class _One:
             self.product(a[i], b[i], out[i])
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
-        """Let C compute everything, after it learned the kernel if necessary; True if it did."""
+        """Let C code compute everything, after it learned the kernel if necessary; True if
+        it did.
+        """
         if self.packed or not all(self._takes(x, i) for i, x in enumerate((a, b, out))):
             return False
         axis = contiguous_axis(out)
@@ -496,7 +496,9 @@ class _One:
     def _told(
         self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]
     ) -> Routes | None:
-        """Register the kernel with C for products like ``one``; None if C cannot call it."""
+        """Register the kernel with C code for products like ``one``; None if C code cannot
+        call it.
+        """
         table, sizes = routes_of(self.options), family.sizes
         narrow = as_it_lies(sizes, *one) if self._copies and not sizes.stacked else sizes
         if narrow is None:

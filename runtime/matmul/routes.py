@@ -34,9 +34,9 @@ class Routes:
     """Kernels by the arrays that they serve; ``decide`` runs the kernel for a tuple of arrays.
 
     The arrays are a, b and out, then the vectors called ``names`` in order. ``decide_scaled`` takes
-    alpha and beta too. If ``decides`` is False, C decides none of these calls. ``reads_out`` says
-    why the output is read, or is None. Routes are added and never changed, so a call may read the
-    table while another call adds to it.
+    alpha and beta too. If ``decides`` is False, C code handles none of these calls. ``reads_out``
+    is the reason why the output is read, or None. Routes are added and never changed, so a call may
+    read the table while another call adds to it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -67,7 +67,7 @@ class Routes:
     def run(
         self, arrays: tuple[Any, ...], operands: Mapping[str, Any], scalars: tuple[Any, ...] = ()
     ) -> bool:
-        """Let C compute a product with an epilogue's operands, alpha and beta; True if it did.
+        """Let C code compute a product with an epilogue's operands, alpha and beta; True if it did.
 
         Otherwise nothing was computed.
         """
@@ -86,7 +86,7 @@ class Routes:
         )
 
     def add(self, family: Family, kernel: Kernel) -> None:
-        """Register ``kernel`` with C for products of ``family``."""
+        """Register ``kernel`` with C code for products of ``family``."""
         whole = any(is_integer(scalar.type) for scalar in kernel.signature.scalars)
         if kernel.emulated is not None or whole or not self.decides:
             return
@@ -95,7 +95,7 @@ class Routes:
             key = family, kernel.signature.array("b").format
             if key in self._known or count == _MOST:
                 return
-            self._known[key] = kernel  # which keeps its library loaded, and its format
+            self._known[key] = kernel  # keeps the kernel's library loaded, and its format alive
             start = _HEAD + count * _WORDS
             self._words[start : start + _WORDS] = _route(family, kernel, len(self.names))
             self._words[_HEAD - 1] = count + 1

@@ -55,8 +55,8 @@ def broadcast(
 ) -> list[tuple[Array, Array, Array]]:
     """Return triples of matrices, or of stacks with one axis.
 
-    A stack that shares one b is one product if its rows follow each other and are ``alike``, which
-    means that the epilogue has no operand by row.
+    If all products of a stack share one b, they are one large product, provided that their rows
+    follow each other in memory and are ``alike``: the epilogue has no operand by row.
     """
     column = b.ndim == 1
     b = b[:, None] if column else b
@@ -77,7 +77,9 @@ def broadcast(
 
 
 def merged(*stacks: Array, own: int = 2) -> tuple[Array, ...]:
-    """Return arrays with as few axes before their ``own`` last ones as equal steps allow."""
+    """Return arrays whose axes before the last ``own`` ones are merged where their strides
+    allow.
+    """
     for axis in range(stacks[0].ndim - own - 2, -1, -1):
         if all(x.strides[axis] == x.strides[axis + 1] * x.shape[axis + 1] for x in stacks):
             stacks = tuple(without_axis(x, axis) for x in stacks)

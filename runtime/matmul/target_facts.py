@@ -21,7 +21,9 @@ _FILE = "fact.txt"
 
 
 def few_along_k(a: str, b: str, target: str) -> int:
-    """Return the rows of A, or columns of B, up to which converted types use vectors along K."""
+    """Return the number of rows of A, or columns of B, up to which converted types use vectors
+    along K.
+    """
     return _fact(cache_directory(), _few_along_k, identify(target).name, a, b)
 
 
@@ -32,9 +34,7 @@ def second_cache(target: str) -> int:
 
 @cache
 def _fact(root: Path, found: Callable[..., int], target: str, *types: str) -> int:
-    """Return what ``found`` says of the target: from this process, from the cache ``root``, or
-    now.
-    """
+    """Return ``found(target, *types)``, remembered in this process and in the cache ``root``."""
     key = store.key(found.__name__, target, *types)
 
     def write(folder: Path) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from tilewright.spec.types import accumulator
 from .arrays import contiguous_axis
 from .families import Axes, Family, Options, class_of, schedule_of, spec_of
 
-#: Rows, columns and steps of K: some in each class of sizes.
+#: Rows or columns, and steps of K, chosen so that each class of sizes occurs.
 _LINES, _DEPTHS = (1, 4, 16, 64, 200, 2048), (8, 64, 300, 2048)
 #: Kernels that are compiled into one library.
 _TOGETHER = 8
@@ -23,7 +23,7 @@ _TOGETHER = 8
 def common(type_: str, target: str = "host") -> list[Family]:
     """Return one family for each common kernel: products of two matrices by rows, and ``x @ w.T``.
 
-    Epilogues, alpha and beta, stacks and other layouts are not among them.
+    Products with an epilogue, alpha, beta, stacks or other layouts are not included.
     """
     types = type_, type_, accumulator(type_, type_)
     options = Options(target=target)
@@ -48,7 +48,7 @@ def _axes(m: int, n: int, k: int, type_: str, *, by_columns: bool) -> Axes:
 def warm(type_: str, target: str = "host") -> Iterator[tuple[int, int]]:
     """Compile the common kernels of a type; yield how many are done, and how many there are.
 
-    Kernels in the cache take no time.
+    Kernels that are already in the cache take almost no time.
     """
     families = common(type_, target)
     for first in range(0, len(families), _TOGETHER):

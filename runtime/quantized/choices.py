@@ -12,9 +12,9 @@ Choice = TypeVar("Choice", bound=str | int)
 
 
 def one_of(given: object, known: Iterable[Choice], problem: str) -> Choice:
-    """Return the member of ``known`` that ``given`` names; ArgumentError if there is none.
+    """Return the member of ``known`` that ``given`` names; raise ArgumentError if there is none.
 
-    Upper and lower case are the same. NumPy's integers count as ints.
+    Upper and lower case are treated alike. NumPy's integers count as ints.
     """
     every = {each.casefold() if isinstance(each, str) else each: each for each in known}
     key = given.casefold() if isinstance(given, str) else whole_number(given)

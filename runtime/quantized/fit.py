@@ -13,14 +13,14 @@ from tilewright.runtime.arrays.memory import Array
 from .grid import Blocks, Grid
 
 #: Shares of the range from which least squares starts, and the rounds of rounding and fitting for
-#: each.
+#: each share.
 _SHARES, _ROUNDS = (1.0, 0.9, 0.8, 0.7), 2
 
 
 def covering(w: Array, grid: Grid) -> Blocks:
     """Return blocks in which all elements are at most half a step off, if such blocks exist.
 
-    They are the blocks of ``by_range`` with one correction. Rounding can make a scale too short, or
+    The result is that of ``by_range`` with one correction. Rounding can make a scale too short, or
     move a zero too far, so that an element is more than half a step outside the range of the
     numbers. Such a block gets the next larger scale.
     """
@@ -42,8 +42,8 @@ def extremes(w: Array) -> tuple[Array, Array]:
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
     """Return blocks with the least steps that bring all elements into the numbers' range.
 
-    ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes them
-    shorter; elements outside the range then become the least or the greatest number.
+    ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes the
+    steps shorter; elements outside the range then become the least or the greatest number.
     """
     least, most = extremes(w)
     steps = grid.rounded_steps(share * _exact_steps(least, most, grid))
@@ -85,7 +85,7 @@ def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
     if grid.form.zeros != "minima":
         steps = grid.rounded_steps(_exact_steps(least, most, grid), up=True)
         return _centered(least, most, grid, steps)
-    below = grid.ends[0] < 0  # then elements below the minimum can be stored
+    below = grid.ends[0] < 0  # with negative numbers, elements below the minimum can be stored
     minima = found.zeros if below else grid.rounded_zeros(least, down=True)
     exact = _reaching(least - minima, most - minima, grid, 0.0)
     return Blocks(grid.rounded_steps(exact, up=True), minima)
@@ -94,7 +94,7 @@ def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
 def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
     """Round and fit in turns, from several shares of the range; return the best blocks.
 
-    No block has a larger sum of squared errors than with ``first``, as far as float64 can tell.
+    No block has a larger sum of squared errors, computed in float64, than in ``first``.
     """
     best = first
     least = grid.errors(w, grid.nearest(w, best), best)
@@ -128,7 +128,7 @@ def _sides(w: Array, grid: Grid) -> Array | int:
 def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
     """Return the steps and zeros that fit these numbers best.
 
-    Where a fit is impossible, they are the old ones.
+    Blocks that cannot be fitted keep the old steps and zeros.
     """
     if grid.form.zeros:
         center, middle = numbers.mean(axis=1, keepdims=True), w.mean(axis=1, keepdims=True)

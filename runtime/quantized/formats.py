@@ -11,9 +11,9 @@ from .gguf import CONTAINERS
 
 
 def as_format(given: Any) -> Quantized:
-    """Return a format, or that of the container whose name is given, in any case.
+    """Return a format, given as a ``Quantized`` or as a container's name in upper or lower case.
 
-    ArgumentError, which lists the names, if it is neither.
+    Raise ArgumentError, which lists the names, for anything else.
     """
     if isinstance(given, Quantized):
         return given

@@ -37,8 +37,8 @@ class Parts(NamedTuple):
 class Container:
     """Layout of ``elements`` consecutive elements of a column in ``nbytes`` bytes.
 
-    ``form`` is the format that they get here. ``write`` is None if several blocks share factors:
-    those cannot be recovered from the scales.
+    ``form`` is the format of the resulting QuantizedMatrix. ``write`` is None if several blocks
+    share factors, which cannot be recovered from the scales.
     """
 
     form: Quantized
@@ -167,7 +167,7 @@ def _named(type: Any) -> tuple[str, Container]:
 
 
 def _sizes(container: Container, type: str, shape: Any) -> tuple[int, int, int]:
-    """Return count, k and n; ArgumentError unless k is a multiple of the block."""
+    """Return count, k and n; raise ArgumentError unless k is a multiple of the block."""
     listed = isinstance(shape, tuple | list) or (isinstance(shape, np.ndarray) and shape.ndim == 1)
     sizes = [whole_number(size) for size in shape] if listed else []
     if len(sizes) not in (2, 3) or any(size is None or size < 1 for size in sizes):
@@ -192,7 +192,7 @@ def _sizes(container: Container, type: str, shape: Any) -> tuple[int, int, int]:
 
 
 def _rows(container: Container, type: str, data: Any, sizes: tuple[int, int, int]) -> Array:
-    """Return the bytes as rows; ArgumentError unless their number fits the shape."""
+    """Return the bytes as rows; raise ArgumentError unless their number fits the shape."""
     given = as_array(data, "data")
     if not isinstance(given, np.ndarray) or given.dtype != np.uint8:
         raise ArgumentTypeError(

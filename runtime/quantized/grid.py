@@ -27,7 +27,7 @@ _BIAS, _MOST = 127, 254
 class Blocks(NamedTuple):
     """Steps and zeros of blocks, g x 1 x n each, rounded to values that can be stored.
 
-    ``zeros`` are zero points or minima, as the format has them.
+    ``zeros`` are zero points or minima, whichever the format has.
     """
 
     steps: Array
@@ -66,7 +66,8 @@ class Grid:
     def nearest(self, w: Array, blocks: Blocks) -> Array:
         """Return the nearest number for each element of ``w``, g x block x n.
 
-        Halfway, it is the even number. If the step of a block is 0, it is 0.
+        An element halfway between two numbers gets the even one. If the step of a block is 0, all
+        its elements get 0.
         """
         steps = np.where(blocks.steps == 0, np.inf, blocks.steps)
         exact = (w - self.minima(blocks)) / steps
@@ -142,7 +143,7 @@ class Grid:
     def _codes(self) -> Array:
         """The code of each integer from the least number on.
 
-        If a number has two codes, it is the smaller one.
+        If a number has two codes, the smaller one is taken.
         """
         stored, low = self.form.stored, int(self.ends[0])
         codes = np.zeros(int(self.ends[1]) - low + 1, DTYPES[stored.unpacked])
@@ -154,11 +155,11 @@ class Grid:
 
     @property
     def scales_have_signs(self) -> bool:
-        """True if scales may be negative. Those of e8m0 and f8 may not."""
+        """True if scales may be negative. Scales of type e8m0 and f8 may not."""
         return self.form.scale in ("f32", "f16", "bf16")
 
     def rounded_steps(self, steps: Array, *, up: bool = False) -> Array:
-        """Return steps rounded to the nearest of the scales' type, or if ``up``, not below.
+        """Return steps rounded to the nearest number of the scales' type, or upward if ``up``.
 
         Steps for e8m0 are always rounded up.
         """

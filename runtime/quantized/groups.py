@@ -46,7 +46,7 @@ class Names(NamedTuple):
 class Groups:
     """Scales and zero points, groups x n, and the arguments that tell how long groups are.
 
-    ``zeros`` is None if all zero points are one number. ``size`` is the caller's ``group_size``.
+    ``zeros`` is None if all zero points are equal. ``size`` is the caller's ``group_size``.
     ``g_idx`` has the group of each row.
     """
 

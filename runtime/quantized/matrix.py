@@ -38,7 +38,7 @@ class QuantizedMatrix:
     format : Quantized
         The type of the elements, the types of scales and zeros, and the length of blocks.
     q : array
-        Elements, k x n, or count x k x n for several matrices. Each has a byte of its own, int8 or
+        Elements, k x n, or count x k x n for several matrices. Each element is one byte, int8 or
         uint8. Types of ml_dtypes such as int4 are accepted too. Floating-point elements are given
         as their codes, or in types of ml_dtypes.
     scales : array
@@ -105,7 +105,7 @@ class QuantizedMatrix:
         Returns
         -------
         array
-            Type int64. Elements of f4_e2m1 are counted in halves, so they are integers too.
+            Type int64. Elements of f4_e2m1 are given in units of 0.5, so they are integers too.
             Elements of f8 are float64.
         """
         stored = self.format.stored
@@ -118,7 +118,7 @@ class QuantizedMatrix:
     def factors(self) -> Array:
         """Return the scales for each column in float32, times the unit of ``numbers``.
 
-        They are exact.
+        The result is exact.
         """
         unit = np.float32(self.format.stored.unit)
         return self.by_column(scale_values(self.scales, self.format) * unit)
@@ -158,8 +158,8 @@ class QuantizedMatrix:
 def magnitudes(matrix: QuantizedMatrix) -> Array:
     """Return each element's scaled |number| + |zero point|, or |number| + |minimum|.
 
-    Error bounds need it. Elements of less than 8 bits are counted from the least number, as they
-    are in packed bytes.
+    Error bounds need this magnitude. Elements of less than 8 bits are counted from the least
+    number, as they are in packed bytes.
     """
     form, stored, zeros = matrix.format, matrix.format.stored, np.asarray(matrix.zeros)
     low = float(stored.low) if stored.bits < 8 and not stored.floating else 0.0
@@ -213,7 +213,7 @@ def _elements(form: Quantized, q: Any) -> Array:
 
 #: Names of ml_dtypes' types for 4-bit floating-point elements and for e8m0 scales.
 FLOAT4, EXPONENTS = "float4_e2m1fn", "float8_e8m0fnu"
-#: Its low-bit integers, each in a byte of its own, and the dtypes that hold their values.
+#: ml_dtypes' low-bit integers, one in each byte, and the dtypes that hold their values.
 _FEW_BITS = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8}
 
 
@@ -242,7 +242,7 @@ def _scales(form: Quantized, scales: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return ``zeros``; ArgumentError unless there are as many as the format has."""
+    """Return ``zeros``; raise ArgumentError unless their number fits the format."""
     if not form.zeros:
         if zeros is not None:
             raise ArgumentTypeError(
@@ -266,7 +266,7 @@ def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
 def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], what: str) -> Array:
     """Return the values of blocks in ``type_``.
 
-    If that is floating point, they may be given in float32.
+    If ``type_`` is floating point, the values may be given in float32.
     """
     if not isinstance(given, np.ndarray) or is_masked(given):
         hint = what_to_do(given, what)
@@ -298,7 +298,7 @@ def _block_text(form: Quantized) -> str:
 def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
     """Return the bytes of one matrix as kernels read them.
 
-    ``QuantizedFormat`` tells their order.
+    ``QuantizedFormat`` defines the order of the bytes.
     """
     k, n = form.k_blocks * form.block, form.blocks * form.nb
     fields = np.zeros((k, n), np.uint8)

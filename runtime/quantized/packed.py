@@ -30,7 +30,7 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _numbers(data: Array, form: QuantizedFormat) -> Array:
-    """Return the stored numbers as int64, those of f8 as float64.
+    """Return the stored numbers as int64, or as float64 for f8.
 
     Codes are replaced by their numbers.
     """

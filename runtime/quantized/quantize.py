@@ -23,7 +23,7 @@ from .grid import Blocks, Grid
 from .matrix import QuantizedMatrix
 
 Method = Literal["nearest", "least_squares"]
-#: Function of each method, which improves the blocks that ``covering`` found. None changes nothing.
+#: Function of each method, which improves the blocks that ``covering`` found; None for no change.
 _METHODS: dict[str, Callable[[Array, Grid, Blocks], Blocks] | None] = {
     "nearest": None,
     "least_squares": by_least_squares,
@@ -40,8 +40,8 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     """Return a quantized matrix that is close to ``w``.
 
     Elements halfway between two numbers become the even one. A RuntimeWarning is given if a block
-    has elements that are more than half a step off, or if all its elements become 0. This happens
-    if the scales' type has no number that is large or small enough.
+    has elements that are more than half a step off, or if all its elements become 0. The cause is a
+    type of scales without a number that is large or small enough.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
         range of the stored numbers. The scale is rounded to the nearest of its type, or up where an
         element would otherwise be more than half a step off. Scales of type e8m0 are always rounded
         up. "least_squares" starts from there. It alternates rounding with refitting the scale, also
-        to negative scales, and keeps the best. The sum of squared errors of a block never grows.
+        to negative scales, and keeps the best result. The sum of squared errors of a block never
+        grows.
 
     Returns
     -------
@@ -159,7 +160,7 @@ def _in_place(blocks: Array, shape: tuple[int, ...]) -> Array:
 def _parts(
     shape: tuple[int, ...], block: int, columns: int
 ) -> Iterator[tuple[int, tuple[slice[int, int, None], slice[int, int, None]]]]:
-    """Yield what is quantized at once: a matrix, rows and columns, in whole blocks."""
+    """Yield the parts that are quantized together: index of the matrix, rows and columns."""
     count, k, n = shape
     wide = columns * max(1, min(n, _AT_ONCE // block) // columns)
     tall = block * max(1, _AT_ONCE // (block * wide))

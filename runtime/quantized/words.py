@@ -52,9 +52,9 @@ def unpack(
     type : str
         Type of the elements, such as "u4". Elements of f4 and f8 become codes.
     axis : int
-        Axis along which the elements of a word are consecutive. It becomes longer by their number.
-        Weights n x k that are packed along k have axis 1; transpose the result to get B. Default:
-        0.
+        Axis along which the elements of a word are consecutive. Its length is multiplied by the
+        elements in a word. Weights n x k that are packed along k have axis 1; transpose the result
+        to get B. Default: 0.
     first : {"low", "high"}
         Place of a word's first element: in the low bits, or in the high bits. Default: "low".
     order : tuple of int, optional
@@ -140,7 +140,8 @@ def from_gptq(
         of K, or equal groups of 32, 64 or 128 rows.
     zero : int, optional
         The value of all zero points, for a model that is "sym". The format then has one zero point,
-        and kernels read none. It is an error if a zero point differs.
+        and kernels read no zero points from memory. ArgumentError is raised if a zero point
+        differs.
 
     Returns
     -------
@@ -329,7 +330,7 @@ def _type_of(bits: object) -> StoredName:
 
 
 def _axis(given: object, words: Array) -> int:
-    """Return an axis of ``words``; ArgumentError if the array has no such axis."""
+    """Return an axis of ``words``; raise ArgumentError if the array has no such axis."""
     axis = whole_number(given)
     if axis is None or not -words.ndim <= axis < words.ndim:
         raise (ArgumentTypeError if axis is None else ArgumentValueError)(
@@ -343,7 +344,7 @@ def _axis(given: object, words: Array) -> int:
 def _words(given: Any, name: str, bits: int | None = None) -> Array:
     """Return an array of words.
 
-    Raises ArgumentError if it is something else, or has not ``bits`` per word.
+    Raise ArgumentError for anything else, or if words do not have ``bits`` bits.
     """
     array = as_array(given, name)
     plain = isinstance(array, np.ndarray) and not is_masked(array)

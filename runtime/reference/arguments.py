@@ -26,7 +26,7 @@ from tilewright.spec.sizes import Dim, Size
 from .elements import Draws
 
 _USUAL = 64
-#: The largest size that is tried for being the largest that may be.
+#: The largest legal value of a size is tested if it is at most this.
 _FEW = 128
 
 
@@ -59,7 +59,7 @@ class Sampled(Protocol):
         """Call the kernel and return the output."""
 
 
-#: The packed matrices that offsets count, where they are given at the call.
+#: Number of packed matrices if a call's offsets select them.
 _SOME = 3
 
 
@@ -67,8 +67,8 @@ class Sample(NamedTuple):
     """Arguments of one call.
 
     ``arrays`` are in the signature's order, each inside the block of ``memory`` with the same
-    index. ``sizes`` holds the values of the dims. A packed operand is represented by the matrix
-    that is to be packed.
+    index. ``sizes`` holds the values of the dims. For a packed operand, ``arrays`` has the matrix
+    before packing.
     """
 
     arrays: tuple[Any, ...]
@@ -103,9 +103,10 @@ def sample(
 ) -> Sample:
     """Draw random arguments.
 
-    If ``varied``, open sizes and paddings are random, else they have usual values. ``given`` fixes
-    open sizes by slot. ``Draws`` describes the elements. Arrays that are only written have all bits
-    set, which is NaN in floating point. So has all memory around the elements of matrices.
+    Open sizes are sizes known only at the call. If ``varied``, open sizes and paddings are random,
+    else they have usual values. ``given`` fixes open sizes by slot. ``Draws`` describes the
+    elements. Arrays that are only written, and the memory around the elements of matrices, have all
+    bits set, which is NaN in floating point.
     """
     sizes = _sizes(signature, rng if varied else None, given or {})
     draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
@@ -128,9 +129,7 @@ def sample(
 
 
 def call_sizes(signature: Signature, given: Mapping[str, int]) -> list[int]:
-    """Return the sizes of a call in C's order: the ``given`` ones by slot, the others as small as
-    possible.
-    """
+    """Return the sizes of a call in the order of the C function: ``given`` ones, else the least."""
     sizes = _sizes(signature, None, given)
     return [sizes[parameter.dim.name] for parameter in signature.sizes]
 
@@ -147,10 +146,12 @@ def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator
 
 
 def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
-    """Random arguments at the ends of the run-time sizes; none where all sizes are fixed.
+    """Yield random arguments with the least and largest run-time sizes; none if all sizes are
+    fixed.
 
-    K and the batch are empty in one each: C is beta C, or 0, then. All lengths are as small as may
-    be in another, and in the last as large where that is a few. C is not read in any.
+    One sample has a K of 0, and one an empty batch: the result is then beta C, or 0. In another
+    sample all lengths have their least values. In the last one they have their largest values, if
+    these are at most ``_FEW``. If beta is passed at the call, it is 0 in all samples.
     """
     dims = {parameter.slot: parameter.dim for parameter in signature.sizes}
     lengths = {slot: dim for slot, dim in dims.items() if not slot.startswith(("ld", "stride"))}
@@ -165,7 +166,7 @@ def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
 
 
 def _without_c(signature: Signature, held: Sample) -> Sample:
-    """Return the sample with beta 0 and a C with all bits set, which the result must not show."""
+    """Return the sample with beta 0 and all bits of C set; the result must not depend on C."""
     c = held.arrays[signature.arrays.index(signature.array("c"))]
     c[...] = np.full(c.itemsize, 0xFF, np.uint8).view(c.dtype)
     return held._replace(scalars={**held.scalars, "beta": 0.0})
@@ -255,7 +256,7 @@ def _sizes(
         else:
             start = _within(int(rng.integers(1, 6 if is_count else 71)), largest[dim.name])
         sizes.setdefault(dim.name, _legal(dim, start, largest[dim.name]))
-    for _ in range(4):  # a dim may be a length here and a leading dimension there
+    for _ in range(4):  # a dim may be a length of one operand and a leading dimension of another
         _hold_lines(signature, sizes, largest, rng)
     while _hold_lines(signature, sizes, largest, None):
         pass
@@ -347,8 +348,8 @@ def _memory(elements: int, parameter: ArrayParameter) -> Array:
 def _operand(
     parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
 ) -> tuple[Any, Array]:
-    """Return an operand and its memory; of a sequence, the memory of the last array."""
-    if parameter.kind == "offsets":  # filled in when the flat array is there
+    """Return an operand and its memory; for a sequence of arrays, the memory of the last one."""
+    if parameter.kind == "offsets":  # filled in after the flat array is made
         return (), np.empty(0)
     if parameter.kind == "vector":
         held = _memory(value_of(parameter.shape[0], sizes), parameter)
@@ -392,7 +393,7 @@ def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
 
 
 def matrices_in(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
-    """Return how many matrices an operand has; of packed ones that offsets count, a few."""
+    """Return how many matrices an operand has; ``_SOME`` if a call's offsets select packed ones."""
     if parameter.kind == "flat" and parameter.packed:
         static = parameter.static_offsets
         return _SOME if static is None else max(static, default=0) + 1

@@ -107,7 +107,7 @@ class Draws:
         if self._whole:
             return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
         if parameter.type == "s32" and self._signature.output.type != "s32":
-            limit = int(self._spread()) + 1  # of the size of what it is added to
+            limit = int(self._spread()) + 1  # as large as the sums it is added to
             return -limit, limit
         return low, high
 
@@ -120,7 +120,7 @@ class Draws:
         return np.exp2(np.rint(np.log2(numbers))) if self._whole else numbers
 
     def _zero(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return a zero point in its operand's range; rarely any 32-bit integer."""
+        """Return a zero point in its operand's range; 1 in ``_RARE`` is any 32-bit integer."""
         names = {p.name for p in self._signature.arrays}
         operand = name[0] if name[0] in names else self._signature.output.name
         low, high = INTEGERS.get(self._signature.array(operand).type, (-1000, 1000))

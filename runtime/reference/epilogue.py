@@ -73,7 +73,7 @@ class _Evaluation:
                 return _leaf(node, self.acc, self.operands)
 
     def _held(self, number: float) -> Any:
-        """Return a number rounded to the type that the kernel computes in."""
+        """Return a number rounded to the type in which the kernel computes."""
         return np.float32(number) if self.acc.element == "f32" else number
 
     def _constant(self, number: float) -> Interval:
@@ -212,7 +212,7 @@ def _largest(x: Interval, initial: float) -> Interval:
 
 
 def _row(x: Interval, value: Array, ends: list[Array]) -> Interval:
-    """Return one number for each row. It is unsure if an element of the row is."""
+    """Return one number for each row. The number is unsure if an element of the row is unsure."""
     unsure = np.any(x.unsure, axis=1)
     whole = np.where(unsure, np.nan, 0.0)
     return hull(value, ends, Interval(np.zeros(value.shape), whole, whole, x.element))

@@ -1,8 +1,8 @@
 """The right results of a GEMM: exact values, and bounds between which the elements of D must be.
 
 Integers are summed in int64 and taken modulo 2**32, or modulo 2**64 if the sums are s64. Other
-types are summed in float64, f64 in longdouble. A bound follows each value through every rounding
-that a kernel may do. It is 0 if no rounding can occur.
+types are summed in float64, f64 in longdouble. Each value has an error bound, which grows with
+every rounding that a kernel may do. The bound is 0 if no rounding can occur.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Expected:
         """Return the least and the greatest right number, and a mask of the elements that may be
         NaN.
 
-        If only NaN is right, the least is above the greatest.
+        If only NaN is right, the least number is above the greatest.
         """
         low, high = self.range()
-        if low.dtype.kind == "i":  # of 64 bits, of which floating point has no more than 53
+        if low.dtype.kind == "i":  # 64-bit integers, of which a double holds only 53 bits
             return low, high, np.zeros(low.shape, bool)
         unsure, nan = self.values.unsure, np.isnan(low)
         low = np.where(unsure, -np.inf, np.where(nan, np.inf, low))
@@ -91,9 +91,9 @@ def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
         The product.
     operands : mapping
         "a", "b" and "b2" are sequences of the batch's matrices. "c" is C if beta is not 0, "d" is
-        D's old value if an expression reads it. Arguments that are passed by name are under their
-        names. "out" has D's shape if nothing else tells it. For a stack of products, "c", "d" and
-        "out" have the batch as their first axis.
+        D's old value if an expression reads it. Arguments passed by name have their names as keys.
+        "out" has D's shape, if no other operand shows that shape. For a stack of products, "c", "d"
+        and "out" have the batch as their first axis.
     """
     if spec.stacked:
         return _stack_results(spec, operands)
@@ -258,7 +258,8 @@ def _in_f32(
 def _sizes(spec: Gemm, b: Any, elements: Array) -> Array:
     """Return the magnitudes of B's elements as they enter the error bound.
 
-    Zero points and minima of blocks may multiply sums of A apart from B's elements.
+    A kernel may multiply zero points and minima of blocks with sums of A, separately from B's
+    elements.
     """
     if not isinstance(b, QuantizedMatrix) or b.zeros is None or spec.a.type == "f32":
         return np.abs(elements)
@@ -275,9 +276,7 @@ def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Ar
 
 
 def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
-    """Return zeros of D's shape: the shape of C, or of the output if there is no pair of
-    matrices.
-    """
+    """Return zeros of D's shape: the shape of C, or of the output if the batch is empty."""
     for a, b in zip(operands["a"], operands["b"], strict=True):
         return np.zeros((a.shape[0], b.shape[1]), dtype)
     return np.zeros(operands["c" if "c" in operands else "out"].shape, dtype)
@@ -318,8 +317,8 @@ _BEYOND_F16 = 65520.0
 def _halves(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
     """Return sums of which all, or parts along K, may be held in f16.
 
-    The bound is that of ``_floats`` with f16's epsilon. Such sums may overflow f16 on their way, in
-    either direction, and are infinite then. Sums in f32 are right as well.
+    The bound is that of ``_floats`` with f16's epsilon. Partial sums may overflow f16 and be
+    infinite, with either sign. Sums in f32 are right as well.
     """
     total = _zeros(spec, operands, np.float64)
     magnitude, sizes, steps, whole = np.zeros_like(total), np.zeros_like(total), 0, True
@@ -383,9 +382,7 @@ def _real(integers: Array) -> Interval:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Return the product of int64 matrices modulo 2**64, by float64 if that is exact and so
-    faster.
-    """
+    """Return the product of int64 matrices modulo 2**64; in float64, which is faster, if exact."""
     largest = [float(np.abs(matrix).max(initial=0)) for matrix in (a, b)]
     if largest[0] * largest[1] * a.shape[1] < 2.0**53:
         product: Array = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)

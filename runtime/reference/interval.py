@@ -1,6 +1,6 @@
 """Interval arithmetic: exact numbers, with bounds on the numbers that a kernel may compute instead.
 
-A number stays exact while its results can be held by the type: one rounding then changes nothing.
+A number is exact as long as its type can hold it, so that rounding does not change the number.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from tilewright.runtime.arrays.elements import epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array
 
-#: Points of an interval at which a function is evaluated, and the share of the observed range that
-#: is added on each side for values between the points.
+#: Number of points at which a function is evaluated in an interval. Then the share of the observed
+#: range that is added on each side, to cover values between the points.
 _POINTS, _BESIDE = 7, 0.25
 #: Magnitude below which rounding errors are absolute, not relative.
 LEAST: dict[str, Any] = {"f16": 2.0**-24, "f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
@@ -118,7 +118,7 @@ def _overflowed(value: Array, element: str) -> Array:
 
 
 def hull(value: Array, candidates: list[Array], *args: Interval) -> Interval:
-    """Return the interval from the least to the greatest of ``candidates``, which ``args`` led to.
+    """Return the interval from the least to the greatest of ``candidates``, computed from ``args``.
 
     A number is unsure if it is in an argument, or if only some of the candidates are NaN.
     """
@@ -222,7 +222,9 @@ def smooth(
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
     found = [np.where(x.exact, value, function(step)) for step in steps]
-    seen = hull(value, [value, *found], x)  # a wide interval's ends may lie to one side of it
+    seen = hull(
+        value, [value, *found], x
+    )  # both ends of a wide interval may be on one side of the value
     with np.errstate(invalid="ignore"):
         beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
         error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside

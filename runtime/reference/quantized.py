@@ -31,7 +31,7 @@ class Blocks(NamedTuple):
 def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
     """Quantize rows of float32 as ``tw.Quantize`` says; the last block is padded with zeros.
 
-    If ``how`` is None, the rows are integers already, with a scale of 1.
+    If ``how`` is None, the rows are already integers and the scales are 1.
     """
     rows, k = a.shape
     count = -(-k // block)
@@ -76,10 +76,9 @@ def block_count(spec: Gemm, operands: Mapping[str, Any], b: str) -> int:
 
 
 def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
-    """Return sums of blocks: exact in each block, then scaled and added in f32 in the order of K by
-    FMA.
+    """Return sums of blocks: exact in each block, then scaled and added by FMA in f32 along K.
 
-    A kernel that adds parts of K separately is right within the bound of any such sum.
+    A kernel that adds parts of K separately is also within the bound.
     """
     form = spec.quantized
     assert form is not None

@@ -50,14 +50,14 @@ class Verification:
 
 
 def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
-    """Run random cases; VerificationError with the first wrong element.
+    """Run random cases; raise VerificationError for the first wrong element.
 
-    The first case has small whole numbers and must match bit for bit. So must integers. Sums of
-    floating point must be within ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``,
-    elementwise. The epilogue and the output's own rounding add to that bound. Before the call, all
-    bits of outputs that are not read are set. Inputs, and the memory around the output's elements,
-    must not change. If sizes are known only at the call, further cases have the smallest and
-    largest sizes, and a K of 0.
+    The first case has small whole numbers and must match bit for bit. Integers must match bit for
+    bit in all cases. Sums of floating point must be within ``(k * count + 4) * eps * (|alpha| |A|
+    |B| + |beta| |C|)``, elementwise. The epilogue and the output's own rounding add to that bound.
+    Before the call, outputs that are not read are filled with 1 bits. The call must not change
+    inputs, nor the memory around the output's elements. If sizes are known only at the call,
+    further cases have the smallest and largest sizes, and a K of 0.
     """
     worst, allowed = 0.0, 0.0
     for case in cases_of(kernel, cases, seed):

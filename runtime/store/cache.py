@@ -44,7 +44,7 @@ Check = Callable[[Mapping[str, Any]], str | None]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-#: Most bytes of a manifest. A library of a thousand kernels has one record for each spec.
+#: Most bytes of a manifest that is read. A library of 1,000 kernels has a record for each spec.
 _LONGEST_MANIFEST = 1 << 24
 LOCK_SECONDS = 600.0
 #: How libraries run (machine.host.Means): loaded, or started as programs.
@@ -93,7 +93,8 @@ class Entry:
 def sources_digest() -> str:
     """Return the SHA-256 of all sources that decide what is generated, as of the first call.
 
-    A process continues with the modules that it loaded, even if their files change.
+    The digest does not follow later changes of the files, since a process continues with the
+    modules that it loaded.
     """
     digest = hashlib.sha256()
     for name, path in sorted(_sources()):
@@ -155,17 +156,20 @@ def publish(key: str, build: Builder, check: Check | None = None) -> Entry:
         Called with an empty directory. It writes the files and returns the facts for the manifest,
         in which ``library`` and ``source`` name two of the files.
     check : callable, optional
-        Returns an objection to a manifest. An existing entry with one is built again.
+        Returns an objection to a manifest, or None. An existing entry with an objection is built
+        again.
 
     Returns
     -------
     Entry
-        The entry. If several processes ask at once, one builds and the others take its entry.
+        The entry. If several processes ask for one key at the same time, one process builds the
+        entry and the others take it.
 
     Raises
     ------
     CacheError
-        No directory can hold the entry. Errors of ``build`` pass through unless the disk is full.
+        No directory can hold the entry. Errors that ``build`` raises are passed on, unless the disk
+        is full.
     """
     root = _roots()[0]
     try:

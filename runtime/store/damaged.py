@@ -1,7 +1,7 @@
 """Find libraries in the cache that are damaged, remove them, and build them again.
 
-A compiler can leave a damaged library, for example one that ends too early. This is found when the
-library is loaded.
+A compiler can leave a damaged library, for example one that ends too early. The damage is found
+when the library is loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DamagedError(CacheError):
 def check_whole(path: str) -> None:
     """Raise DamagedError if the ELF file at ``path`` is shorter than its header says.
 
-    The system's loader does not check this. The process would be killed by SIGBUS.
+    The system's loader does not check the length. SIGBUS would kill the process.
     """
     if sys.platform != "linux":
         return
@@ -66,7 +66,7 @@ def used(
 
     If the library is damaged, build a new entry with ``again`` and use that.
 
-    Raises ToolchainError if the new one is damaged too. Damaged libraries are removed from the
+    Raise ToolchainError if the new entry is damaged too. Damaged libraries are removed from the
     cache.
     """
     try:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tilewright.errors import CacheError
 from tilewright.settings import settings
 
-#: What reading JSON raises that is not as it was written: damaged, or nested without end.
+#: Exceptions that reading a damaged JSON file may raise.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
@@ -26,7 +26,9 @@ class UnusableError(Exception):
 
 
 class Purpose(NamedTuple):
-    """What a directory is called, the variable that names another one, and what its files do."""
+    """A directory's title, the variable that can name another directory, and the use of the
+    files.
+    """
 
     title: str
     variable: str
@@ -84,9 +86,9 @@ def tunings_file() -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Return True if there is a file at ``path``; CacheError if there can be none.
+    """Return True if there is a file at ``path``; raise CacheError for an impossible path.
 
-    A path that may not be looked at counts as absent. The error comes when an entry is written.
+    A path without permission to look counts as absent. Writing an entry then raises the error.
     """
     try:
         os.stat(path)
@@ -143,7 +145,7 @@ def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
             expected=f"owner {os.geteuid()} or 0, for the directories around it too",
             hint=f"set {purpose.variable} to a directory of your own",
         )
-    own_group = stat.st_gid in (0, os.getegid())  # often the user's alone
+    own_group = stat.st_gid in (0, os.getegid())  # often a group with only this user
     others = 0o002 if own_group else 0o022
     if stat.st_mode & others and not stat.st_mode & modes.S_ISVTX:
         who = "o" if own_group else "go"
@@ -156,8 +158,8 @@ def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
 
 
 def _is_known(user: int) -> bool:
-    """Return True if ``user`` is a user of this system. In a container, all users outside share one
-    number.
+    """Return True if ``user`` is a user of this system. In a container, all users outside have one
+    and the same number.
     """
     try:
         text = Path("/proc/self/uid_map").read_text(encoding="ascii")
@@ -233,9 +235,7 @@ def is_noexec(path: Path) -> bool:
 
 
 def has_space(folder: Path) -> bool:
-    """Return True if as many bytes as a library has can be written into ``folder``, which is our
-    own.
-    """
+    """Return True if as many bytes as a library has can be written into our own ``folder``."""
     probe = folder / f"space-{os.getpid()}"
     try:
         probe.write_bytes(b"\xff" * (1 << 18))

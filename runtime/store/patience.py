@@ -16,7 +16,7 @@ from tilewright.settings import settings
 
 #: Seconds before the line is shown.
 PATIENCE = 1.0
-#: Lock of the thread whose line is shown. No other thread writes a line meanwhile.
+#: Lock of the thread whose line is shown; other threads then show no line.
 _line = threading.Lock()
 #: Number of other displays of progress that a line would disturb.
 _others = 0
@@ -80,7 +80,7 @@ class _Line:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # closed meanwhile
+        except (OSError, ValueError):  # the stream was closed
             pass
 
 
