@@ -70,7 +70,7 @@ class Request:
 class KernelText:
     """The data of one kernel that the templates read.
 
-    - ``converts``: true if the kernel uses C functions that convert between numbers and their bits.
+    - ``converts``: true if the kernel uses C functions on bits of elements, such as ``group_of``.
     - ``wide_groups``: true if some K groups have 64 bits.
     - ``packing``: the plan of a kernel that has no program, because a template holds its loops.
     - ``unused``: parameters and arrays of offsets that the function's body does not use.
@@ -333,9 +333,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
 def _unused(
     program: Program, parameters: Signature, static: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, ...]:
-    """Return the names that C must mention to avoid a warning, such as sizes fixed by other
-    sizes.
-    """
+    """Return the parameters that the C function's body does not use, to avoid compiler warnings."""
     names = [array.symbol for array in parameters.arrays]
     names += [scalar.name for scalar in parameters.scalars]
     names += [size.slot for size in parameters.sizes]
@@ -352,7 +350,7 @@ def _has_wide_groups(tile: TileProgram) -> bool:
 
 
 def _converts(plan: AnyPlan) -> bool:
-    """Return True if the kernel uses C functions on bits."""
+    """Return True if the kernel uses C functions on the bits of elements."""
     if isinstance(plan, StackPlan):
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):

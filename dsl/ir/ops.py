@@ -31,7 +31,7 @@ class Access(NamedTuple):
 
 
 class Operation(Node):
-    """Defaults of all operations."""
+    """Base class of all operations, with the defaults."""
 
     __slots__ = ()
     counts: ClassVar[Counted | None] = None

@@ -16,7 +16,7 @@ from .nodes import PointerName, Reads, Sizes
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A vector register, seen as ``vector``."""
+    """A vector register; ``vector`` is its type: elements, lanes and operations."""
 
     name: str
     vector: Vector

@@ -285,7 +285,7 @@ def _among(n: _Nest, node: SelectBatch, name: str, at: tuple[int, int], count: i
 
 
 def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
-    """Return the operand whose matrix is selected."""
+    """Return the operand from whose batch a matrix is selected, after checks."""
     held = n.operands.get(str(selected.name))
     if held is None or str(selected.name) not in n.arrays:
         n.refuse(node, f"takes {selected.name}, which does not exist here", "an operand")

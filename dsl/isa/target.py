@@ -77,8 +77,8 @@ class Target:
       registers. Otherwise a scalar takes a vector register.
     - ``length``: length of vectors, if threads may choose it; None if the instruction set fixes it.
     - ``mode``: processor mode that the instructions need, None if they need none.
-    - ``fence``: statement after stores that bypass the caches; without it, other stores may
-      overtake them.
+    - ``fence``: statement after stores that bypass the caches. Without it, later stores may
+      overtake these.
     - ``core_source``: who measured the core's numbers.
     - ``threads``: number of threads that may share a core; virtual machines do not report it.
     - ``set_aside``: the matrix unit, if part of a kernel is planned without the unit.

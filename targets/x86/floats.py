@@ -195,14 +195,14 @@ def _upper(element: str, half: str, done: int) -> str:
 
 
 def reinterpret(spelling: str, kind: str, inner: str, bits: int) -> str:
-    """Return a spelling on vectors of kind ``inner`` as one on vectors of ``kind``."""
+    """Return C code for vectors of ``kind``, made from a spelling for kind ``inner`` by casts."""
     for name in "xy":
         spelling = spelling.replace(f"{{{name}}}", cast(kind, inner, bits, f"{{{name}}}"))
     return cast(inner, kind, bits, spelling)
 
 
 def register_of_bits(bits: int) -> dict[str, Any]:
-    """Return the fields of an integer vector that are the same for all element sizes."""
+    """Return the fields of ``Vector`` that are the same for integers of all sizes."""
     return {
         "name": NAMES[bits],
         "ctype": f"__m{bits}i",
