@@ -405,7 +405,7 @@ def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
             return dst
         case "a number":
             return as_expression(-0.0)
-    least = postops.clip(acc, float("-inf"), 1e39) + 2.0**-149
+    least = postops.clip(acc, float("-inf"), 3.4e38) + 2.0**-149
     return postops.minimum(least, float("inf")) - 5e-324
 
 
