@@ -20,7 +20,7 @@ class Left(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How many nodes of a graph kernels compute: layers, their activations, and other products.
+    """Numbers of nodes of a graph that kernels compute: layers, their activations, other products.
 
     ``left`` are the products that Inductor computes instead.
     """

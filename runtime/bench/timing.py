@@ -36,7 +36,7 @@ _COPIES, _COPIED = 64, 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one call of a kernel takes.
+    """The time that one call of a kernel takes.
 
     Attributes
     ----------

@@ -286,8 +286,7 @@ def _telling(text: str) -> str:
 
 
 def _ended(process: subprocess.Popen[str], command: list[str]) -> tuple[str, str]:
-    """Return the output of a process after it ends. If it must be stopped, its children stop too.
-    """
+    """Return the output of a process after it ends; stop it with its children if necessary."""
     limit = settings().compile_seconds
     with process:
         try:

@@ -40,7 +40,7 @@ PREAMBLE, OUTPUT, READS = "preamble.h", "preamble.h.gch", "reads.d"
 MANIFEST = "manifest.json"
 #: Most precompiled headers that are kept; one of gcc takes 24 MB.
 KEPT = 16
-#: How often a precompiled header that the compiler refuses is made again.
+#: Number of times that a precompiled header is made again after the compiler refused it.
 TRIES = 2
 
 _INCLUDE = re.compile(r"#\s*include\b")

@@ -29,9 +29,10 @@ from .compilers import (
     run_tool,
 )
 
-#: Undo -ffast-math and its parts, which ``CC`` or a project may set; they come after those flags,
-#: and before -ffp-contract, which clang sets with them. gcc's driver links start-up code that
-#: flushes denormals of the whole process unless the second one is there too.
+#: Flags that undo -ffast-math and its parts, which ``CC`` or a project may set. They come after the
+#: user's flags, and before -ffp-contract, which clang sets together with -ffast-math. gcc's driver
+#: links start-up code that flushes denormals of the whole process unless ``_GCC_EXACT`` is passed
+#: too.
 _EXACT = ("-fno-fast-math",)
 _GCC_EXACT = ("-fno-unsafe-math-optimizations",)
 #: Flags for all compilers. A fused operation is a node of the program, so the compiler must not

@@ -57,7 +57,7 @@ SKEW = 1
 #: Bytes from the start of a page to each array's start. The distance keeps stores to one array
 #: apart from loads of another.
 _SKIP = 17 * 64
-#: Values that are tried for the share of loads that remain possible beside multiply-adds.
+#: Values that are tried for the share of loads that remain possible during multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 K_LOOP: Mapping[str, Sequence[float]] = {
     # Never 0. With 0, a tile with many loads would rank like a tile with few. A tile with just

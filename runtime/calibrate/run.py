@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a calibration measured.
+    """Result of a calibration.
 
     Attributes
     ----------

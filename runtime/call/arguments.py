@@ -220,7 +220,7 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _outputs(signature: Signature) -> list[ArrayParameter]:
-    """Return the outputs that the spec names beside D."""
+    """Return the outputs that the spec names in addition to D."""
     return [p for p in signature.arrays if p.chosen and p.role == "out"]
 
 

@@ -200,7 +200,7 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
     seen = [functions["tw_probe"](header, id(array), field) for field in range(9)]
     dtype = array.dtype
     known = [id(np.ndarray), pointer, 2, 3, 20, id(dtype), flags, id(dtype.type), ord("=")]
-    packed = PackedMatrix.__new__(PackedMatrix)  # only where its first slot lies is asked
+    packed = PackedMatrix.__new__(PackedMatrix)  # only the offset of its first slot is needed
     object.__setattr__(packed, "_record", np.zeros(6, np.int64))
     seen.append(functions["tw_slot"](header, id(packed)))
     known.append(id(packed._record))

@@ -38,7 +38,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How an array is placed between its guard pages.
+    """The place of an array between its guard pages.
 
     If ``front``, the array begins at the end of the guard page before it. Otherwise it ends where
     the guard page after it begins, and the kernel may read ``overread`` bytes further.

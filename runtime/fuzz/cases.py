@@ -37,7 +37,7 @@ from .axes import (
 
 #: Calls that verify each kernel: one with whole numbers, and one with arbitrary numbers.
 CASES = 2
-#: The search for wanted levels ends after this many cases in a row without them.
+#: The search for levels ends after this many cases in a row without them.
 PATIENCE = 20_000
 #: Sums are scaled to this magnitude before a function that is nearly linear for larger values.
 _CURVED = 4.0

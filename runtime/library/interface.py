@@ -331,7 +331,7 @@ def _grouped(rows: Sequence[_Row], column: int) -> Iterator[tuple[int, list[_Row
 
 
 def _conditions(general: Member) -> Iterator[Condition]:
-    """Yield the conditions on m, n and k for the kernel with sizes of the call."""
+    """Yield the conditions on m, n and k for the kernel that takes sizes at the call."""
     first: dict[str, str] = {}
     for slot, size in zip("mnk", general.sizes, strict=True):
         if isinstance(size, int):

@@ -87,7 +87,9 @@ def _command(told: Described) -> str:
 
 
 def _asked(function: Function) -> str:
-    """Return one entry of the call: a spec, with its schedules if there are any."""
+    """Return one entry of the call of ``tw.library``: a spec, with its schedules if there
+    are any.
+    """
     member = function.member
     schedule: object = dict(member.schedules) or member.schedule
     return f"({member.spec!r}, {schedule!r})" if schedule != Schedule() else repr(member.spec)
