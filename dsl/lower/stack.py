@@ -130,7 +130,8 @@ def _tiles_in(node: NestNode) -> Expr:
 
 
 def _loop(plan: StackPlan, trips: Expr, body: tuple[NestNode, ...], note: str) -> BlockLoop:
-    return BlockLoop(COUNTER, trips, body, note=note, parallel=plan.parallel, work=plan.work)
+    work = plan.work if plan.parallel else None
+    return BlockLoop(COUNTER, trips, body, note=note, parallel=plan.parallel, work=work)
 
 
 # --- side by side ------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, Op
 from tilewright.isa.target import Target
 from tilewright.runtime.bench import peak
+from tilewright.runtime.bench.peak_program import peak_program
 from tilewright.runtime.calibrate import loops
 from tilewright.runtime.call import dispatch_build
 from tilewright.runtime.harness import harness
@@ -63,6 +64,8 @@ def rendered(name: str) -> list[str]:
         generate([Request("f16", Gemm(2, 32, 4, a="f16", c="f16"), Schedule(), HALVES)]).text,
         header([Request("f", Gemm(2, 3, 4), Schedule(), targets.load("scalar"))], "f"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
+        harness(Gemm(2, 3, 4), target="scalar", bench=True),
+        peak_program("scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         peak.peak_source(targets.load("amx"), ("u8", "s8")),
         peak.peak_source(targets.load("sme"), ("f32", "f32")),

@@ -213,7 +213,7 @@ def test_levels_that_no_case_has(
 
 def test_every_level_occurs() -> None:
     tally = Tally()
-    for i in range(2000):
+    for i in range(3000):
         tally.add(draw(0, i), Outcome(i, "passed"))
     assert tally.levels.keys() == AXES.keys()
     few = {axis for axis, levels in AXES.items() if len(tally.levels[axis]) < len(set(levels))}
