@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from support.cases import Cases
 from support.compilers import FAMILIES, use
@@ -190,3 +191,11 @@ def test_a_matrix_unit_is_told_what_a_narrow_tail_has(a: Any, tile: Any) -> None
     plan = plan_for(spec, tw.Schedule(tile=tile, tails="narrow"), host.resolve("amx"))
     ops = [op for one in program_for(plan).tiles for op in walk((*one.body, *one.end))]
     assert any(isinstance(op, MultiplyMatrices) for op in ops)
+
+
+def test_a_stack_that_reads_only_its_old_values_has_no_unused_parameter() -> None:
+    spec = tw.Gemm(3, 4, tw.dim("k"), d="f32", batch=tw.Strided(2, c=None), epilogue=tw.dst)
+    old = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    a, b = np.ones((2, 3, 5), np.float32), np.ones((2, 5, 4), np.float32)
+    got = tw.compile(spec, target="scalar")(a, b, d=old.copy())
+    np.testing.assert_array_equal(got, old)
