@@ -42,7 +42,7 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
         **operands,
         **{name: check_quantity(given[name], name, sums) for name in QUANTITIES},
         **{name: check_factor(given[name], name, sums) for name in ("alpha", "beta")},
-        **{name: _leading(given[name], name) for name in ("lda", "ldb", "ldc", "ldd")},
+        **{name: _leading(given[name], name) for name in LEADING},
         "epilogue": expression,
         "batch": batch,
         "outputs": reduced,

@@ -19,7 +19,7 @@ from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.call.abi import LIMITS
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.store import cache as store
-from tilewright.runtime.store.damaged import DamagedError, check_whole, kept
+from tilewright.runtime.store.damaged import kept, loading
 from tilewright.targets import load
 
 #: Name under which XLA knows the function.
@@ -48,11 +48,8 @@ def _library() -> CDLL:
 
 
 def _load(entry: store.Entry) -> CDLL:
-    check_whole(str(entry.library))
-    try:
+    with loading(str(entry.library)):
         return CDLL(str(entry.library))
-    except OSError as error:
-        raise DamagedError(str(error)) from None
 
 
 def _build(directory: Path) -> Mapping[str, Any]:

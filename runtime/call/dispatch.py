@@ -23,7 +23,7 @@ import numpy as np
 from tilewright.errors import TargetError, TilewrightError, ToolchainError
 from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.store import cache as store
-from tilewright.runtime.store.damaged import DamagedError, check_whole, kept
+from tilewright.runtime.store.damaged import kept, loading
 
 from .abi import (
     DONE,
@@ -168,15 +168,12 @@ def _api_dispatcher() -> Dispatcher:
 
 
 def _of_extension(path: Path) -> Dispatcher:
-    check_whole(str(path))
     name = module_name()
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
     assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    try:
+    with loading(str(path)):
+        module = module_from_spec(spec)
         spec.loader.exec_module(module)
-    except ImportError as error:
-        raise DamagedError(str(error)) from None
     return _checked("api", {name: getattr(module.lib, name) for name in _TYPES})
 
 

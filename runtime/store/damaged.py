@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import TypeVar
 
@@ -57,6 +58,16 @@ def check_whole(path: str) -> None:
         ends += [first + held for kind, first, held in listed if kind == _LOADED]
     if max(ends) > size:
         raise DamagedError(f"it ends after {size} bytes, in the middle of what it holds")
+
+
+@contextmanager
+def loading(path: str) -> Iterator[None]:
+    """Check the library at ``path``, then raise DamagedError for errors of loading it."""
+    check_whole(path)
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        raise DamagedError(str(error)) from None
 
 
 def used(
