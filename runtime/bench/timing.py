@@ -76,8 +76,8 @@ def bench(
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes.
 
     ``sizes`` gives the run-time sizes, by the names of their C parameters. A size that is not given
-    is 64. If ``cold``, every call takes another copy of the arrays, and the caches are filled with other data
-    first. Raise TargetError if kernels are called through Python.
+    is 64. If ``cold``, every call takes another copy of the arrays, and the caches are filled with
+    other data first. Raise TargetError if kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)

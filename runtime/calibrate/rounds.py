@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-#: Approximate time for which each round calls one function, in seconds. Reading the clock takes much
-#: less.
+#: Approximate time for which each round calls one function, in seconds. Reading the clock takes
+#: much less.
 _SLICE = 25e-6
 #: Number of calls of the chain of additions before and after each function. They too take much
 #: longer than reading the clock.
