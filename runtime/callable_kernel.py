@@ -121,7 +121,8 @@ class CallableKernel:
         found = dispatch.dispatcher()
         self._call_scalars, self.attempt_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
-            has_d = self._signature.output.name == "d"  # D is never passed by position
+            # A matrix D is never passed by position.
+            has_d = self._signature.output.name == "d"
             fast = found.call(words), self._output
             if not has_d:
                 self._fast = fast
@@ -175,7 +176,8 @@ class CallableKernel:
             return self._general(arrays, named)
         call, _ = self._fast_out
         given = arrays
-        given += (out,)  # this is faster than (*arrays, out)
+        # This is faster than ``given = (*arrays, out)``.
+        given += (out,)
         if call(given) == 0:
             return out
         return self._general(arrays, {"out": out})

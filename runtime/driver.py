@@ -186,7 +186,7 @@ def _loaded(job: _Job, entry: cache.Entry) -> Kernel:
 
 
 def _check(*jobs: _Job) -> cache.Check:
-    """Return a function that checks a library's manifest, for a library that holds ``jobs``.
+    """Return a function that checks the manifest of a library with the kernels of ``jobs``.
 
     That function returns the problem as text, or None.
     """
@@ -450,7 +450,8 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
-    written = own_file if jobs[0].edited else generate  # edited C is compared with own_file's
+    # An edited file began as the output of ``own_file``, so its C is compared with that.
+    written = own_file if jobs[0].edited else generate
     made = [
         written([Request(job.name, job.spec, job.schedule, target) for job in part])
         for part in parts

@@ -182,10 +182,7 @@ class Database:
         return [_result(row) for row in self._read("results", _MINE, wanted)]
 
     def earlier(self, wanted: Subject) -> list[Schedule]:
-        """Return the schedules that won for this spec and target on other CPUs, or earlier.
-
-        "Earlier" means with other sources of tilewright.
-        """
+        """Return schedules of this spec and target that won on other CPUs or with other sources."""
         found = self._read("winners", "spec=? AND target=?", wanted[:2])
         return [winner.schedule for winner in map(_winner, found) if winner.subject != wanted]
 
@@ -282,7 +279,8 @@ class Database:
             check_directory(self.path.parent, DATA)
             check_owner(str(self.path), str(self.path))
         except FileNotFoundError:
-            return None  # another process found the file damaged and has renamed it
+            # Another process found the file damaged, and has renamed it.
+            return None
         except CacheError as error:
             return f"{error.problem}; {error.hint}"
         except UnusableError as error:
@@ -300,7 +298,8 @@ class Database:
 
     def _changed(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for each of the values, and return the number of rows that it changed."""
-        for _ in range(2):  # a second attempt, if the first found a damaged file and renamed it
+        # The second attempt is made if the first found the file damaged and renamed it.
+        for _ in range(2):
             changed = self._ran(statement, values)
             if changed is not None:
                 return changed
@@ -363,7 +362,8 @@ class Database:
         try:
             os.rename(self.path, aside)
         except FileNotFoundError:
-            return  # another process has already renamed the damaged file
+            # Another process has already renamed the damaged file.
+            return
         except OSError as error:
             raise self._unusable(f"{why}; {error.strerror}") from None
         say(

@@ -108,7 +108,8 @@ def _exported(value: Any, name: str) -> Any:
     try:
         try:
             capsule = value.__dlpack__(max_version=(1, 0))
-        except TypeError:  # an exporter older than DLPack's versions
+        except TypeError:
+            # Exporters older than DLPack's versions do not take ``max_version``.
             capsule = value.__dlpack__()
     except Exception as error:  # noqa: BLE001, the exporter is anybody's code
         _refuse(value, name, error)

@@ -90,7 +90,8 @@ def encode(values: Any, type_: str) -> Array:
     """Return a new array of ``type_`` with the elements nearest to ``values``."""
     values = np.asarray(values)
     if type_ == "s64" and values.dtype.kind == "f":
-        high = INTEGERS[type_][1]  # as a double, this is 2**63, which s64 cannot hold
+        # As a double, the largest s64 is rounded to 2**63, which s64 cannot hold.
+        high = INTEGERS[type_][1]
         inside = nearest(np.where(values < high, values, 0), type_).astype(np.int64)
         return np.where(values >= high, high, inside)
     if type_ not in _SMALL:
@@ -107,14 +108,15 @@ def encode(values: Any, type_: str) -> Array:
 
 
 def encode_towards(values: Any, type_: str, *, up: bool) -> Array:
-    """Return ``values`` rounded up, or down unless ``up``, to numbers of a floating-point type.
+    """Return ``values`` rounded to a floating-point type: upwards if ``up``, else downwards.
 
     The number after the largest one is infinity, or NaN in f8_e4m3, which has no infinity.
     """
     given, near = np.asarray(values, np.float64), encode(values, type_)
     bits = near.view(f"u{near.dtype.itemsize}").astype(np.int64)
     sign = 1 << (8 * near.dtype.itemsize - 1)
-    order = np.where(bits & sign, -(bits & (sign - 1)), bits)  # ordered like the numbers
+    # ``order`` has integers in the same order as the numbers: adding 1 gives the next number.
+    order = np.where(bits & sign, -(bits & (sign - 1)), bits)
     found = decode(near, type_)
     order += (found < given) if up else -(found > given).astype(np.int64)
     towards: Array = np.abs(order) | np.where(order < 0, sign, 0)

@@ -60,7 +60,8 @@ def finished(like: Any, made: Any) -> Any:
         return made
     if made.dtype.isbuiltin == 1:
         return namespace().from_dlpack(made)
-    return namespace().asarray(made)  # numpy cannot export this type by DLPack
+    # numpy cannot export types such as bfloat16 through DLPack.
+    return namespace().asarray(made)
 
 
 def _first(like: Any) -> Any:

@@ -32,7 +32,7 @@ def aligned(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dtype
 
 
 def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return a new array of bytes that begins at a cache line; a large one is in large pages.
+    """Return new bytes that begin at a cache line, in the system's large pages if there are many.
 
     Reading memory once from end to end waits for TLB misses if pages are small. For example, one
     row of A by 4-bit weights in memory reads 20 GB/s on a Zen 4 with small pages, and 29 GB/s with

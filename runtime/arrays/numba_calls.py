@@ -50,7 +50,7 @@ class NumbaFunction:
 
 
 def _typed(name: str, signature: Signature, linked: Any) -> Callable[..., Any]:
-    """Return a function for numba: it takes the argument types of a call, returns code to compile.
+    """Return a function that numba calls with a call's argument types, to get code to compile.
 
     That code checks the arguments and calls the kernel.
     """

@@ -69,7 +69,7 @@ def invoke_of(linked: Linked) -> Any:
     def invoke(_: Any, pointers: Any, sizes: Any, numbers: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             # numba stores the constants of each environment that a module declares. get_env_manager
-            # would also check it at run time, in each call.
+            # would also check the environment at run time, in each call.
             context.declare_env_global(builder.module, context.get_env_name(context.fndesc))
             context.environment.consts.append(linked)
             kinds = (_WORD, _WORD, ir.DoubleType())

@@ -157,7 +157,8 @@ class _Writer:
         """Write the comparison of the distance between a stack's matrices with the signature."""
         p = self.signature.arrays[i]
         if p.batch_stride is None:
-            lines = f"n{i}[{outer}]"  # the next matrix begins after this number of lines
+            # The next matrix begins after this number of rows, or of columns in order F.
+            lines = f"n{i}[{outer}]"
             yield from self._step(i, 0, lines, inner, p.itemsize, leading, "batch stride")
         else:
             yield from self._step(i, 0, 1, None, p.itemsize, p.batch_stride, "batch stride")
@@ -185,7 +186,7 @@ class _Writer:
     # --- all of them -----------------------------------------------------------------------
 
     def _defaults(self) -> Iterator[str]:
-        """Write default values of run-time sizes: the least leading dimension, batch stride 0."""
+        """Write code that sets defaults: the least leading dimension, and a batch stride of 0."""
         for i, p in enumerate(self.signature.arrays):
             if isinstance(p.leading, Dim) and p.leading not in self.certain:
                 inner = len(self.shapes[i]) - (1 if p.order == "C" else 2)

@@ -1,4 +1,4 @@
-"""Measure the peak of one core: the multiply-adds of a target without loads or stores.
+"""Measure the peak speed of one core: its multiply-adds per second, without loads or stores.
 
 In goes a target with the types of A and B. Out come, for each multiply-add instruction, the
 throughput of many independent chains and the latency of a single chain.
@@ -332,7 +332,7 @@ def _best_loop(target: Target, types: Types) -> Loop:
 
 
 def _loops(target: Target, types: Types) -> Iterator[Loop]:
-    """Yield a loop for each multiply-add on registers. Forms that read memory would time loads."""
+    """Yield loops for each multiply-add instruction, without those that read memory."""
     held = _sums(types)
     if not target.of(held):
         raise TargetError(f"{target.name} has no vectors of {held}")

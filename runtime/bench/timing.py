@@ -33,7 +33,7 @@ _COLD = 2
 _LAST_CACHE = 32 << 20
 #: Maximum number of copies of the arrays in a round on data in memory.
 _COPIES = 64
-#: Maximum size of all these copies together, in bytes.
+#: Maximum size of all copies of the arrays together, in bytes.
 _COPIED = 256 << 20
 
 

@@ -263,7 +263,8 @@ def run_tool(command: list[str], directory: Path | None) -> subprocess.Completed
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            process_group=0,  # to end children too, such as gcc's cc1, which keep the pipes open
+            # The group lets us end children too, such as gcc's cc1, which keep the pipes open.
+            process_group=0,
         )
     except OSError as error:
         raise ToolchainError(

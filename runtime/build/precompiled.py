@@ -156,7 +156,8 @@ def _made(folder: Path, text: str, make: Maker) -> Path | None:
     try:
         lock = filelock.FileLock(root / f"{folder.name}.lock", timeout=0).acquire()
     except filelock.Timeout:
-        return None  # another process is making this precompiled header
+        # Another process is making this precompiled header.
+        return None
     with lock:
         if _usable(folder):
             return folder
@@ -211,7 +212,8 @@ def _prune(newest: Path) -> None:
     for manifest in newest.parent.glob(f"*/{MANIFEST}"):
         try:
             used[manifest.parent] = manifest.stat().st_mtime_ns
-        except FileNotFoundError:  # another process has removed this folder
+        except FileNotFoundError:
+            # Another process has removed this folder.
             continue
     for folder in sorted(used, key=used.__getitem__)[: max(0, len(used) - KEPT)]:
         if folder != newest:

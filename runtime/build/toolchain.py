@@ -68,10 +68,11 @@ _PROJECTS_OWN = ("-fPIC", "-Wall", "-Wextra", "-Werror")
 
 
 def source_flags(target: Target, family: Family) -> tuple[str, ...]:
-    """Return the flags with which a user's own build compiles the C as fast as ``tw.compile``."""
+    """Return the flags that a user's own build needs for code as fast as ``tw.compile``'s."""
     flags = compiler_flags(target, Compiler(("",), family, "", ""))
     kept = [flag for flag in flags if flag not in _PROJECTS_OWN]
-    if family == "zig":  # the user's own build names the system
+    # The user's own build names the system, so the option -target is left out.
+    if family == "zig":
         at = kept.index("-target")
         del kept[at : at + 2]
     return tuple(kept)
@@ -173,7 +174,8 @@ def compile_library(
     library = directory / f"{stem}.so"
     # The library takes libc from the process that loads it, so that zig need not build one.
     libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm", "-pthread")
-    stay = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()  # sleeping threads need its code
+    # The library is never unloaded, because sleeping threads may need its code.
+    stay = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()
     _link((*_link_command(compiler, extra_flags), "-shared"), objects, (*libraries, *stay), library)
     return library
 
@@ -240,7 +242,8 @@ def _compile(
         if _succeeds(command, directory):
             return
     run_tool([*compiler.command, *flags, *rest], directory)
-    if shortcut is not None:  # it failed only with the precompiled header, so that is removed
+    # Compiling failed only with the precompiled header, so the header is removed.
+    if shortcut is not None:
         precompiled.set_aside(shortcut)
 
 
@@ -285,7 +288,8 @@ def link(
 
 def archive(objects: Sequence[Path], compiler: Compiler, output: Path) -> None:
     """Make a static library of object files; ToolchainError if there is no archiver."""
-    output.unlink(missing_ok=True)  # an existing archive would keep its members
+    # The archiver would keep the members of an existing archive.
+    output.unlink(missing_ok=True)
     run_tool([*_archiver(compiler), "rcs", str(output), *map(str, objects)], output.parent)
 
 

@@ -1,4 +1,4 @@
-"""Fit those numbers of the cost model that only whole kernels show to the kernels' times.
+"""Fit numbers of the cost model that no simple loop can measure, to the times of whole kernels.
 
 Each kernel computes a product in register tiles of one size; each product has kernels with many
 tile sizes. Some numbers of a core cannot be measured in a simple loop: ``overlap`` and ``strain``
@@ -97,7 +97,7 @@ class Sample:
         return any(shape.stride % shape.vector.nbytes for shape, _, _ in self.tiles)
 
     def estimate(self, core: Core) -> float:
-        """Return the cost model's cycles with the numbers of ``core``."""
+        """Return the cycles that the cost model estimates with the numbers of ``core``."""
         return sum(count * tile_cycles(shape, core, asked) for shape, asked, count in self.tiles)
 
 
@@ -177,7 +177,7 @@ def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) ->
 
 
 def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
-    """Return ``core`` with the best numbers of K loops and of tiles' ends.
+    """Return ``core`` with those numbers of K loops and tile ends that fit the times best.
 
     The cost of a tile's end is added to the cost of the K loop, so pairs of both are compared by
     their sums.
@@ -217,7 +217,7 @@ def _with_loads(core: Core, share: float) -> Core:
 
 
 def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> float:
-    """Return how far a core's numbers are from those of ``before``, relative to ``values``."""
+    """Return how far numbers are from those of ``before``, relative to the largest values tried."""
     each = (abs(getattr(core, n) - getattr(before, n)) / max(values[n]) for n in values)
     return float(sum(each))
 

@@ -1,4 +1,4 @@
-"""Measure caches and memory: how many bytes of each cache one core can use, and how fast."""
+"""Measure caches and memory: the bytes of each cache that one core can use, and the read speeds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def reader(target: Target, library: Path, seconds: float) -> Reader:
     def read(size: int) -> float:
         size = max(stride, size // stride * stride)
         if size not in known:
-            buffer = aligned(size)  # vectors that cross cache lines are read half as fast
+            # The buffer is aligned, because vectors that cross cache lines are read half as fast.
+            buffer = aligned(size)
             buffer.fill(1)
             given = buffer, np.array([size], np.int64), np.zeros(64)
             stream = {STREAM.name: Function(library, STREAM.name, given)}

@@ -62,7 +62,8 @@ def in_cycles(
     begin, rounds = now(), 0
     while rounds < ROUNDS or now() - begin < seconds:
         for name in rng.permutation(names):
-            functions[name].seconds(1)  # not timed: it brings the arrays into L1 again
+            # This call is not timed. It brings the arrays into L1 again.
+            functions[name].seconds(1)
             before = clock.seconds(_TICKS)
             taken = functions[name].seconds(calls[name])
             found[name].append(taken / (before + clock.seconds(_TICKS)) * 2 * ticks)

@@ -104,7 +104,8 @@ def export(core: CoreFile, path: Path) -> None:
     cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
     title = path.stem.replace("_", " ").capitalize()
     named = replace(core, name=path.stem, title=title, cores=cores)
-    core_file_of(named.raw(), str(path))  # raises TargetError for an invalid name
+    # This call raises TargetError if the name is not valid for a core.
+    core_file_of(named.raw(), str(path))
     if path.suffix != ".json":
         raise TargetError(
             "a core's file is called by the core's name", got=str(path), expected="NAME.json"
