@@ -59,6 +59,6 @@ def _remade(
 
 
 def _measured_of(target: str) -> Measured | None:
-    """Return the measured numbers of the core that a target's name ends with, or None."""
+    """Return the measured numbers of a core to which a target's name refers, or None."""
     name = target.rpartition("+")[2]
     return calibrations.called(name) if calibrations.is_measured(name) else None

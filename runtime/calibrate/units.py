@@ -46,7 +46,7 @@ def latency(cycles: float) -> float:
 
 
 def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
-    """Return a core with numbers from the measured ``cycles``, which are a dict by loop name.
+    """Return a Core whose numbers come from the measured ``cycles``, a dict by the loops' names.
 
     Numbers that were not measured are taken from ``kept``.
     """

@@ -577,7 +577,7 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
         wide = sizes.least["mn".index(along)] >= THIN
         alone = not (sizes.parallel or family.options.deterministic)
         if sizes.shape == "matrix" and alone and wide:
-            # For a matrix unit, blocks are copied and converted anyway.
+            # Operands of a matrix unit are copied and converted block by block anyway.
             return Schedule()
         near = short or sizes.most["mn".index(along)] <= THIN
         passing = sizes.shape == "matrix" and many and near
