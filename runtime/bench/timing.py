@@ -166,7 +166,7 @@ def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
 def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
     """Return random arguments for a kernel, in at most ``most`` copies and ``most_bytes`` bytes.
 
-    There is always one copy. Run-time sizes are 64.
+    There is at least one copy. Run-time sizes are 64.
     """
     rng = np.random.default_rng(0)
     draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))

@@ -53,8 +53,8 @@ TILES = (
 #: Sizes and tiles of timed kernels in which vectors of B cross into a second cache line.
 SKEWED_SIZES = ((24, 6, 32), (24, 4, 32))
 SKEWED_TILES = ((4, 6), (6, 4), (3, 4), (2, 4), (8, 3), (3, 3), (12, 2), (4, 2))
-#: Number of unused elements after each row of B in the kernels with crossing vectors. They shift
-#: each row against the cache lines.
+#: Number of unused elements after each row of B in kernels whose vectors of B shall cross cache
+#: lines. They shift each row against the cache lines.
 SKEW = 1
 #: The arrays of a kernel begin 0, 1 and 2 times this many bytes after the start of a page. If the
 #: distances were equal, loads from one array could wait for stores to another.

@@ -72,7 +72,8 @@ def cache_shares() -> dict[str, int]:
     threads = 0
     for level, size in caches().items():
         users = _users(level)
-        threads = threads or users  # L1 belongs to one core, so its users are that core's threads
+        # L1 belongs to one core, so its users are the threads of that core.
+        threads = threads or users
         found[level] = size // max(1, users // max(1, threads))
     return found
 
