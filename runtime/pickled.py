@@ -21,7 +21,7 @@ def parts(
     """Return a function and its arguments, from which pickle makes a kernel again.
 
     ``remake`` makes the kernel from ``said``. If the spec uses post-ops that the user defined,
-    their programs are added. If the target's core has measured numbers, they are added too.
+    their operations are added. If the target's core has measured numbers, they are added too.
     """
     more = own_programs_of(spec), _measured_of(target)
     return (_remade, (remake, said, *more)) if any(more) else (remake, said)

@@ -118,13 +118,13 @@ class Class(NamedTuple):
 
     - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
     - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
-    - ``turned``: a small operand with the other order than the large one is transposed first;
-    - ``across``: a C with few lines and the other order is transposed while it is stored;
+    - ``turned``: a small operand in another order than the large one is transposed first;
+    - ``across``: a C with few rows in another order than the large operand is stored transposed;
     - ``along k``: types are converted and vectors run along K, for few rows or columns;
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
+    - ``thin``: large, but the rows of C are so short that only the operand along them is packed.
 
     ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
     and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
