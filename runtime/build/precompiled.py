@@ -111,7 +111,7 @@ _read: dict[tuple[Any, ...], str] = {}
 
 
 def _usable(folder: Path) -> bool:
-    """Return True if ``folder`` is complete, safe from other users, and from current headers."""
+    """Return True if ``folder`` is complete, safe from others, and made from current headers."""
     try:
         with open(folder / MANIFEST, "rb", buffering=0) as file:
             check_owner(file.fileno(), MANIFEST)
