@@ -1,4 +1,4 @@
-"""Lower expressions of an epilogue to elementary operations."""
+"""Write the expressions of an epilogue as programs of elementary operations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _number(b: Builder, value: Argument | Truth) -> Argument:
 
 
 class _Lowering:
-    """Lowers one expression into a builder; each node is lowered once."""
+    """Writes the steps of one expression to a builder; each node is written once."""
 
     def __init__(
         self, builder: Builder, leaves: Leaves, element: str, entering: Callable[[Call], None]
@@ -52,11 +52,13 @@ class _Lowering:
         self.builder, self.leaves, self.element = builder, leaves, element
         self.entering = entering
         self.values: dict[int, Argument | Truth] = {}
-        self.meanings: list[Expression] = []  # kept alive, because nodes are found by id()
-        self.within_meaning = False  # inside an expression that defines a function
+        # These expressions are kept, because ``values`` finds nodes by their ``id``.
+        self.meanings: list[Expression] = []
+        # True while the steps of an expression are written that defines a function.
+        self.within_meaning = False
 
     def of(self, expression: Expression) -> Argument | Truth:
-        """Return the value of an expression."""
+        """Write the steps of ``expression``, and return its value."""
         for node in walk(expression, self.values):
             self.values[id(node)] = self._node(node)
         return self.values[id(expression)]

@@ -1,4 +1,4 @@
-"""Elementary operations, which give the same bits on every target.
+"""Define the elementary operations, which give the same bits on every target.
 
 An operation acts on lanes of one type. A comparison gives lanes whose bits are all ones or all
 zeros. The meaning of each operation is the numpy function in ``NUMPY``. Floating-point results are
@@ -35,7 +35,10 @@ MASKS = {"f32": "s32", "f64": "m64", "s32": "s32"}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation's number of arguments, legal lane types, and result type if it differs."""
+    """An elementary operation: its number of arguments, and the lane types that it accepts.
+
+    ``other`` gives the type of the result where it differs from the type of the lanes.
+    """
 
     arity: int
     elements: tuple[str, ...]
@@ -181,6 +184,6 @@ NUMPY: dict[str, Callable[..., Array]] = {
 
 
 def compute(fn: str, *args: Array) -> Array:
-    """Return operation ``fn`` of arrays of the lanes' types; overflow and NaN give no warning."""
+    """Return the result of operation ``fn`` on numpy arrays, without warnings about NaN etc."""
     with np.errstate(all="ignore"):
         return NUMPY[fn](*args)

@@ -39,7 +39,7 @@ def buffer_of(array: NDArray[Any]) -> Buffer:
 
 
 class Segment:
-    """One matrix, or the matrices of a batch in one buffer, of elements of one type.
+    """The memory of a matrix, or of a batch of matrices in one buffer, which checks each access.
 
     ``run[i]`` is the number of consecutive elements of the operand from index ``i`` on. ``written``
     marks the bytes that hold a value; None means all do. A read requires values in all its
@@ -60,7 +60,7 @@ class Segment:
 
     @property
     def place(self) -> int:
-        """The address of the first element."""
+        """The memory address of the first element."""
         start: int = self.values.__array_interface__["data"][0]
         return start + self.base * self.values.itemsize
 
@@ -85,7 +85,7 @@ class Segment:
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """Return a flat buffer as elements of another type, and index ``at`` counted in these."""
+        """Return this buffer as elements of ``type_``, and the index of these for index ``at``."""
         start, size = at * self.size, ITEMSIZE[type_]
         if start % size or self.values.nbytes % size:
             raise PlanError(
@@ -232,13 +232,13 @@ def lay_out(
         isinstance(s, Segment) and s is not output and s.place == output.place
         for s in segments.values()
     ):
-        output.written = None  # the kernel works in place: what it reads there is its input
+        output.written = None  # all of the output may be read, because it is also an input
     return memory
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The geometry of an operand in a call: the positions of its elements in the buffer."""
+    """The layout of an operand in a call: where its elements are in the buffer that is passed."""
 
     parameter: ArrayParameter
     sizes: Mapping[str, int]
@@ -263,7 +263,7 @@ class _View:
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
     def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
-        """Return the bytes of one packed matrix, or of those of a batch, as their elements."""
+        """Return the segment for a buffer with one packed matrix, or with all those of a batch."""
         p, size = self.parameter, format_.itemsize
         many = self._value("count", p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:
@@ -272,7 +272,7 @@ class _View:
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
         elements = many * format_.nbytes // size
         if p.kind == "flat":
-            elements = len(values)  # all that there are: offsets count their matrices
+            elements = len(values)  # the whole buffer: offsets may select any matrix in it
         return flat(name, format_.stored, values, elements, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:
@@ -290,7 +290,7 @@ class _View:
 
 
 def _buffer(given: Any, type_: str, name: str) -> Buffer:
-    """Return the memory of an operand as ``type_``; arrays may hold its bits."""
+    """Return the memory of an operand as ``type_``; its array may have an integer dtype instead."""
     values = np.asarray(given[0] if isinstance(given, tuple) else given)
     wanted = ELEMENTS[type_]
     flat = not isinstance(given, tuple) or values.ndim == 1

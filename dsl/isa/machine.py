@@ -174,7 +174,7 @@ class Core:
         return self._speeds.get(mnemonic)
 
     def between(self, mnemonic: str, instructions: int) -> float:
-        """Return the cycles between the starts of two multiply-adds.
+        """Return the cycles between the starts of two multiply-adds ``mnemonic``.
 
         If the core has no speed for this mnemonic, the cycles follow from ``instructions``.
         """
@@ -183,7 +183,7 @@ class Core:
 
 
 def _for_size(speeds: tuple[Speed, ...], size: int) -> tuple[Speed, ...]:
-    """Return, by multiply-add, the speed of the narrowest vectors that hold ``size`` bytes."""
+    """Return one speed per instruction: for the narrowest vectors of ``size`` bytes or more."""
     found: dict[str, Speed] = {}
     for speed in sorted(speeds, key=lambda each: -each.bytes):
         if speed.bytes >= size:
@@ -217,7 +217,7 @@ class CompilerHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """Means to run a target on a CPU that lacks its instructions.
+    """How programs for a target run on a CPU that lacks the target's instructions.
 
     - ``qemu``: qemu's user-mode program, None if there is none. ``cpu`` is its ``-cpu`` option.
     - ``least``: oldest version of qemu that computes correctly, "" for any.
