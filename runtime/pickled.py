@@ -28,7 +28,7 @@ def parts(
 
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
-    """Return the programs, as texts, of the spec's expressions that use post-ops of the user."""
+    """Return the operations of the spec's expressions that use the user's post-ops, as texts."""
     if not isinstance(spec, Gemm) or not spec.expressions:
         return ()
     from tilewright.elementwise.functions import own_programs
@@ -59,6 +59,6 @@ def _remade(
 
 
 def _measured_of(target: str) -> Measured | None:
-    """Return the measured numbers that a target's name contains, or None."""
+    """Return the measured numbers of the core that a target's name ends with, or None."""
     name = target.rpartition("+")[2]
     return calibrations.called(name) if calibrations.is_measured(name) else None

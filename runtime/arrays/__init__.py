@@ -1,3 +1,3 @@
-"""Arrays of any library: the type of their elements, their memory, and new arrays of the same
-kind.
+"""Arrays of any library: the type of their elements, their memory, and new arrays of that
+library.
 """

@@ -1,1 +1,1 @@
-"""Kernels that this CPU cannot run, in a process that can, with arrays between guard pages."""
+"""Run kernels whose instructions this CPU lacks in another process, between guard pages."""
