@@ -12,7 +12,7 @@ from tilewright.plan.tiling.tiles import RegisterTile
 
 from .decisions import Row, text_of
 
-#: If more tile sizes than this share a number, only this many are listed, and the rest is counted.
+#: Maximum number of tile sizes that a reason lists; further sizes are only counted.
 NAMED = 4
 
 
@@ -54,7 +54,7 @@ def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
 
 
 def _told(numbered: Sequence[tuple[RegisterTile, str]], first: str) -> str:
-    """Return ``first``, the first tile's reason; if numbers differ, list the tiles of each."""
+    """Return the first tile's reason; if tiles have different numbers, list the tiles of each."""
     groups: dict[str, dict[str, None]] = {}
     for tile, number in numbered:
         groups.setdefault(number, {})[tile_size(tile)] = None

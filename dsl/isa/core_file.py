@@ -83,7 +83,7 @@ class CoreFile:
 
 
 def written_out(line: str) -> Iterator[str]:
-    """Yield the processors of one entry of ``processors``.
+    """Yield each processor that an entry of a core file names, with ranges of models expanded.
 
     ``AuthenticAMD 25 1 3-4`` gives three processors: models 1, 3 and 4. A single name is yielded
     unchanged.

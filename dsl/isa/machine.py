@@ -125,7 +125,7 @@ class Core:
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
 
     def _narrowed(self, size: int) -> Core:
-        """Return the core with its rates for vectors of ``size`` bytes; ``self`` if equal."""
+        """Return the core with its rates for vectors of ``size`` bytes; ``self`` if all agree."""
         speeds = _for_size(self.speeds, size)
         width = next((each for each in self.widths if each.bytes >= size), None)
         if width is None:

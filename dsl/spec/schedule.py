@@ -48,8 +48,8 @@ FEW_ROWS = _STREAMS[-1][0]
 #: sets of L1 that they share. For example, 120x1024x2048 in f64 takes 1.13 times as long with 8 as
 #: with 4 on Emerald Rapids.
 STEPS_AHEAD = 4
-#: If C has at most this many rows, B is read in place, without packing, for four times as long rows
-#: of B as if C has more rows (see ``line_in_place``).
+#: For few rows of C, B is read in place, without packing, if B's rows are short. If C has at most
+#: this many rows, B's rows may be four times as long as for more rows (see ``line_in_place``).
 HALF_ROWS = MANY_ROWS // 2
 
 
@@ -109,10 +109,10 @@ FEW_IN_MATRICES = 31
 
 
 def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[int, int, int]:
-    """Return (first, last, work): the range of rows that contains ``rows``, and a limit on m n k.
+    """Return the m n k from which operands are converted in blocks, and for which rows this holds.
 
-    From this limit on, operands are converted in blocks. ``itemsize`` is the size of a converted
-    element in bytes. ``turned`` is True if the matrix is transposed too.
+    The result is (first row, last row, m n k). ``itemsize`` is the size of a converted element in
+    bytes. ``turned`` is True if the matrix is transposed too.
     """
     first, each = 1, _FEW_TURNED if turned else _FEW_CONVERTED // itemsize
     while first * each < CONVERTED_WORK:
@@ -123,9 +123,9 @@ def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[i
 
 
 def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
-    """Return (first, last, work): the range of rows that contains ``rows``, and a limit on m n k.
+    """Return the m n k from which B is streamed for ``rows`` rows of C; None for too many rows.
 
-    From this limit on, B is streamed. The result is None if there are too many rows for streaming.
+    The result is (first row, last row, m n k): the limit is the same for all rows of this range.
     ``itemsize`` is the size of an element of B in bytes.
     """
     first = 1
