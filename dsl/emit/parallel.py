@@ -76,7 +76,7 @@ class Fork:
 
     @property
     def trips(self) -> Expr:
-        """The number of iterations of all ``loops`` together, which is their product."""
+        """The number of iterations of all ``loops`` together, as a formula."""
         trips = ONE
         for loop in self.loops:
             trips = trips * loop.trips

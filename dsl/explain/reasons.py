@@ -49,12 +49,12 @@ def _why_tile(tile: RegisterTile) -> str:
 
 
 def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
-    """Return the different numbers of all tiles as text, for example ``2, 1``."""
+    """Return the different numbers that tiles have, for example of sets, as text: ``2, 1``."""
     return ", ".join(dict.fromkeys(number for _, number in numbered))
 
 
 def _told(numbered: Sequence[tuple[RegisterTile, str]], first: str) -> str:
-    """Return the first tile's reason; if tiles have different numbers, list the tiles of each."""
+    """Return the first tile's reason. If tiles have different numbers, list the tiles with each."""
     groups: dict[str, dict[str, None]] = {}
     for tile, number in numbered:
         groups.setdefault(number, {})[tile_size(tile)] = None

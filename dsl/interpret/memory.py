@@ -18,7 +18,7 @@ from tilewright.spec.types import ELEMENTS, ITEMSIZE
 
 
 class Buffer(NamedTuple):
-    """Flat ``values``, and the index ``base`` of an operand's first element in them.
+    """A buffer with an operand: 1-d ``values``, and the index ``base`` of the first element.
 
     Elements around the operand may exist; a program must not touch them.
     """

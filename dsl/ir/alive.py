@@ -108,7 +108,7 @@ def live_registers(tile: TileProgram, target: Target) -> int:
     return _alive(steps_of(tile.body), live, taken)
 
 
-#: The type of a function that takes names of values, and returns the registers that they occupy.
+#: The type of a function from names of values to the number of registers that the values occupy.
 Taken = Callable[[Collection[str]], int]
 
 

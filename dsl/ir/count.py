@@ -59,7 +59,7 @@ class Formulas:
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
-        """The symbols on which the formulas depend."""
+        """The sympy symbols (sizes and loop counters) on which the formulas depend."""
         return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
 
 

@@ -140,7 +140,7 @@ class Load(Operation):
 
     @property
     def seen_as(self) -> str:
-        """The type of one access to a group of elements, for example s32; "" without groups."""
+        """The type that moves a group of elements at once, for example s32; "" without groups."""
         return self.dst.vector.seen_as(self.memory, self.group)
 
 
@@ -437,7 +437,7 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    past: Sizes[Expr | None] = None  # if positive: stores to aligned addresses bypass the caches
+    past: Sizes[Expr | None] = None  # if ``past`` > 0, aligned stores bypass the caches
 
     @property
     def masked_by(self) -> MaskRegister | None:
@@ -465,7 +465,7 @@ class Store(Operation):
 
     @property
     def seen_as(self) -> str:
-        """The type of one access to a group of elements, for example s32; "" without groups."""
+        """The type that moves a group of elements at once, for example s32; "" without groups."""
         return self.src.vector.seen_as(self.memory, self.group)
 
 

@@ -255,7 +255,7 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     entered = n.configuration
     n.nodes(node.body)
     if n.configuration is not entered:
-        n.nodes(node.body)  # again: the second iteration starts with another configuration
+        n.nodes(node.body)  # checked again, because the second iteration has another configuration
     if n.configuration is not before:
         n.configuration = None if n.configuration is None or trips is None else n.configuration
     del n.counters[node.counter]
