@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .tuning.tune import tune
     from .tuning.variants import variants
 
-    targets: Targets  # a package that can be called
+    targets: Targets  # ``tw.targets`` is a package, which can be called like a function
 
 __version__ = "0.1.0"
 __all__ = [
@@ -119,7 +119,7 @@ __all__ = [
     "variants",
 ]
 _NAMES = frozenset(__all__)
-if TYPE_CHECKING:  # pyright adds names to __all__ only from whole modules
+if TYPE_CHECKING:  # imported for pyright, which extends __all__ only by that of a whole module
     import tilewright.spec.expression.activations as activations  # noqa: PLR0402
     import tilewright.spec.expression.arithmetic as arithmetic  # noqa: PLR0402
     import tilewright.spec.expression.comparisons as comparisons  # noqa: PLR0402
@@ -134,7 +134,7 @@ if TYPE_CHECKING:  # pyright adds names to __all__ only from whole modules
     __all__ += gaussian.__all__
     __all__ += logarithm.__all__
 else:
-    del __all__  # __getattr__ makes __all__ on demand, with the names of the post-ops
+    del __all__  # so that __getattr__ makes __all__ on demand, with the names of the post-ops
 
 #: The module that defines each public name; it is imported when the name is first used. Names that
 #: are missing here are in ``errors``.
@@ -190,7 +190,7 @@ _MEANT = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "targets":  # this name is a package, which can be called like a function
+    if name == "targets":  # ``targets`` is a package, which can be called like a function
         return import_module(".targets", __name__)
     if name == "__all__":
         return sorted(_NAMES.union(_postops()))

@@ -9,13 +9,13 @@ import os
 import sys
 from types import FrameType
 
-#: Packages that are skipped in the search for the caller: tilewright, threads, and frameworks that
-#: call operators.
+#: Packages whose frames are skipped when the user's code is searched for in the call stack:
+#: tilewright, threads, and frameworks that call operators.
 _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 
 
 def caller() -> tuple[str, int, int] | None:
-    """Return the place of the call in the user's code: file, line, and its number of frames up.
+    """Return where the user's code called tilewright: file, line, and how many frames up that is.
 
     The third value is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no
     such frame.
@@ -57,7 +57,7 @@ def described(value: object) -> str:
 
 
 class TilewrightError(Exception):
-    """Root of all errors that tilewright raises.
+    """Base class of all errors that tilewright raises.
 
     Parameters
     ----------

@@ -149,7 +149,7 @@ def program_for(plan: AnyPlan) -> Program:
 
 
 def lowered(plan: AnyPlan) -> Program:
-    """Return the program of a plan before it is verified; it uses only accesses of the target."""
+    """Return the program of a plan, not yet verified, with only accesses that the target has."""
     match plan:
         case Plan():
             program = make_program(plan)
@@ -160,7 +160,7 @@ def lowered(plan: AnyPlan) -> Program:
         case PackPlan():
             program = pack_program(plan)
         case QuantizedPackPlan():
-            program = Program((), ())  # empty, because a template holds this kernel's loops
+            program = Program((), ())  # no nest, because a template holds this kernel's loops
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
@@ -292,7 +292,7 @@ def header(requests: Sequence[Request], name: str) -> str:
 
 
 def _defined(kernel: KernelText) -> Defined:
-    """Return the facts about a kernel that the code that calls it must know."""
+    """Return the facts about a generated kernel that its caller must know."""
     return Defined(
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
@@ -317,7 +317,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):
-        prefix = prefix or "k0_"  # else a static function would have the kernel's name
+        prefix = prefix or "k0_"  # so that no static function has the same name as the kernel
     return KernelText(
         name=request.name,
         prefix=prefix,

@@ -140,7 +140,7 @@ def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
                 return called(*arguments, **named)
             except TypeError as wrong:
                 if wrong.__traceback__ is None or wrong.__traceback__.tb_next is not None:
-                    raise  # the error is from inside the function
+                    raise  # the error is from inside the called function, not about its arguments
             given = arguments[1:] if isinstance(made, type) else arguments
             raise _refusal(made, given, named, error)
 
@@ -205,7 +205,7 @@ def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
             return written
     if alike := get_close_matches(name, parameters, 1, _ALIKE):
         return f"{alike[0]}="
-    # getattr on the package imports the module that defines a public name.
+    # ``getattr`` on the package ``tilewright`` imports the module that defines a public name.
     ours = sys.modules[__package__ or ""]
     for other, written in _ELSEWHERE.items():
         if name in inspect.signature(getattr(ours, other)).parameters:

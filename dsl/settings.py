@@ -28,7 +28,7 @@ class Settings:
 
     @property
     def data_dir(self) -> str | None:
-        """TILEWRIGHT_DATA_DIR: folder of calibrations and tunings (default: the user's data)."""
+        """TILEWRIGHT_DATA_DIR: folder of calibrations and tunings (default: in the user's data)."""
         return _text("TILEWRIGHT_DATA_DIR")
 
     @property
@@ -43,7 +43,7 @@ class Settings:
 
     @property
     def emulate(self) -> bool:
-        """TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native."""
+        """TILEWRIGHT_EMULATE=1: emulate x86 targets even if this CPU could run them."""
         return _flag("TILEWRIGHT_EMULATE")
 
     @property

@@ -75,7 +75,7 @@ class Remainder(_OfSizes, sympy.Function):  # type: ignore[misc]
 
     @classmethod
     def eval(cls, expr: Expr, by: Expr) -> Expr | None:
-        """Return the value if both are numbers."""
+        """Return the value if both arguments are numbers, else None."""
         return expr % by if expr.is_Integer and by.is_Integer else None
 
 
@@ -86,7 +86,7 @@ class Quotient(_OfSizes, sympy.Function):  # type: ignore[misc]
 
     @classmethod
     def eval(cls, expr: Expr, by: Expr) -> Expr | None:
-        """Return the value if both are numbers."""
+        """Return the value if both arguments are numbers, else None."""
         return expr // by if expr.is_Integer and by.is_Integer else None
 
 
@@ -97,7 +97,7 @@ class Least(_OfSizes, sympy.Function):  # type: ignore[misc]
 
     @classmethod
     def eval(cls, one: Expr, other: Expr) -> Expr | None:
-        """Return the value if both are numbers."""
+        """Return the value if both arguments are numbers, else None."""
         return min(one, other) if one.is_Integer and other.is_Integer else None
 
 
@@ -197,7 +197,7 @@ def _shortened(expr: Expr) -> Expr | None:
     if number == 1 and not names:
         return expr
     rest = sympy.Add(*(term / sympy.Mul(number, *names) for term in terms))
-    # sympy multiplies a number into a sum unless another factor is present.
+    # If a number is the only other factor, sympy would multiply it into the sum: no evaluation.
     return sympy.Mul(number, *names, rest, evaluate=bool(names))
 
 
@@ -298,7 +298,7 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, Least):
         one, other = (_factor(arg) for arg in expr.args)
         return f"({one} < {other} ? {one} : {other})", 3
-    if isinstance(expr, sympy.Min):  # occurs in printed formulas only, never in generated C
+    if isinstance(expr, sympy.Min):  # ``Min`` occurs in printed formulas only, not in generated C
         return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
     if expr.is_Pow and expr.exp == 2:
         return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
@@ -314,7 +314,7 @@ def _factor(expr: Expr) -> str:
 
 @lru_cache(maxsize=65536)
 def _order(expr: Expr) -> str:
-    """Return the text by which terms and factors are sorted. For a symbol, its name is fastest."""
+    """Return the text by which terms and factors are sorted; a symbol's name is fast to get."""
     return expr.name if expr.is_Symbol else str(expr)
 
 

@@ -1,1 +1,1 @@
-"""Elementary operations on lanes: their meaning in numpy, conversions, and expressions as them."""
+"""Elementary operations on lanes: their meaning in numpy, conversions, programs for epilogues."""

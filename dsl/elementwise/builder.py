@@ -186,7 +186,7 @@ def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]
 
 
 def run(steps: Iterable[Step], given: Mapping[Value, Any], real: str = "f32") -> dict[Value, Any]:
-    """Compute a program on numpy arrays; return all its values by ``Value``, inputs included."""
+    """Compute a program on numpy arrays, and return the array of each value, inputs included."""
     values = dict(given)
     for step in steps:
         args = [

@@ -54,7 +54,7 @@ class _Lowering:
         self.values: dict[int, Argument | Truth] = {}
         # These expressions are kept, because ``values`` finds nodes by their ``id``.
         self.meanings: list[Expression] = []
-        # True while the steps of an expression are written that defines a function.
+        # True while steps are written for the expression by which a function is defined.
         self.within_meaning = False
 
     def of(self, expression: Expression) -> Argument | Truth:
@@ -81,7 +81,7 @@ class _Lowering:
         args = [self.values[id(arg)] for arg in node.args]
         condition = args[:1] if entry.condition else []
         numbers = [_number(b, arg) for arg in args[len(condition) :]]
-        if node.fn == "neg" and self.element == "s32":  # s32 has no negation
+        if node.fn == "neg" and self.element == "s32":  # s32 has no elementary negation
             return b("sub", 0, *numbers)
         made: Argument | Truth = entry.lower(b, *condition, *numbers)
         if entry.own:
@@ -115,7 +115,7 @@ class _Lowering:
 
 
 def own_programs(expressions: Iterable[Expression], real: str) -> tuple[str, ...]:
-    """Return, as texts, the programs of those expressions that use post-ops defined by the user.
+    """Return, as text, the program of each expression that uses a post-op of the user.
 
     Two kernels may have expressions with the same text, but different functions of that name. These
     texts distinguish such kernels.

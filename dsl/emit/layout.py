@@ -58,7 +58,7 @@ _PLAIN = re.compile(r"[\w@%+=:,./-]+\Z", re.ASCII)
 
 
 def pasted(groups: Sequence[Sequence[str]]) -> str:
-    """Return a command as text to paste into a shell. Each of ``groups`` is words on one line.
+    """Return a command as text to paste into a shell, with each group of words on its own line.
 
     A longer line goes on after a backslash, which a shell leaves out, in quotation marks too.
     """

@@ -136,7 +136,7 @@ class _Constants:
         return self.found[key].dst
 
     def _renamed(self, op: Op) -> Op:
-        """Return ``op``, which then reads the constants instead of the literals' registers."""
+        """Return ``op``, changed to read constants instead of registers set to literals."""
         return mapped(op, Register, self._constant_of) if self._registers else op
 
     def _constant_of(self, given: Register) -> Register:

@@ -76,7 +76,7 @@ class Fork:
 
     @property
     def trips(self) -> Expr:
-        """The number of iterations of all ``loops`` together, which is their product."""
+        """The number of iterations of all ``loops`` together, as a formula."""
         trips = ONE
         for loop in self.loops:
             trips = trips * loop.trips
@@ -94,7 +94,7 @@ def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ..
 
 
 def apart(program: Program) -> Program:
-    """Return ``program`` with the code outside its parallel loops in parallel loops of one trip.
+    """Return ``program`` with code outside parallel loops put into parallel loops of one iteration.
 
     This is for targets whose instructions need a mode of the processor. A function runs either in
     that mode or outside it, and threads cannot be started in the mode. The parts must therefore be
@@ -183,7 +183,7 @@ def free(program: Program, nodes: Iterable[NestNode]) -> set[str]:
 
 
 def _work(program: Program, loops: tuple[BlockLoop, ...]) -> Expr:
-    """Return the vector multiply-adds of one trip of parallel ``loops``."""
+    """Return the work of one iteration of parallel ``loops``, in vector multiply-adds."""
     if loops[-1].work is not None:
         return loops[-1].work
     match loops[-1].body:

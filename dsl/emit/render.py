@@ -28,7 +28,7 @@ _PER_LINE = 12
 
 
 class Defined(NamedTuple):
-    """The facts about a kernel in C text that the code that calls it must know.
+    """The facts about a generated kernel that its caller must know.
 
     - ``scratch``: True if the kernel takes scratch memory.
     - ``configures``: True if the kernel configures a matrix unit. It then also has functions that
@@ -99,7 +99,7 @@ _compiled = _Compiled()
 
 
 def keep_compiled(shelf: Shelf) -> None:
-    """Keep compiled templates in ``shelf`` from now on. Its content is executed."""
+    """Store compiled templates in ``shelf`` from now on. What is read from it is executed."""
     _compiled.shelf = shelf
 
 
@@ -149,8 +149,8 @@ def _unsigned(count: Expr) -> str:
 
 _SIMPLE = re.compile(r"\w+\Z")
 _ELEMENT = re.compile(r"(\w+) \+ (.+)\Z")
-#: Matches an operand of a spelling in its own parentheses, such as ``({x})`` or ``*({p})``. The
-#: parentheses of a function call do not match.
+#: Matches an operand with its own parentheses in the C code of an instruction, such as ``({x})`` or
+#: ``*({p})``. The parentheses of a function call do not match.
 _ENCLOSED = re.compile(r"(?<!\w)(\*?)\(\{(\w+)\}\)")
 
 
@@ -165,7 +165,7 @@ def _spell(spelling: str, **operands: object) -> str:
             text = f"{place[1]}[{place[2]}]"
         else:
             text = f"{star}({operand})"
-        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # doubled braces, because format_map follows
+        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # double the braces for format_map below
 
     return _ENCLOSED.sub(enclosed, spelling).format_map(operands)
 

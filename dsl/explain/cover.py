@@ -44,7 +44,7 @@ class Covered(NamedTuple):
 
 
 def number(expr: Expr, known: Mapping[Expr, int] | None = None) -> int:
-    """Return the value of ``expr``; sizes that are not in ``known`` count as ``NOMINAL``."""
+    """Return the value of ``expr``; sizes that are not in ``known`` are taken as ``NOMINAL``."""
     given = dict.fromkeys(expr.free_symbols, NOMINAL) | dict(known or {})
     return int(expr.subs(given))
 

@@ -25,7 +25,8 @@ from .svg import FILLS, INK, MONO, PALE, PAPER, SANS, box, document, line, lines
 from .text import nest_lines
 
 _WIDTH, _HEIGHT = 960, 640
-#: The map shows C cut into tiles. Its longer side in pixels, and its upper left corner.
+#: Position in pixels of the map, the part that shows C cut into tiles: the length of its longer
+#: side, and its left and upper edge.
 _SIDE, _LEFT, _TOP = 264, 92, 128
 #: Width in pixels of the strips that show A and B, and of the gap between them and C.
 _STRIP, _GAP = 30, 26
@@ -43,7 +44,7 @@ _END = f"text-anchor='end' {_GRAY}"
 
 
 def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = None) -> str:
-    """Return the plan as SVG.
+    """Return a picture of the plan as the text of an SVG file.
 
     ``of_peak`` is a measured share of the peak, which becomes a point of the roofline. A stack is
     shown by one of its products. If a stack computes several products side by side, only its loops

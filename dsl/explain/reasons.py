@@ -12,7 +12,7 @@ from tilewright.plan.tiling.tiles import RegisterTile
 
 from .decisions import Row, text_of
 
-#: If more tile sizes than this share a number, only this many are listed, and the rest is counted.
+#: Maximum number of tile sizes that a reason lists; further sizes are only counted.
 NAMED = 4
 
 
@@ -49,12 +49,12 @@ def _why_tile(tile: RegisterTile) -> str:
 
 
 def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
-    """Return the different numbers of all tiles as text, for example ``2, 1``."""
+    """Return the different numbers that tiles have, for example of sets, as text: ``2, 1``."""
     return ", ".join(dict.fromkeys(number for _, number in numbered))
 
 
 def _told(numbered: Sequence[tuple[RegisterTile, str]], first: str) -> str:
-    """Return ``first``, the first tile's reason; if numbers differ, list the tiles of each."""
+    """Return the first tile's reason. If tiles have different numbers, list the tiles with each."""
     groups: dict[str, dict[str, None]] = {}
     for tile, number in numbered:
         groups.setdefault(number, {})[tile_size(tile)] = None

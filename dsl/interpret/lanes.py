@@ -33,7 +33,10 @@ Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
 def reader(vector: Vector, memory: str, group: int) -> Convert:
-    """Return a function that converts elements of type ``memory`` to lanes; "": no conversion."""
+    """Return a function that converts elements of type ``memory`` to lanes of ``vector``.
+
+    If ``memory`` is "", elements have the vector's own type.
+    """
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -82,7 +85,10 @@ def flipped(vector: Vector) -> Convert:
 
 
 def writer(vector: Vector, memory: str, group: int) -> Convert:
-    """Return a function that converts lanes to elements of type ``memory``; "": no conversion."""
+    """Return a function that converts lanes of ``vector`` to elements of type ``memory``.
+
+    If ``memory`` is "", elements have the vector's own type.
+    """
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -134,7 +140,7 @@ def _conversion(
 
 
 def product(op: MulAdd, element: str) -> Product:
-    """Return the function that adds the products of ``op`` to lanes of ``element``.
+    """Return the function that computes multiply-add ``op`` with sums of type ``element``.
 
     Integers are exact modulo the range of ``element``. Floating-point products are added one by
     one, in a group the last first. If the instruction is fused, each is rounded once with the sum,

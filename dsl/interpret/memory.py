@@ -18,7 +18,7 @@ from tilewright.spec.types import ELEMENTS, ITEMSIZE
 
 
 class Buffer(NamedTuple):
-    """Flat ``values``, and the index ``base`` of an operand's first element in them.
+    """A buffer with an operand: 1-d ``values``, and the index ``base`` of the first element.
 
     Elements around the operand may exist; a program must not touch them.
     """
@@ -65,7 +65,7 @@ class Segment:
         return start + self.base * self.values.itemsize
 
     def read(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
-        """Return a view of ``count`` elements from index ``at`` on, as ``type_`` of equal size."""
+        """Return a view of ``count`` elements from index ``at`` on, seen as type ``type_``."""
         self.check_read(at, count, who)
         return self._seen(at, count, type_, who)
 
@@ -85,7 +85,7 @@ class Segment:
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """Return this buffer as elements of ``type_``, and the index of these for index ``at``."""
+        """Return this buffer as elements of ``type_``, and the index there that replaces ``at``."""
         start, size = at * self.size, ITEMSIZE[type_]
         if start % size or self.values.nbytes % size:
             raise PlanError(
@@ -159,7 +159,7 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
 
 
 def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) -> Segment:
-    """Return a new buffer of ``zeros``, or of bits that are all 1.
+    """Return a new buffer, filled with 0 if ``zeros``, else with bits that are all 1.
 
     A vector may be read if its first lane was written. Other lanes may belong to rows or columns
     that do not exist; they reach no result.
@@ -169,12 +169,12 @@ def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) ->
     segment = flat(name, element, values, count, role="out")
     segment.loose = True
     if zeros:
-        segment.written = None  # everything may be read
+        segment.written = None  # all elements of the new buffer may be read
     return segment
 
 
 def flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
-    """Return a segment of the first ``count`` of ``values``, as one row."""
+    """Return a segment that holds the first ``count`` elements of ``values`` as one row."""
     return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
 
 
@@ -184,7 +184,7 @@ Given = tuple[NDArray[Any], int] | NDArray[Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Every operand by its name in C; a sequence of matrices is a list of segments."""
+    """The memory of all operands by C name. A sequence of matrices is a list of segments."""
 
     segments: Mapping[str, Segment | list[Segment]]
     offsets: Mapping[str, Sequence[int]]
@@ -272,7 +272,7 @@ class _View:
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
         elements = many * format_.nbytes // size
         if p.kind == "flat":
-            elements = len(values)  # the whole buffer: offsets may select any matrix in it
+            elements = len(values)  # use the whole buffer: offsets may select any matrix in it
         return flat(name, format_.stored, values, elements, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:

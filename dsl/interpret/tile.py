@@ -142,7 +142,7 @@ class Tile:
             self.numbers[parameter.name] = offset
 
     def compiled(self) -> Run:
-        """Return the whole program as one closure."""
+        """Return a function that runs the whole tile program once."""
         return _sequence([self._compile(op) for op in self.program.body + self.program.end])
 
     def value(self, expr: Any) -> int:

@@ -106,7 +106,7 @@ def legal(tile: TileProgram, target: Target) -> TileProgram:
 
 @dataclass
 class _Ways:
-    """Rewrites operations, with copies through stack buffers for accesses that vectors lack.
+    """Replaces loads and stores that a target lacks by copies through stack buffers.
 
     ``by`` is the C function that copies; "" means ``memcpy``. ``taken`` are the buffers' names.
     """

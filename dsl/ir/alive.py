@@ -24,7 +24,7 @@ SPILLED = 24
 
 
 class Step(NamedTuple):
-    """Names of the vector registers that an operation or a loop reads and writes, with masks."""
+    """The vector registers that an operation or a loop reads and writes, by name, with masks."""
 
     reads: Collection[str]
     writes: Collection[str]
@@ -108,7 +108,7 @@ def live_registers(tile: TileProgram, target: Target) -> int:
     return _alive(steps_of(tile.body), live, taken)
 
 
-#: A function from names of values to the number of registers that they occupy.
+#: The type of a function from names of values to the number of registers that the values occupy.
 Taken = Callable[[Collection[str]], int]
 
 

@@ -59,7 +59,7 @@ class Formulas:
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
-        """The symbols on which the formulas depend."""
+        """The sympy symbols (sizes and loop counters) on which the formulas depend."""
         return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
 
 
@@ -92,7 +92,10 @@ def tile_formulas(tile: TileProgram) -> Formulas:
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
-    """Return the number of calls of each tile program; PlanError unless ``is_counted``."""
+    """Return how often a call of ``program`` calls each tile program, as formulas.
+
+    PlanError unless ``is_counted(program)``.
+    """
     _check_counted(program)
     found: dict[str, Expr] = {}
     for tile in program.tiles:

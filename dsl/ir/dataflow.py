@@ -60,7 +60,7 @@ def pointers_used(ops: Iterable[Op]) -> set[str]:
 
 
 def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
-    """Return the run-time sizes that operations depend on, in ``order``."""
+    """Return the names of run-time sizes on which ``ops`` depend, sorted as in ``order``."""
     found = (expr for op in ops for expr in _expressions(op) if not expr.is_Integer)
     used = frozenset[str]().union(*map(slots, found))
     return [slot for slot in order if slot in used]

@@ -83,7 +83,7 @@ def passed(tile: TileProgram) -> list[Parameter]:
 
 @dataclass(frozen=True, slots=True)
 class BlockLoop(Node):
-    """``for counter in range(first, trips)`` over blocks of a dimension.
+    """A loop over blocks of a dimension: ``for counter in range(first, trips)``.
 
     With ``parallel``, iterations may run at the same time, and each writes its own elements of C.
     ``work`` is then the work of one iteration in vector multiply-adds; None: that of its tiles.
@@ -181,7 +181,7 @@ class Bind(Node):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration of a matrix unit: the rows and the bytes of a row that each register has."""
+    """A configuration of a matrix unit: rows, and bytes of a row, that each register uses."""
 
     unit: MatrixUnit
     shapes: Sizes[tuple[tuple[Expr, int], ...]]
@@ -215,8 +215,8 @@ class WhenSame(Node):
 NestNode = Call | BlockLoop | Bind | SelectBatch | Pack | When | WhenSame | Configure
 
 
-#: Three functions of a node: they return the operands that the node uses, the formulas in its
-#: fields, and the loop counters that it defines.
+#: Three functions that take a node. They return the operands that the node uses, the formulas in
+#: its fields, and the loop counters that it defines.
 _operands = finder(Name, frozenset((Role.READS,)))
 _expressions: Callable[[Node], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
 counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))

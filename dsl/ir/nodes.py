@@ -222,7 +222,7 @@ def within(node: N, change: Callable[[tuple[Any, ...]], Iterable[Any]]) -> N:
 
 
 def rewritten(nodes: Iterable[N], change: Callable[[N], N | None]) -> Iterator[N]:
-    """Yield ``nodes`` rewritten by ``change``, inner nodes first; it removes a node by None."""
+    """Yield ``nodes`` rewritten by ``change``, inner nodes first; None from it removes a node."""
     for node in nodes:
         if _BODIES[type(node)]:
             after = change(within(node, lambda body: rewritten(body, change)))
@@ -265,9 +265,9 @@ _MAPPED: dict[tuple[type[Any], Any], tuple[tuple[str, bool], ...]] = {}
 
 
 def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the fields of ``cls`` that may contain a ``what``, and True for a field of names.
+    """Return the names of the fields of ``cls`` that may contain a ``what``, each with a flag.
 
-    A field of names holds text that names a pointer or a counter, if ``what`` is such a ``Space``.
+    The flag is True if ``what`` is a ``Space`` and the field is text that names such an object.
     """
     if (cls, what) not in _MAPPED:
         named = isinstance(what, Space)

@@ -1,10 +1,9 @@
 """Define the operations of tile programs, which templates write as C.
 
 A tile program computes one register tile by operations on registers, and by loops over the batch,
-over K, or over rows or columns of sums. All nodes are immutable. Templates choose a macro by
-``kind``. Addresses count elements. The annotation of a field says how the operation uses the field
-(``nodes.py``). ``counts`` names the counter that an operation adds to; its accesses to memory are
-counted separately.
+over K, or over rows or columns of sums. Templates choose a macro by ``kind``. Addresses count
+elements. A field's annotation says how the operation uses the field (``nodes.py``). ``counts`` is
+the counter that the operation increases. Accesses to memory are counted separately.
 """
 
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from tilewright.isa.vector import MulAdd, Several, Vector
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
 from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
 
-#: Names of the counters of operations. ``Formulas`` and the interpreter have fields with them.
+#: Counters that operations increase. ``Formulas`` and the interpreter's ``Counts`` have them too.
 Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
 
 
@@ -116,7 +115,7 @@ class Load(Operation):
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that the load uses, None if the vector has no such masked load."""
+        """The mask that the load uses; None without one, or if the target lacks such a load."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
@@ -141,7 +140,7 @@ class Load(Operation):
 
     @property
     def seen_as(self) -> str:
-        """The type of one access to a group of elements, for example s32; "" without groups."""
+        """The type that moves a group of elements at once, for example s32; "" without groups."""
         return self.dst.vector.seen_as(self.memory, self.group)
 
 
@@ -205,10 +204,7 @@ class Broadcast(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Pick(Operation):
-    """Set all lanes of ``dst`` to element number ``lane`` of ``src``.
-
-    ``src`` holds a few elements of type ``memory``, which repeat until the register is full.
-    """
+    """Set all lanes to element ``lane`` of ``src``, which repeats a few elements of ``memory``."""
 
     kind: ClassVar[str] = "pick"
     dst: Writes[Register]
@@ -293,10 +289,7 @@ class StoreMatrix(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyMatrices(Operation):
-    """Multiply two matrix registers, and add the product to a third: ``acc += y x``.
-
-    y has a row for each row of acc, x has a row for each group of K.
-    """
+    """Multiply matrix registers: ``acc += y x``. x has a row for each group of K."""
 
     kind: ClassVar[str] = "multiply_matrices"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -308,10 +301,7 @@ class MultiplyMatrices(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyBlock(Operation):
-    """Multiply two vectors, and add the product to a matrix register: ``acc += y x``.
-
-    y has a group of K for each row of acc, x has one for each column of acc.
-    """
+    """Multiply vectors: ``acc += y x``. y has a K group for each row of acc, x for each column."""
 
     kind: ClassVar[str] = "multiply_block"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -364,7 +354,7 @@ class Multiply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Interleave the even blocks of x and y (the odd ones if ``odd``), of ``block`` elements."""
+    """Interleave blocks of ``block`` elements: the even, or if ``odd`` the odd, of x and y."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
@@ -376,7 +366,7 @@ class Interleave(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unzip(Operation):
-    """Concatenate the even blocks of x and y (the odd ones if ``odd``), of ``block`` elements."""
+    """Concatenate blocks of ``block`` elements: the even, or if ``odd`` the odd, of x, then y."""
 
     kind: ClassVar[str] = "unzip"
     dst: Writes[Register]
@@ -439,11 +429,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """Store the ``active`` lanes of ``src`` as elements of type ``memory``.
-
-    ``active``, ``memory`` and ``group`` have the same meaning as in ``Load``. If the formula
-    ``past`` is positive in a call, the store bypasses the caches at aligned addresses.
-    """
+    """Store ``active`` lanes of ``src`` as elements of type ``memory``; fields as in ``Load``."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -451,11 +437,11 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    past: Sizes[Expr | None] = None
+    past: Sizes[Expr | None] = None  # if ``past`` > 0, aligned stores bypass the caches
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that the store uses, None if it uses none or copies through the stack."""
+        """The mask that the store uses; None without one, or if the target lacks such a store."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
@@ -479,7 +465,7 @@ class Store(Operation):
 
     @property
     def seen_as(self) -> str:
-        """The type of one access to a group of elements, for example s32; "" without groups."""
+        """The type that moves a group of elements at once, for example s32; "" without groups."""
         return self.src.vector.seen_as(self.memory, self.group)
 
 
@@ -591,7 +577,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One register tile: ``body`` sums the products, ``end`` updates the matrix C.
+    """The program of a register tile: ``body`` sums the products, ``end`` updates the matrix C.
 
     ``mr`` and ``nr`` are the tile's rows and columns of C. ``accumulators`` are the names of the
     registers that hold its sums, arranged as in C. ``planned`` is its number in the plan. These are

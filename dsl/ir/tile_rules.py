@@ -150,7 +150,7 @@ def _store(w: Walk, op: Store) -> None:
 
 
 def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> int | None:
-    """Return the number of elements that a load or store moves; PlanError if it is not possible."""
+    """Return the number of elements that a load or store moves; PlanError if it is illegal."""
     if op.group:
         _grouped(w, op, vector, others, verb)
     elif op.memory:

@@ -101,7 +101,7 @@ def _scratch_at(node: NestNode, name: Name | None) -> Expr:
 
 
 def _selected_at(node: NestNode, name: Name | None) -> Expr:
-    """Return the offset in its batch of the matrix that ``node`` selects as ``name``, else 0."""
+    """Return the offset of matrix ``name`` in its batch if ``node`` selects the matrix, else 0."""
     if not isinstance(node, SelectBatch):
         return ZERO
     return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
@@ -264,7 +264,7 @@ def _one_call(parameters: Signature) -> dict[str, int]:
         leading = _at_least(line, array.leading, array.leading_slot, known)
         stride = _at_least(lines * leading, array.batch_stride, array.stride_slot, known)
         if array.role != "in" and (leading < line or 0 < stride < lines * leading):
-            return {}  # the spec's fixed strides are too small for these sizes
+            return {}  # fixed strides of the spec are too small for the sizes that were chosen here
     return known
 
 

@@ -251,11 +251,11 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     n.counters[node.counter] = None if trips is None else (node.first, max(trips - 1, node.first))
     before = n.configuration
     if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
-        n.configuration = None  # threads of a parallel loop start without a configuration
+        n.configuration = None  # other threads start with an unconfigured matrix unit
     entered = n.configuration
     n.nodes(node.body)
     if n.configuration is not entered:
-        n.nodes(node.body)  # checked again as the second iteration, which has another configuration
+        n.nodes(node.body)  # checked again, because the second iteration has another configuration
     if n.configuration is not before:
         n.configuration = None if n.configuration is None or trips is None else n.configuration
     del n.counters[node.counter]

@@ -26,7 +26,7 @@ MEASURED = "core"
 #: Fields of ``Core`` that are lists, and the class of their elements.
 _LISTS: Mapping[str, type] = {"widths": Width, "speeds": Speed, "caches": Cache}
 _KEYS = ("schema", "name", "title", "source", "processors", "cores")
-#: Fields whose value may be 0. All other numbers must be positive.
+#: Fields of ``Core`` whose value may be 0. All other numbers in a core file must be positive.
 _MAYBE_ZERO = frozenset(
     {
         "overlap",
@@ -83,7 +83,7 @@ class CoreFile:
 
 
 def written_out(line: str) -> Iterator[str]:
-    """Yield the processors of one entry of ``processors``.
+    """Yield each processor that an entry of a core file names, with ranges of models expanded.
 
     ``AuthenticAMD 25 1 3-4`` gives three processors: models 1, 3 and 4. A single name is yielded
     unchanged.

@@ -125,7 +125,7 @@ class Core:
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
 
     def _narrowed(self, size: int) -> Core:
-        """Return the core with its rates for vectors of ``size`` bytes; ``self`` if equal."""
+        """Return this core with its rates for ``size``-byte vectors; ``self`` if none differs."""
         speeds = _for_size(self.speeds, size)
         width = next((each for each in self.widths if each.bytes >= size), None)
         if width is None:
@@ -249,7 +249,7 @@ class VectorLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """The processor mode in which a target's instructions run, as attributes of C functions.
+    """How C code enters and leaves the processor mode that a target's instructions need.
 
     - ``inside``: attribute of a function that is called in the mode and stays in it.
     - ``helper``: attribute of a function that works in any mode.

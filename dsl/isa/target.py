@@ -12,7 +12,7 @@ from .machine import CompilerHints, Core, Detection, Emulation, Mode, VectorLeng
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
-#: Used as a version in ``compilers``: no version of that compiler can compile for the target.
+#: As a version in ``Target.compilers``, this means that no version of the compiler is suitable.
 NEVER = "none"
 
 

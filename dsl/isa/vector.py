@@ -21,8 +21,8 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
 #: added to one sum. A type of "" means the type of the sums.
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: A square block is transposed only if it takes fewer vector registers than this; the transposition
-#: needs some registers for itself.
+#: A square block of vectors is transposed in registers only if it has fewer vectors than this,
+#: because the transposition needs further registers.
 MOST_ROWS = 32
 #: Number of entries of a lookup table; a field of 4 bits selects one entry.
 TABLE = 16
@@ -136,7 +136,7 @@ class Masked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A broadcast of one element of another type, with its conversion.
+    """The C code that broadcasts an element of another type, and converts it.
 
     ``shuffles`` is the number of instructions of the broadcast that permute a vector.
     """
@@ -147,7 +147,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A load of ``count`` elements that repeats them until they fill a register.
+    """The C code that loads ``count`` elements, and repeats them until they fill a register.
 
     Elements of another type are converted.
 
@@ -164,7 +164,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A load of ``count`` vectors that are adjacent in memory.
+    """The C code that loads ``count`` vectors that are adjacent in memory.
 
     - ``ctype``: C type of the loaded value.
     - ``part``: expression for vector number ``{lane}`` of a loaded value ``{v}``.
@@ -360,7 +360,7 @@ class Vector:
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
     def seen_as(self, memory: str, group: int) -> str:
-        """Return the type of one access to a group of ``memory`` elements; "" if there is none.
+        """Return the type that moves a group of ``memory`` elements at once; "" if there is none.
 
         For example, groups of 4 elements of s8 are read as s32.
         """
@@ -397,7 +397,7 @@ class Vector:
     # --- capabilities ----------------------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
-        """Return True if exactly the first ``active`` lanes, a constant, can be accessed."""
+        """Return True if exactly the first ``active`` lanes can be loaded and stored."""
         return self.mask is not None or active in self.partial_load
 
     @property

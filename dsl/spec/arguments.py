@@ -14,7 +14,8 @@ from .sizes import Size, check_size
 from .sums import check_sums, computed_in, default_c
 from .types import TypeName
 
-if TYPE_CHECKING:  # not imported at run time: only specs with expressions need these modules
+# For type checkers only. At run time, only specs with an expression import these modules.
+if TYPE_CHECKING:
     from .expression import Expression
     from .reductions import Outputs
 

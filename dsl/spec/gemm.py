@@ -18,7 +18,8 @@ from .sizes import Dim, Size, call_text, check_dims, check_extent
 from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
 from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
-if TYPE_CHECKING:  # not imported at run time: only specs with expressions need these modules
+# For type checkers only. At run time, only specs with an expression import these modules.
+if TYPE_CHECKING:
     from .expression import Expression, Operand
     from .reductions import Outputs, RowReduction
 
@@ -219,14 +220,14 @@ class Gemm:
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
     def contiguous_size(self, name: str) -> Size:
-        """Return the elements of a contiguous row of matrix ``name`` (of a column for order F)."""
+        """Return the number of elements in a contiguous row of ``name`` (order F: in a column)."""
         rows, cols = SHAPES[name]
         size: Size = getattr(self, cols if getattr(self, name).order == "C" else rows)
         return size
 
     @property
     def packs_stack(self) -> bool:
-        """True if a packed B would be one array that holds a B for each product of the batch."""
+        """True if a packed B is one array with a matrix for each product of the batch."""
         shared = isinstance(self.batch, Strided) and self.batch.b == 0
         return isinstance(self.batch, Strided | Offsets) and not shared
 
@@ -252,7 +253,7 @@ class Gemm:
         return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
 
     def stride(self, name: str) -> Size | None:
-        """Return the elements from one matrix ``name`` of a strided batch to the next.
+        """Return the number of elements from one matrix ``name`` of a strided batch to the next.
 
         None means that the matrices have no gaps, or that there is no such batch.
         """
@@ -262,7 +263,7 @@ class Gemm:
         return stride
 
     def leading(self, name: str) -> Size:
-        """Return the leading dimension of matrix ``name``: the spec's, or else without gaps."""
+        """Return the leading dimension of matrix ``name``; by default, rows have no gaps."""
         ld: Size | None = getattr(self, f"ld{name[0]}")
         return self.contiguous_size(name) if ld is None else ld
 
@@ -304,7 +305,7 @@ class Gemm:
 
     @property
     def scales_of_blocks(self) -> int | None:
-        """Elements of K for which A's rows have one scale each at the call; None if they do not."""
+        """Length of the blocks of A's rows if the call passes a scale for each block, else None."""
         return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
 
     @property
@@ -330,7 +331,7 @@ class Gemm:
 
     @property
     def sum_steps(self) -> int | None:
-        """Elements of K that may be summed in f16 before the sum is added in f32; None for all."""
+        """Number of elements of K that are summed in f16, before f32 is used; None for no limit."""
         return self.sums[1] if isinstance(self.sums, tuple) else None
 
     @property
@@ -359,7 +360,7 @@ class Gemm:
 
     @property
     def reads_sums(self) -> bool:
-        """True if the result depends on the product of A and B; an epilogue may leave it out."""
+        """True if the result depends on the product of A and B, which an epilogue may ignore."""
         if self.epilogue is None:
             return True
         from .expression import acc, acc2, uses
@@ -370,7 +371,7 @@ class Gemm:
 
     @property
     def factor_type(self) -> TypeName:
-        """The type of the arithmetic with alpha and beta: s32 or s64 if all is integer, else float.
+        """The type in which alpha and beta are multiplied: s32, s64, f32 or f64.
 
         Integer arithmetic needs integer sums, integer factors, and an integer C if C is read.
         """

@@ -35,7 +35,7 @@ _WORDS = _listed(
 #: Beginning of the identifiers that C reserves in every scope.
 _RESERVED = re.compile(r"_[A-Z_]")
 #: Types, macros and functions that C's library and POSIX declare or reserve (C11 7.1.3 and 7.31).
-#: It is compiled at its first use, because programs that only load cached kernels do not need it.
+#: The pattern is compiled when it is first used: loading a cached kernel does not need it.
 _LIBRARY = r"""_.* | \w+_t | E[0-9A-Z]\w*
     | (SIG|LC_|FE_|PRI|SCN|ATOMIC_|PTHREAD_|SCHED_|CLOCK_|SA_)\w*
     | U?INT\w*_(MAX|MIN|WIDTH|C) | [A-Z]+_(MAX|MIN|WIDTH|BIT|DIG|EPSILON)

@@ -241,7 +241,7 @@ def _integers(given: object, what: str) -> tuple[int, ...]:
             )
     try:
         return tuple(map(index, values))
-    except TypeError as error:  # an item is an array with more than one number
+    except TypeError as error:  # ``index`` fails for an array with more than one number
         raise SpecError(f"{what} must be ints: they count elements", got=given) from error
 
 

@@ -104,7 +104,7 @@ class Pack:
 
     @property
     def contiguous_size(self) -> int:
-        """The elements of a contiguous row of B (of a column for order F)."""
+        """The number of elements in a contiguous row of B (in a column for order F)."""
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
@@ -205,7 +205,7 @@ def _fixed(size: Size, name: str) -> int:
 
 
 def _sums(given: DTypeLike | None, a: str, b: str) -> str:
-    """Return the type of the sums of later products, "" if ``_check`` will refuse the types."""
+    """Return the type that holds sums of products of A and B; "" if they cannot be multiplied."""
     if not {a, b} <= set(INPUTS):
         return ""
     held = accumulator(a, b)

@@ -64,7 +64,7 @@ class StoredType(NamedTuple):
 
     @property
     def fields(self) -> int:
-        """Number of elements that share a byte in the plane with the fewest bits per element."""
+        """The largest number of elements that share a byte: 4 for 6-bit elements (4 + 2 bits)."""
         return 8 // self.planes[-1].bits
 
     @property
@@ -114,7 +114,7 @@ BLOCK_UNIT = 8
 #: If all of K is one block, its length is padded to a multiple of this, or of four times the number
 #: of elements that share a byte, whichever is larger.
 WHOLE_UNIT = 16
-#: Largest number of elements in a block; and the same if each block has its own zero points.
+#: Maximum number of elements in a block. The second number holds if blocks have zero points.
 LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
 #: A block with more elements than this must not end inside bytes that several elements share.
 LONGEST_UNEVEN = 64
@@ -185,7 +185,7 @@ class Quantized:
 
     @property
     def zeros(self) -> Literal["", "zeros", "minima"]:
-        """The array with a number for each block besides its scale; "" if there is none."""
+        """The numbers that each block has besides its scale: "zeros", "minima", or "" for none."""
         if not isinstance(self.zero, str):
             return ""
         return "zeros" if self.zero == self.type else "minima"
@@ -211,7 +211,7 @@ class Quantized:
         return "row" if self.along is None else ("row", self.along)
 
     def block_of(self, k: int) -> int:
-        """Return the number of elements of K in a block; if all of K is one block, ``k`` padded."""
+        """Return the elements of K in a block: if all of K is one block, ``k`` rounded up."""
         unit = max(WHOLE_UNIT, 4 * self.stored.fields)
         return self.along or max(1, -(-k // unit)) * unit
 

@@ -93,7 +93,7 @@ class ArrayParameter:
 
     @property
     def divides(self) -> bool:
-        """True for ``d_scale``, by which the kernel divides: its reciprocals must be finite."""
+        """True if the kernel divides by this array (``d_scale``): reciprocals must be finite."""
         return self.name == "d_scale"
 
     @property

@@ -192,7 +192,8 @@ def canonical(value: Any) -> str:
 
     A user's post-op, which is equal only to itself, is represented by its name.
     """
-    # Expressions write their own text: as a tree, a graph with shared nodes could be huge.
+    # An expression has a method for its text: printed like other values, an expression that uses
+    # a part of itself several times could become huge.
     own = getattr(value, "canonical", None)
     if own is not None:
         return str(own(canonical))

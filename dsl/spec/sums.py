@@ -13,7 +13,7 @@ from .types import TypeName, accumulator, is_integer
 #: in f16 and these sums in f32; or None for the default type.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
 
-#: Type of the sums, which A and B determine, and the types that C may have if C is the result. If
+#: For each type of sums, which A and B determine: the types that C may have if C is the result. If
 #: there is a D, C is only read, and may have any type that D may have.
 SUM_OUTPUTS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
@@ -33,7 +33,7 @@ def default_sums(a: str, b: str, c: str) -> TypeName:
 
 
 def default_c(sums: object, a: str, b: str) -> TypeName:
-    """Return the type of C if the user gives none; ``sums``, ``a`` and ``b`` are types."""
+    """Return the default type of C, for the argument ``sums`` and the types of A and B."""
     if isinstance(sums, str) and sums in ("f16", "s64"):
         return "f16" if sums == "f16" else computed_in(a, b, "s64")
     return accumulator(a, b)
@@ -71,7 +71,7 @@ _REMAKES = (
 
 
 def check_wide(sums: str, given: Mapping[str, object], types: Mapping[str, str]) -> None:
-    """Raise SpecError if 64-bit sums would be changed, or if D is s64 without such sums.
+    """Raise SpecError if an argument changes 64-bit sums, or if D is s64 without 64-bit sums.
 
     ``given`` are the arguments of a product with ``sums``; ``types`` are those of A, B, C and D.
     """

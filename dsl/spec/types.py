@@ -114,7 +114,8 @@ _ALL = (
     ElementType("s32", "int", 4, "int32", "int32_t"),
     ElementType("s64", "int", 8, "int64", "int64_t"),
 )
-_MORE = (  # element types of registers and buffers that users cannot name
+#: Element types that registers and buffers may have, but users cannot name.
+_MORE = (
     # u4 holds 0 to 15, one number in each byte.
     ElementType("u4", "int", 1, "uint8", "uint8_t"),
     # s5 holds -12 to 12: twice the values of f4_e2m1, which are multiples of 0.5.

@@ -27,7 +27,7 @@ from .nodes import (
 )
 from .postop import REGISTRY, Arithmetic, Compared, Monotone, PostOp, Truth, Within
 
-#: Modules that define tilewright's functions.
+#: The modules that define tilewright's functions of epilogues, for example relu.
 FAMILIES = (arithmetic, comparisons, activations, exponential, logarithm, gaussian)
 __all__ = [
     "FAMILIES",

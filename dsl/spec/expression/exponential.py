@@ -56,8 +56,8 @@ TWO = Base(
     (1.0, 0.0),
     (0.6931472, 0.24022645, 0.05550363, 0.0096187955, 0.0013389502, 0.00015257546),
 )
-#: Constants for results that may be infinite or subnormal. ``step`` covers two powers of two: the
-#: result is multiplied twice by the same power of two s.
+#: Constants for exp if the result may be infinite or subnormal. The result is then scaled twice by
+#: the square root of its power of two, because f32 may not be able to hold the power itself.
 E_PAIRS = Base(
     _RATE / 2,
     (2 * LOG2[0], 2 * LOG2[1]),

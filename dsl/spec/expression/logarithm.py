@@ -122,7 +122,7 @@ def _sum(b: Program, x: Lane, y: Lane, rest: Lane = 0.0) -> tuple[Lane, Lane]:
 
 
 def _exact_power(b: Program, x: Lane, beta: float) -> Lane | None:
-    """Return ``x**beta`` if a few multiplications or a root compute it, else None; also in f64."""
+    """Return ``x**beta`` if a few operations of f32 or f64 compute it; None for other exponents."""
     if abs(beta) > 1 and beta in (-2, 2, 3, 4):
         square = b("mul", x, x) if beta > 0 else b("div", 1.0, x)
         other = x if beta == 3 else square
@@ -153,7 +153,7 @@ def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     s, r = reduce(b, clamp(b, y, -152.0, 130.0), TWO_PAIRS)
     r = b("add", r, rest)
     if abs(rate) > 4096:
-        # ``rest`` is an error of log2(x) times ``rate``. It is large only for large exponents.
+        # ``rest`` is the low part of log2(x) times ``rate``. It is large only if ``rate`` is large.
         r = clamp(b, r, -1.0, 1.0)
     with b.part("polynomial"):
         q = polynomial(b, r, *TWO_PAIRS.terms)

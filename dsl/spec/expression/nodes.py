@@ -26,7 +26,7 @@ Per = Literal["column", "row", "full"]
 
 
 class Expression:
-    """An expression for the elements of D: a function applied to expressions, an input, a number.
+    """An expression for an element of D: a number, an input, or a function of expressions.
 
     ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value is
     true if it is not 0. ``==`` compares structure.
@@ -140,7 +140,7 @@ class Expression:
 
 Term = Expression | float
 
-#: numpy's functions whose name in tilewright is another one, with that name.
+#: Names of numpy functions that have another name in tilewright, with tilewright's name.
 _UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
@@ -523,8 +523,8 @@ def is_integer_additions(expression: Expression) -> bool:
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
 _ATOM = 5
-#: Parts of an expression are printed as named parts if they have more characters or nested calls
-#: than this. Python cannot read more than about 200 nested brackets.
+#: When an expression is printed, each part with more characters or more nested calls than this gets
+#: a name: Python cannot read more than about 200 nested brackets.
 _LONG, _DEEP = 500, 40
 
 

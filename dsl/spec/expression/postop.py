@@ -37,7 +37,7 @@ class Program(Protocol):
         ...
 
     def part(self, name: str) -> AbstractContextManager[None]:
-        """Give the values that the ``with`` block writes, and their constants, this name in C.
+        """Use ``name`` in C for the values that the ``with`` block writes, and their constants.
 
         Examples
         --------
@@ -80,7 +80,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Monotone:
-    """A reference ``function`` that never falls if an operand grows.
+    """A reference ``function`` whose result never decreases if an operand increases.
 
     Its float64 result is exact. A kernel's result is rounded if ``rounded``, else exact too.
     """
@@ -154,7 +154,7 @@ class PostOp:
         return f"<post-op {self.name}>"
 
     def meaning(self, operands: tuple[Any, ...], parameters: tuple[float, ...]) -> Any:
-        """Return the expression that ``body`` gives; None if it only checks the parameters."""
+        """Return the expression that ``body`` returns for operands and parameters; maybe None."""
         return self.body(*operands, *parameters)
 
     def has_f64(self, parameters: tuple[float, ...]) -> bool:
