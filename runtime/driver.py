@@ -352,11 +352,11 @@ def tuning_subject(spec: Spec, target: str) -> Subject:
 
 
 def described(spec: Spec) -> list[str]:
-    """Return the text that identifies a spec, and the programs of post-ops that the user defined.
+    """Return the texts that identify a spec: its own, and those of the user's own post-ops.
 
-    A program is the sequence of elementary operations of an expression. Two specs with equal texts
-    and programs have equal kernels. The Python source of a post-op, its reference and its error
-    bound do not change a kernel.
+    The text of a post-op is the sequence of its elementary operations. Two specs with equal texts
+    have equal kernels. The Python source of a post-op, its reference and its error bound do not
+    change a kernel.
     """
     return [canonical(spec), *own_programs_of(spec)]
 

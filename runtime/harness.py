@@ -108,7 +108,7 @@ class Output:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory from the output's first element to the end of its last line."""
+        """Bytes of memory from the output's first element to the end of its last row or column."""
         stacked = (self.lines // self.each - 1) * self.stride if self.lines else 0
         return (stacked + self.each * self.leading) * ITEMSIZE[self.element]
 
@@ -349,7 +349,7 @@ def block_of(name: str, array: Array, element: str) -> Block:
 def output_of(
     name: str, p: ArrayParameter, array: Array, right: Expected, at: Sequence[int] | None = None
 ) -> Output:
-    """Return the description of an output, with its correct values in the order of its lines.
+    """Return the description of an output, with its correct values row by row or column by column.
 
     With ``at``, only the elements at these indices are checked.
     """

@@ -21,7 +21,7 @@ def parts(
     """Return a function and its arguments, from which pickle makes a kernel again.
 
     ``remake`` makes the kernel from ``said``. If the spec uses post-ops that the user defined,
-    their programs are added. If the target's core has measured numbers, they are added too.
+    their operations are added. If the target's core has measured numbers, they are added too.
     """
     more = own_programs_of(spec), _measured_of(target)
     return (_remade, (remake, said, *more)) if any(more) else (remake, said)
@@ -59,6 +59,6 @@ def _remade(
 
 
 def _measured_of(target: str) -> Measured | None:
-    """Return the measured numbers of the core that a target's name ends with, or None."""
+    """Return the measured numbers of a core to which a target's name refers, or None."""
     name = target.rpartition("+")[2]
     return calibrations.called(name) if calibrations.is_measured(name) else None

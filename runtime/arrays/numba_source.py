@@ -70,7 +70,7 @@ class _Writer:
         self.shapes = [shape_of(name, p) for p in signature.arrays]
         #: Run-time sizes (dims), in the order in which the C function first uses them.
         self.dims = list(dict.fromkeys(size.dim for size in signature.sizes))
-        #: Run-time sizes (dims) that have a value on every path, because an array's axis gives it.
+        #: Run-time sizes (dims) that always have a value here, because an array's axis gives it.
         self.certain: set[Dim] = set()
         #: Error messages. ``check`` returns indices into this list. Message 0 is for ``invoke``.
         self.errors = [f"{name}: no memory for the scratch of the call"]

@@ -166,7 +166,7 @@ def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
 def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
     """Return random arguments for a kernel, in at most ``most`` copies and ``most_bytes`` bytes.
 
-    There is always one copy. Run-time sizes are 64.
+    There is at least one copy. Run-time sizes are 64.
     """
     rng = np.random.default_rng(0)
     draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
@@ -193,12 +193,15 @@ def _meter(kernel: Sampled) -> Meter | None:
 
 
 def flops(kernel: Sampled, held: Sample) -> int:
-    """Return the floating-point operations of one call on ``held``."""
+    """Return the number of floating-point operations of a call with the arguments ``held``."""
     return operations(kernel.spec, held)
 
 
 def operations(spec: Spec, held: Sample) -> int:
-    """Return the floating-point operations of one call of a kernel of ``spec`` on ``held``."""
+    """Return the floating-point operations of a call of a ``spec``'s kernel, with ``held``.
+
+    ``held`` are the arguments of the call.
+    """
     if not isinstance(spec, Gemm):
         return 0
     sizes = {name: held.size(getattr(spec, name)) for name in "mnk"}

@@ -35,11 +35,11 @@ from .compilers import (
 #: too.
 _EXACT = ("-fno-fast-math",)
 _GCC_EXACT = ("-fno-unsafe-math-optimizations",)
-#: Flags for all compilers. A fused operation is a node of the program, so the compiler must not
-#: contract on its own. It must not vectorise: gcc 12 turns K loops over four pairs of scalars into
-#: loads beyond the operands. It must not assume strict aliasing: elements are stored in groups, and
-#: clang 19 drops such SVE stores if single elements are loaded afterwards. Loops are aligned, since
-#: a K loop that straddles a cache line took twice as long on Zen 5.
+#: Flags for all compilers. With -ffp-contract=off, multiply-adds are fused only if the generated C
+#: says so. Without -fno-tree-vectorize, gcc 12 turns K loops over four pairs of scalars into loads
+#: beyond the operands. Without -fno-strict-aliasing, clang 19 drops SVE stores of several elements
+#: if single elements are loaded afterwards. Without -falign-loops, a K loop that straddles a cache
+#: line took twice as long on Zen 5.
 _FLAGS = (
     "-O2", "-std=c11", "-fPIC", *_EXACT, "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
     "-Werror", "-falign-loops=64", "-fno-unroll-loops",

@@ -53,15 +53,15 @@ TILES = (
 #: Sizes and tiles of timed kernels in which vectors of B cross into a second cache line.
 SKEWED_SIZES = ((24, 6, 32), (24, 4, 32))
 SKEWED_TILES = ((4, 6), (6, 4), (3, 4), (2, 4), (8, 3), (3, 3), (12, 2), (4, 2))
-#: Number of unused elements after each row of B in the kernels with crossing vectors. They shift
-#: each row against the cache lines.
+#: Number of unused elements after each row of B in kernels whose vectors of B shall cross cache
+#: lines. They shift each row against the cache lines.
 SKEW = 1
 #: The arrays of a kernel begin 0, 1 and 2 times this many bytes after the start of a page. If the
 #: distances were equal, loads from one array could wait for stores to another.
 _SKIP = 17 * 64
 #: Values that are tried for the share of loads that remain possible during multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
-#: Values that are tried for the core's numbers of a K loop.
+#: Values that are tried for those numbers of a core that describe a K loop.
 K_LOOP: Mapping[str, Sequence[float]] = {
     # Neither number may be 0. With ``overlap`` 0, a tile with many loads would rank like a tile
     # with few loads. With ``strain`` 0, a tile with just enough accumulators to hide the latency
@@ -70,7 +70,7 @@ K_LOOP: Mapping[str, Sequence[float]] = {
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
-#: Values that are tried for the core's numbers of a tile's end.
+#: Values that are tried for those numbers of a core that describe the end of a tile.
 ENDS: Mapping[str, Sequence[float]] = {
     "idle": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
     "hidden": (0, 4, 8, 12, 16, 24),
@@ -135,7 +135,7 @@ def _sample(kernel: Kernel) -> Sample:
 
 
 class Call:
-    """A kernel's call on arrays of its sizes, in the form that the timer takes."""
+    """A call of a kernel on arrays of its sizes, which can be timed in a C loop."""
 
     def __init__(self, kernel: Kernel) -> None:
         spec = kernel.spec

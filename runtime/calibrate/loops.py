@@ -217,7 +217,7 @@ def _build(target: Target, folder: Path) -> Mapping[str, Any]:
 
 
 class Function:
-    """A function of the library with its arrays, in the form that the timer takes."""
+    """A C function of the library of loops with its arrays, which can be timed in a C loop."""
 
     def __init__(self, path: Path, name: str, given: tuple[Array, ...] | None = None) -> None:
         self._memory = given or tuple(_aligned(_BYTES, 1.0) for _ in range(3))

@@ -1,5 +1,5 @@
-"""The function ``calibrate``: measure and store the numbers of this machine's core that the cost
-model needs.
+"""The function ``calibrate``: measure and store the performance numbers of this machine's core that
+the cost model needs.
 
 Each target that runs here is measured in rounds: first loops, then kernels to which the remaining
 numbers are fitted. The numbers of one target are stored before the next target begins, so an
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The result of a calibration: the measured numbers of this machine's core.
+    """The result of a calibration: the measured performance numbers of this machine's core.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Calibrated:
     left_out: tuple[str, ...]
 
     def export(self, path: Path | str) -> None:
-        """Write the numbers as the file of a core that can be shipped.
+        """Write the measured numbers to a new core file, which can be shipped.
 
         Parameters
         ----------

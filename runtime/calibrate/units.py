@@ -22,9 +22,9 @@ _STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 
 
 
 def starts(cycles: float) -> float:
-    """Return the number in ``_STARTS`` that is nearest to the measured ``cycles`` between starts.
+    """Return the possible number of cycles between two starts that is nearest to ``cycles``.
 
-    If none is near, the result is ``cycles`` with two digits.
+    If no number in ``_STARTS`` is near, the result is ``cycles`` with two digits.
     """
     near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
     return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
@@ -46,7 +46,7 @@ def latency(cycles: float) -> float:
 
 
 def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
-    """Return a core with numbers from the measured ``cycles``, which are a dict by loop name.
+    """Return a Core whose numbers come from the measured ``cycles``, a dict by the loops' names.
 
     Numbers that were not measured are taken from ``kept``.
     """

@@ -70,7 +70,7 @@ class Known:
 
 
 def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
-    """Return the run-time sizes in ``sizes`` by the names of their C parameters, such as "lda".
+    """Return the given run-time sizes with the names of their C parameters, such as "lda", as keys.
 
     A key of ``sizes`` may be such a name, or the name of a ``tw.dim``. Raise SpecError for an
     unknown name, or for a value that the size cannot have.

@@ -68,8 +68,8 @@ class Dispatcher(NamedTuple):
     out and the arrays of an epilogue; the function of ``matmul_scalars`` takes alpha and beta too.
     ``run(frame)`` runs a checked call. ``learn_tensors(type)`` registers a type of tensors, so that
     C reads them; it returns 0 if there are too many. ``learn_python(words)`` must be called before.
-    ``time(frames, count, calls)``returns the seconds that ``calls`` calls take. ``time`` is None in
-    the form ``python``, where calling takes many times as long as a kernel.
+    ``time(frames, count, calls)`` returns the seconds that ``calls`` calls take. ``time`` is None
+    in the form ``python``, where calling takes many times as long as a kernel.
     """
 
     mode: Mode

@@ -1,1 +1,1 @@
-"""Run kernels whose instructions this CPU lacks in another process, between guard pages."""
+"""Run kernels of other CPUs in an emulator process, with each array between guard pages."""

@@ -72,7 +72,7 @@ class Request:
 
     def _add(self, index: int, array: Any, writable: bool) -> None:
         if isinstance(array, Alias):
-            # This is a placeholder until all regions are known.
+            # An alias gets this placeholder until all regions are known.
             self._point(0, 0)
         elif isinstance(array, (list, tuple)):
             self.uses.append((len(self.pointers), len(array)))

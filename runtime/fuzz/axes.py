@@ -85,7 +85,7 @@ WITHOUT_SUMS = ("operand alone", "function of an operand", "old value alone", "a
 #: Names of operands that Python's or C's libraries, or the generated C, use for something else.
 NAMES = ("int64_t", "INT64_MAX", "main", "sums", "m", "i", "mask", "c0_0", "new_")
 
-#: Low-bit formats of B: stored type, type of the scales, zero point, block.
+#: Low-bit formats of B: type of the elements, type of the scales, zero point, length of a block.
 QUANTIZED = (
     ("u4", "f16", 8, 32), ("u4", "f16", "u4", 128), ("s4", "f32", "f16", 24), ("s8", "bf16", 0, 40),
     ("u8", "f32", "u8", 64), ("u2", "f16", "bf16", 16), ("f4_e2m1", "e8m0", 0, 32),

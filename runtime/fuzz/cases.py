@@ -139,7 +139,7 @@ class _Hand:
         self.taken: dict[str, str] = {}
 
     def take(self, axis: str, applies: bool = True) -> Level:
-        """Return the value of ``axis`` and record its use; None unless the axis ``applies``."""
+        """Return the value of ``axis`` and record that it is used; None unless ``applies``."""
         if not applies:
             return None
         level = self._levels[axis]
@@ -468,7 +468,8 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
 
 
-#: Types of A and B that are converted, but for which vectors may run along K on every target.
+#: Types of A and B that are converted for the product, and for which every target can have vectors
+#: along K.
 _ALONG_K = frozenset(
     {
         *(("s8", "s8"), ("u8", "s8"), ("u8", "u8"), ("s16", "s16"), ("u8", "s16"), ("u16", "s16")),
@@ -512,7 +513,7 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     lacks += [] if _unpacks(given) else ["unpacked"]
     lacks += [] if _along_k(given) else ["along k"]
-    # A low-bit B needs registers too, so these tiles do not fit.
+    # A low-bit B needs registers too, so the register tiles in ``TILES`` do not fit.
     if getattr(given["b"], "quantized", None) is not None:
         lacks += list(TILES)
     # For such sums, the loops over K and the batch must be the outermost ones.

@@ -177,7 +177,7 @@ def _packer(member: Member) -> Iterator[Member]:
 
 
 def _family(name: str, asked: Sequence[Any], targets: Sequence[str]) -> Family:
-    """Return the family of a list of kernels. Each kernel's name gets the sizes as its end."""
+    """Return the family of a list of kernels. The sizes are appended to each kernel's name."""
     if not asked:
         raise SpecError(f"family {name!r} is empty", expected="a spec or more")
     members = [_sized(_member(name, each, targets)) for each in asked]

@@ -1,4 +1,4 @@
-"""Store and find the numbers that ``tilewright calibrate`` measured.
+"""Store and find the performance numbers of a core that ``tilewright calibrate`` measured.
 
 The user's data directory has one calibration for each kind of processor and compiler. Its numbers
 for a target have a name that is a digest of them, for example ``avx512+vnni+core1f00ba12``. So a
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 #: Version of the calibration file's format. The core inside the file has a version of its own.
 FORMAT = 1
 _LONGEST = 1 << 20
-#: Pattern of the part of a target's name that refers to measured numbers.
+#: Pattern of the part of a target's name that refers to measured performance numbers of a core.
 _NAME = re.compile(r"core[0-9a-f]{8}")
 #: Pattern of characters that are replaced by "_" in the name of a calibration file.
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 class Measured(NamedTuple):
-    """The measured numbers of a core for ``target``, as plain JSON data.
+    """The measured performance numbers of a core for ``target``, as plain JSON data.
 
     ``source`` is a text that says on which machine, with which compiler and when they were
     measured.
@@ -62,7 +62,7 @@ class Calibration(NamedTuple):
 
 
 def is_measured(name: str) -> bool:
-    """Return True if ``name`` refers to measured numbers of a core, like "core1f00ba12"."""
+    """Return True if ``name``, like "core1f00ba12", refers to measured numbers of a core."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -137,7 +137,7 @@ def _canonical(value: Any) -> str:
 
 
 def measured(target: str, numbers: Mapping[str, Any], source: str) -> Measured:
-    """Return measured numbers with a name, which is a digest of them."""
+    """Return measured numbers of a core with a name, which is a digest of them."""
     text = _canonical({"target": target, "numbers": numbers})
     name = f"core{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return Measured(name, target, numbers, source)
@@ -169,12 +169,12 @@ def forget(path: Path) -> bool:
 
 # --- numbers by their name ---------------------------------------------------------------------
 
-#: Measured numbers that came to this process with a pickled kernel, by their names.
+#: Measured numbers of a core that came to this process with a pickled kernel, by their names.
 _carried: dict[str, Measured] = {}
 
 
 def carry(given: Measured) -> None:
-    """Register measured numbers that came with a pickled kernel.
+    """Register measured numbers of a core that came with a pickled kernel.
 
     Raises TargetError if they do not match their name.
     """
@@ -184,7 +184,7 @@ def carry(given: Measured) -> None:
 
 
 def called(name: str) -> Measured:
-    """Return the measured numbers called ``name``; TargetError if this machine lacks them."""
+    """Return the measured numbers of a core called ``name``; TargetError if they are not here."""
     if name in _carried:
         return _carried[name]
     for path in sorted((folders.data_directory() / "cores").glob("*.json")):
@@ -203,7 +203,7 @@ def called(name: str) -> Measured:
 
 @cache
 def scheduled(target: Target, name: str) -> Target:
-    """Return ``target`` with the measured numbers ``name`` in place of its core's.
+    """Return ``target`` with measured performance numbers of a core, those called ``name``.
 
     Raises TargetError if they were measured for another target.
     """

@@ -72,7 +72,8 @@ def cache_shares() -> dict[str, int]:
     threads = 0
     for level, size in caches().items():
         users = _users(level)
-        threads = threads or users  # L1 belongs to one core, so its users are that core's threads
+        # L1 belongs to one core, so its users are the threads of that core.
+        threads = threads or users
         found[level] = size // max(1, users // max(1, threads))
     return found
 
@@ -138,7 +139,7 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 
 
 def _here(known: Callable[[str], Found]) -> Found:
-    """Return the best target that this CPU runs, with its features and the numbers of its core.
+    """Return the best target that this CPU runs, with features and the core's performance numbers.
 
     If ``TILEWRIGHT_MAX_TARGET`` names a lesser target, only the features in that name are used.
     """
@@ -171,7 +172,7 @@ def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
 
 
 def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:
-    """Return ``base`` with ``features`` and the numbers of this CPU's core.
+    """Return ``base`` with ``features`` and the performance numbers of this CPU's core.
 
     The numbers are those of a calibration, else of a shipped core, else the target's own.
     """
@@ -191,7 +192,7 @@ def _scheduled(found: Found, name: str) -> Found:
 
 
 def features_here(target: Target | Identity) -> Iterator[str]:
-    """Yield the features of ``target`` that this CPU has; those that name a core are left out."""
+    """Yield the features of ``target`` that this CPU has, except those that name a kind of core."""
     features: Mapping[str, Feature | Extension] = target.features
     for name, feature in features.items():
         if not feature.processors and is_native(target.having([name])):

@@ -61,12 +61,12 @@ class Identity(NamedTuple):
         )
 
     def scheduled(self, name: str) -> Identity:
-        """Return this target with the measured numbers of a core that are called ``name``."""
+        """Return this target with measured performance numbers of a core, called ``name``."""
         return self._replace(name=f"{self.name}+{name}")
 
     @property
     def description(self) -> Target:
-        """The full target; TargetError if its core's numbers are not on this machine."""
+        """The full target; TargetError if it names measured numbers that this machine lacks."""
         base, *features = self.name.split("+")
         found = load(base).having(name for name in features if not calibrations.is_measured(name))
         for name in filter(calibrations.is_measured, features):

@@ -243,7 +243,7 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
 
 
 def _family(kind: _Kind, parallel: bool) -> Family:
-    """Return the products that the kernel of a kind computes: one n and k, any m."""
+    """Return the family of products that one kernel computes: with one n and k, and any m."""
     (k, n), most = kind.shape, UNBOUNDED
     least = PARALLEL_WORK if parallel else 0
     if not parallel and kind.options.threads != 1:

@@ -51,8 +51,7 @@ PARALLEL_WORK = 1 << 23
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
 #: A number larger than any product's sizes.
 UNBOUNDED = (1 << 62) - 1
-#: Largest m, n and k for which a vector may hold elements of several products of a stack, by the
-#: type of the sums.
+#: Largest m, n and k for which a vector may hold several products of a stack, by the sums' type.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: Largest n for which stacks of n x n x n products have a separate kernel, for example for
 #: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
@@ -60,22 +59,18 @@ TINY = {"f32": 4, "f64": 3, "s32": 0}
 CUBES = 16
 #: Minimum number of elements of a matrix, multiplied by a vector, that fits neither L1 nor L2.
 STREAMED = 1 << 16
-#: Number of columns of C for each thread if C has few rows. Each thread reads long parts of B's
-#: rows.
+#: Columns of C for each thread if C has few rows: each thread then reads long parts of B's rows.
 SHARE = 1024
 #: Maximum length in bytes of a row or column of C that does not fill a vector.
 SHORT = 32
-#: Minimum number of rows (or columns) of a small operand that is transposed so that vectors run
-#: along them.
+#: Minimum number of rows (columns) of a small operand that is transposed for vectors along them.
 TALL = 6
 #: Numbers of rows (or columns) for which a small operand is not transposed to get vectors along K,
 #: as half-open ranges: 8 and 16. So many fill vectors without a transposition.
 FILLED = (8, 9, 16, 17)
-#: Steps of K in a block of an operand that is read in place. The block's rows stay in cache, and
-#: their pages in the TLB, until the next tile.
+#: Steps of K in a block of an operand read in place. Its rows stay in cache and TLB between tiles.
 IN_PLACE = 64
-#: Steps of K in a block of an operand that is read in place, if C has few rows of at most
-#: ``SHORT_LINE`` bytes.
+#: Steps of K in a block of an operand read in place, for few rows of up to ``SHORT_LINE`` bytes.
 IN_PLACE_SHORT = 128
 #: Steps of K in a block of an operand that is read in place, if C has many rows. If the other
 #: operand is not contiguous along K, ``IN_PLACE`` is faster: 2048x40x2048 in f32 on Emerald Rapids
@@ -123,13 +118,13 @@ class Class(NamedTuple):
 
     - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
     - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
-    - ``turned``: a small operand with the other order than the large one is transposed first;
-    - ``across``: a C with few lines and the other order is transposed while it is stored;
+    - ``turned``: a small operand in another order than the large one is transposed first;
+    - ``across``: a C with few rows in another order than the large operand is stored transposed;
     - ``along k``: types are converted and vectors run along K, for few rows or columns;
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
+    - ``thin``: large, but the rows of C are so short that only the operand along them is packed.
 
     ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
     and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
@@ -184,10 +179,7 @@ def small_line(axes: Axes) -> int:
 
 
 def short_line(axes: Axes) -> int | None:
-    """Return which of m (0) and n (1) must be small for C to be in another order than the operand.
-
-    The operand is the large one of A and B. The result is None if C is in its order.
-    """
+    """Return which of m and n (0, 1) must be small for C's order not to be the larger operand's."""
     a, b, c = axes
     return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None
 
@@ -195,8 +187,7 @@ def short_line(axes: Axes) -> int | None:
 def _lying_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
     """Yield the shapes that operands of different orders allow, and the sizes that each needs.
 
-    Yields a shape, the dimension (m or n) that must be small, and ranges of it. The ranges go from
-    the first number to the second, from the third to the fourth, and so on.
+    Yields a shape, the small dimension (m or n), and its ranges: first to second number, and so on.
     """
     a, b, c = axes
     if (a, b) != (0, 1):
@@ -275,10 +266,7 @@ class _Bounds(NamedTuple):
     most: list[int]
 
     def cut(self, i: int, given: int, limit: int) -> bool:
-        """Narrow the bounds of size ``i`` to the side of ``limit`` on which ``given`` is.
-
-        Returns True if ``given`` is ``limit`` or more.
-        """
+        """Cut the range of size ``i`` at ``limit``, keep the part with ``given``; True if upper."""
         if given >= limit:
             self.least[i] = max(self.least[i], limit)
         else:
@@ -300,8 +288,7 @@ class _Bounds(NamedTuple):
     ) -> tuple[int, ...]:  # fmt: skip
         """Return the least m, n, k and m * n * k for which operands are converted in blocks.
 
-        ``least`` has C's least number of rows, their least length, and the least K. For a C in
-        order F, it has columns in place of rows.
+        ``least`` has C's least number of rows (columns in order F), their least length, least K.
         """
         itemsize = ITEMSIZE["f32"] if type_ in _WIDENED else ITEMSIZE[type_]
         first, most, work = converted_work(given[across], itemsize, turned=turned)
@@ -338,10 +325,7 @@ class _Bounds(NamedTuple):
         return "few" if self.cut(3, given[3], work) else "matrix"
 
     def across(self, given: tuple[int, ...], axes: Axes, itemsize: int) -> Shape:
-        """Return "turned" or "across" if a small operand or C is in another order than the large.
-
-        Otherwise, and for other sizes, the result is "matrix".
-        """
+        """Return "turned" or "across" if a small operand or C has another order, else "matrix"."""
         for shape, few, edges in _lying_across(axes, SHORT // itemsize + 1):
             passed = sum(self.cut(few, given[few], edge) for edge in edges)
             large = passed % 2 == 1 and self.cut(1 - few, given[1 - few], LARGE[1])
@@ -552,8 +536,7 @@ def _nest(family: Family) -> Schedule:
     if in_place(family.axes):
         return _in_place(family, along, across)
     if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
-        # So small a K does not fill vectors along K. Transposing the operand pays if C has many
-        # rows.
+        # So small a K does not fill vectors. Transposing the operand pays if C has many rows.
         turned: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
     return Schedule(loops="NMk")
@@ -577,7 +560,7 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
         wide = sizes.least["mn".index(along)] >= THIN
         alone = not (sizes.parallel or family.options.deterministic)
         if sizes.shape == "matrix" and alone and wide:
-            # For a matrix unit, blocks are copied and converted anyway.
+            # Operands of a matrix unit are copied and converted block by block anyway.
             return Schedule()
         near = short or sizes.most["mn".index(along)] <= THIN
         passing = sizes.shape == "matrix" and many and near

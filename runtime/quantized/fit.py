@@ -18,7 +18,9 @@ _SHARES, _ROUNDS = (1.0, 0.9, 0.8, 0.7), 2
 
 
 def covering(w: Array, grid: Grid) -> Blocks:
-    """Return steps and zeros such that each element is at most half a step off, where possible.
+    """Return quantization steps and zeros with which elements are at most half a step off.
+
+    Blocks for which no scale is suitable keep larger errors.
 
     The result is that of ``by_range`` with one correction. Rounding can make a scale too short, or
     move a zero too far, so that an element is more than half a step outside the range of the
@@ -40,7 +42,7 @@ def extremes(w: Array) -> tuple[Array, Array]:
 
 
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
-    """Return the least steps, with zeros, for which all elements are in the numbers' range.
+    """Return the least quantization steps, with zeros, for which all elements are in range.
 
     ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes the
     steps shorter; elements outside the range then become the least or the greatest number.
@@ -94,7 +96,7 @@ def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
 
 
 def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
-    """Return the best steps and zeros that rounding and fitting in turns finds.
+    """Return the best quantization steps and zeros found by rounding and fitting in turns.
 
     No block has a larger sum of squared errors, computed in float64, than in ``first``.
     """
@@ -128,7 +130,7 @@ def _sides(w: Array, grid: Grid) -> Array | int:
 
 
 def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
-    """Return the steps and zeros for which the rounded ``numbers`` come nearest to ``w``.
+    """Return the quantization steps and zeros with which ``numbers`` come nearest to ``w``.
 
     Blocks that cannot be fitted keep the old steps and zeros.
     """

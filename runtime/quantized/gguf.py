@@ -52,7 +52,7 @@ class Container:
 def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
     """Return a tensor of a GGUF file as a QuantizedMatrix.
 
-    The elements stay as they are. If a container holds scales as products, the products are
+    The elements stay as they are. If the tensor type stores scales as products, the products are
     computed exactly, in f32.
 
     Parameters

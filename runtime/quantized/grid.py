@@ -25,7 +25,7 @@ _BIAS, _MOST = 127, 254
 
 
 class Blocks(NamedTuple):
-    """Steps and zeros of blocks, g x 1 x n each, rounded to values that can be stored.
+    """Quantization steps and zeros of blocks, g x 1 x n each, rounded to storable values.
 
     ``zeros`` are zero points or minima, whichever the format has.
     """

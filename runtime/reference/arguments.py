@@ -67,8 +67,8 @@ class Sample(NamedTuple):
     """Random arguments for one call of a kernel.
 
     ``arrays`` are in the signature's order, each inside the block of ``memory`` with the same
-    index. ``sizes`` holds the values of the dims. For a packed operand, ``arrays`` has the matrix
-    before packing.
+    index. ``sizes`` holds the values of run-time sizes. For a packed operand, ``arrays`` has the
+    matrix before packing.
     """
 
     arrays: tuple[Any, ...]

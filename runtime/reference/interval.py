@@ -151,7 +151,7 @@ def sub(x: Interval, y: Interval) -> Interval:
 
 
 def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
-    """Return ``x * y``; unsure if one may be infinite while the other may be 0."""
+    """Return ``x * y``, which is unsure if one factor may be infinite and the other may be 0."""
     candidates = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
     lost = (_infinite(x) & _zero(y)) | (_infinite(y) & _zero(x))
     candidates.append(np.where(lost, np.nan, candidates[0]))

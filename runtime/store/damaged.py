@@ -75,10 +75,8 @@ def used(
 ) -> _T:
     """Return ``use(entry)``, after building a new entry if the library is damaged.
 
-    ``again`` builds the new entry.
-
-    Raise ToolchainError if the new entry is damaged too. Damaged libraries are removed from the
-    cache.
+    ``again`` builds the new entry. Raise ToolchainError if the new entry is damaged too. Damaged
+    libraries are removed from the cache.
     """
     try:
         return use(entry)
