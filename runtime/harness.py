@@ -337,7 +337,7 @@ def _packed(spec: Gemm, target: Target, b: Array) -> Array:
 
 
 def block_of(name: str, array: Array, element: str) -> Block:
-    """Return the elements of an array's memory, from its first to its last element, for C.
+    """Return the memory from an array's first element to its last, gaps included, for C code.
 
     An empty array gets one element 0, because C has no empty arrays.
     """

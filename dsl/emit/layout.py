@@ -71,7 +71,7 @@ def _quoted(word: str) -> str:
 
 
 def _continued(line: str) -> Iterator[str]:
-    """Yield ``line`` in parts that fit ``WIDTH`` with a backslash after them, broken at commas."""
+    """Break ``line`` at commas; yield its parts, each of which fits ``WIDTH`` with a backslash."""
     while len(line) > WIDTH - 2:
         at = line.rfind(", ", 0, WIDTH - 3)
         if at < 0:

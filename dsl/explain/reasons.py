@@ -70,7 +70,7 @@ def _names(sizes: Sequence[str]) -> str:
 
 
 def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
-    """Yield the reason why the update of C at the end of a tile is a loop over rows of sums."""
+    """Yield the reason why a tile updates C in a loop over rows of sums, not in straight code."""
     for loop in (op for op in tile.end if isinstance(op, Loop)):
         count, trips = length(loop.body), text_of(loop.trips)
         begin = f"a loop over {trips} lines of sums, {count} operations each"

@@ -118,7 +118,7 @@ def _with(sizes: Mapping[str, int]) -> str:
 
 
 def numbers_of_call(program: Program, sizes: Mapping[str, int]) -> Counted | None:
-    """Return the work of a call with these ``sizes``; None if formulas give it for all sizes."""
+    """Return the operations of a call with these ``sizes``; None if the text has formulas."""
     return None if is_counted(program) else counted(program, sizes)
 
 
@@ -179,7 +179,7 @@ def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator
 
 
 def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """Return the number of calls of each tile: if C and D are two arrays, and if they are one."""
+    """Return two numbers of calls of each tile: with C and D in two arrays, and in the same one."""
     if numbers is None:
         return calls(program, same=False), calls(program, same=True)
     found = {tile.name: Integer(numbers.calls.get(tile.name, 0)) for tile in program.tiles}

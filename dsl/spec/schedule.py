@@ -89,9 +89,9 @@ def large_converted(*, unit: bool) -> tuple[int, int, int]:
 #: Value of m n k from which operands are converted in blocks, not as a whole, if C has many rows.
 #: For example, 196x256x2304 in f16 was 2.8 times as fast in blocks.
 CONVERTED_WORK = 1 << 26
-#: Matrices of at least this size are converted in blocks for few rows of C too: the first number is
-#: in bytes, the second is in elements, for a matrix that is also transposed. A copy of the whole
-#: matrix would be slower, because its pages would be new in each call.
+#: Even if C has few rows, a matrix of at least this size is converted in blocks. The first number
+#: is in bytes. The second is in elements, for a matrix that is also transposed. To convert the
+#: whole matrix first would be slower, because each call would write to new pages of memory.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
 #: For 16-bit and 8-bit types, vectors along K are faster than packed blocks up to this many rows of
 #: C. For example, ``x @ w.T`` in bf16 with a w of 2048x2048 takes, on Zen 4, 1.7 ms along K and 1.8
@@ -100,12 +100,12 @@ _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
 #: registers, for example, fewer rows share a load.
 FEW_ALONG_K = 32
 #: Vectors along K are faster than a matrix unit up to this many rows of C. For example, bf16 on
-#: Emerald Rapids: 2048x2048 by 4, 6 and 8 columns takes 0.46, 0.84 and 1.1 ms along K, and 0.54 ms
-#: in the matrix unit.
+#: Emerald Rapids: 4, 6 and 8 rows by 2048x2048 take 0.46, 0.84 and 1.1 ms along K, and 0.54 ms in
+#: the matrix unit.
 FEW_BESIDE_UNIT = 4
 #: If A and B are both contiguous along K, and C has at most this many rows, a kernel for a matrix
-#: unit converts only A first, and reads B in place. For example, 16 rows by 2048x2048 take 0.52 ms
-#: this way, and 0.75 ms if B is transposed first.
+#: unit converts only A beforehand, and reads B in place. For example, 16 rows by 2048x2048 take
+#: 0.52 ms this way, and 0.75 ms if B is transposed first.
 FEW_IN_MATRICES = 31
 
 

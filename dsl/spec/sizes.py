@@ -192,8 +192,8 @@ def canonical(value: Any) -> str:
 
     A user's post-op, which is equal only to itself, is represented by its name.
     """
-    # An expression has a method for its text: printed like other values, an expression that uses
-    # a part of itself several times could become huge.
+    # Expressions have their own method for their text, which prints a shared subexpression once.
+    # Below, it would be printed at each use, and the text could become huge.
     own = getattr(value, "canonical", None)
     if own is not None:
         return str(own(canonical))

@@ -13,8 +13,8 @@ from .types import TypeName, accumulator, is_integer
 #: in f16 and these sums in f32; or None for the default type.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
 
-#: For each type of sums, which A and B determine: the types that C may have if C is the result. If
-#: there is a D, C is only read, and may have any type that D may have.
+#: The types that C may have if C is the result, for each type of the sums. If there is a D, C is
+#: only read, and may have any type that D may have.
 SUM_OUTPUTS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
@@ -40,7 +40,7 @@ def default_c(sums: object, a: str, b: str) -> TypeName:
 
 
 def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal["f16"], int]:
-    """Return ``given`` or the default; SpecError if sums of A and B cannot be held this way."""
+    """Return the type of the sums, ``given`` or the default; SpecError if A and B exclude it."""
     held = computed_in(a, b, c)
     if given is None:
         return default_sums(a, b, c)

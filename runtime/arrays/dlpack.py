@@ -21,7 +21,7 @@ ON_CPU = (1, 3, 11)
 _READ_ONLY = 1
 #: Names of DLPack's types without their number of bits, by DLPack's type code.
 _PREFIXES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
-#: Complete names of DLPack's other types, by DLPack's type code.
+#: Names of the types whose code alone determines their number of bits, by DLPack's type code.
 _NAMES = {
     4: "bfloat16", 6: "bool", 7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz",
     10: "float8_e4m3fn", 11: "float8_e4m3fnuz", 12: "float8_e5m2", 13: "float8_e5m2fnuz",

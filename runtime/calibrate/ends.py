@@ -61,16 +61,16 @@ SKEW = 1
 _SKIP = 17 * 64
 #: Values that are tried for the share of loads that remain possible during multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
-#: Values that are tried for those numbers of a core that describe a K loop.
+#: Values to try for each parameter of a core's model that describes a K loop.
 K_LOOP: Mapping[str, Sequence[float]] = {
-    # Neither number may be 0. With ``overlap`` 0, a tile with many loads would rank like a tile
-    # with few loads. With ``strain`` 0, a tile with just enough accumulators to hide the latency
-    # would rank like a tile with more. On Zen 5, for example, some kernels with such tiles (4 x 32)
-    # take 8 % longer.
+    # Neither ``overlap`` nor ``strain`` may be 0. With ``overlap`` 0, a tile with many loads would
+    # rank like a tile with few loads. With ``strain`` 0, a tile with just enough accumulators to
+    # hide the latency would rank like a tile with more. On Zen 5, for example, some kernels with such tiles (4 x 32)
+    # take 8 % longer than with larger tiles.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
-#: Values that are tried for those numbers of a core that describe the end of a tile.
+#: Values to try for each parameter of a core's model that describes the end of a tile.
 ENDS: Mapping[str, Sequence[float]] = {
     "idle": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
     "hidden": (0, 4, 8, 12, 16, 24),

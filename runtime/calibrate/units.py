@@ -13,8 +13,9 @@ from tilewright.isa.vector import Vector
 
 from .loops import MULADDS_BESIDE, OFFSET, Loop, loops_of
 
-#: Measured cycles count as a number of ``_STARTS`` if measured / possible cycles are between these
-#: factors. The upper factor is farther from 1, because disturbances only add cycles.
+#: A measured number of cycles counts as an entry of ``_STARTS`` if the quotient measured / entry is
+#: between these two factors. The upper factor is farther from 1, because disturbances only add
+#: cycles.
 _ABOVE, _BELOW = 1.12, 0.96
 #: Possible numbers of cycles between two starts of an instruction. Hardware starts several
 #: instructions in one cycle, or one in several cycles.
@@ -22,9 +23,9 @@ _STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 
 
 
 def starts(cycles: float) -> float:
-    """Return the possible number of cycles between two starts that is nearest to ``cycles``.
+    """Return the entry of ``_STARTS`` that is nearest to ``cycles``, a measured number of cycles.
 
-    If no number in ``_STARTS`` is near, the result is ``cycles`` with two digits.
+    If no entry is near, the result is ``cycles`` with two digits.
     """
     near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
     return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))

@@ -1,4 +1,4 @@
-"""Run kernels in a separate process: in qemu, through a header, or natively between guard pages.
+"""Run kernels in a separate process, between guard pages: natively, in qemu, or by a C header.
 
 ``build`` makes the program from the kernels' C and ``templates/runner/runner.c.j2``, which
 describes the protocol. Each array is placed between pages that may not be touched.

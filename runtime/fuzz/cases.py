@@ -37,10 +37,10 @@ from .axes import (
 
 #: Number of calls that verify each kernel: one with whole numbers, and one with arbitrary numbers.
 CASES = 2
-#: A search for cases whose axes have given values ends after this many cases in a row that do not.
+#: A search for cases with given values of axes ends after this many cases in a row without them.
 PATIENCE = 20_000
-#: Magnitude to which sums are scaled before a post-op, for example tanh, that larger sums would not
-#: test well.
+#: Magnitude to which sums are scaled before post-ops such as tanh, which is nearly constant for
+#: larger sums.
 _CURVED = 4.0
 #: Usual value of a run-time size in the arrays that verify a kernel.
 _USUAL = 32
@@ -516,7 +516,7 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     # A low-bit B needs registers too, so the register tiles in ``TILES`` do not fit.
     if getattr(given["b"], "quantized", None) is not None:
         lacks += list(TILES)
-    # For such sums, the loops over K and the batch must be the outermost ones.
+    # If chunks of K are summed in f16, the loops over K and the batch must be the outermost ones.
     if isinstance(given["sums"], tuple):
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
     if _scattered(given):

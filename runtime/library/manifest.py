@@ -87,9 +87,7 @@ def _command(told: Described) -> str:
 
 
 def _asked(function: Function) -> str:
-    """Return one entry of the call of ``tw.library``: a spec, with its schedules if there
-    are any.
-    """
+    """Return the Python that asks ``tw.library`` for this function: a spec, and its schedules."""
     member = function.member
     schedule: object = dict(member.schedules) or member.schedule
     return f"({member.spec!r}, {schedule!r})" if schedule != Schedule() else repr(member.spec)

@@ -187,7 +187,7 @@ def _of_size(k: int, count: int, given: object) -> int:
 
 
 def _in_order(k: int, count: int, groups: Groups) -> int:
-    """Return the number of rows of a group, given the group of each row.
+    """Return the number of rows in each group, if the rows are sorted by group.
 
     Raises ArgumentError if the rows are not sorted by group, or groups differ in length.
     """

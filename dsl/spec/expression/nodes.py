@@ -285,7 +285,7 @@ class Number(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Call(Expression):
-    """A function of epilogues (a post-op), applied to operands and then to parameters.
+    """A call of a post-op, a function of epilogues: its operands, followed by its parameters.
 
     ``own`` is the post-op itself if a user defined it, so that a later definition with the same
     name does not change this expression. It is None for tilewright's post-ops.
