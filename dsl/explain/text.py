@@ -179,7 +179,7 @@ def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator
 
 
 def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """Return how often each tile is called: if C and D are two arrays, and if D is stored in C."""
+    """Return how often each tile is called: not in place, and in place (the output is an input)."""
     if numbers is None:
         return calls(program, same=False), calls(program, same=True)
     found = {tile.name: Integer(numbers.calls.get(tile.name, 0)) for tile in program.tiles}
