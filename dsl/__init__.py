@@ -119,7 +119,7 @@ __all__ = [
     "variants",
 ]
 _NAMES = frozenset(__all__)
-if TYPE_CHECKING:  # imported for pyright, which extends __all__ only by that of a whole module
+if TYPE_CHECKING:  # pyright needs these modules to understand the additions to __all__ below
     import tilewright.spec.expression.activations as activations  # noqa: PLR0402
     import tilewright.spec.expression.arithmetic as arithmetic  # noqa: PLR0402
     import tilewright.spec.expression.comparisons as comparisons  # noqa: PLR0402

@@ -65,7 +65,7 @@ class Segment:
         return start + self.base * self.values.itemsize
 
     def read(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
-        """Return a view of ``count`` elements from index ``at`` on, seen as type ``type_``."""
+        """Return a view of ``count`` elements from index ``at`` on, read as type ``type_``."""
         self.check_read(at, count, who)
         return self._seen(at, count, type_, who)
 

@@ -251,7 +251,7 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     n.counters[node.counter] = None if trips is None else (node.first, max(trips - 1, node.first))
     before = n.configuration
     if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
-        n.configuration = None  # other threads start with an unconfigured matrix unit
+        n.configuration = None  # threads of this loop start with an unconfigured matrix unit
     entered = n.configuration
     n.nodes(node.body)
     if n.configuration is not entered:

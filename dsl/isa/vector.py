@@ -360,7 +360,7 @@ class Vector:
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
     def seen_as(self, memory: str, group: int) -> str:
-        """Return the type as which a load reads a group of ``memory`` elements; "" if there is none.
+        """Return the type as which a load reads groups of ``memory`` elements; "" if there is none.
 
         For example, groups of 4 elements of s8 are read as s32.
         """

@@ -15,7 +15,7 @@ TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
 STORES = (None, "stream", "cached")
 LETTERS = "bmnkBMN"
-#: Smallest m, n and k for which it is faster to pack blocks of the operands that fit the caches.
+#: Smallest m, n and k for which it is faster to pack operands in blocks that fit the caches.
 LARGE = (32, 32, 64)
 #: If C has at least this many rows, packing B is faster, because each element is read often.
 MANY_ROWS = 128

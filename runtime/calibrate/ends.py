@@ -65,8 +65,8 @@ LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 K_LOOP: Mapping[str, Sequence[float]] = {
     # Neither ``overlap`` nor ``strain`` may be 0. With ``overlap`` 0, a tile with many loads would
     # rank like a tile with few loads. With ``strain`` 0, a tile with just enough accumulators to
-    # hide the latency would rank like a tile with more. On Zen 5, for example, some kernels with such tiles (4 x 32)
-    # take 8 % longer than with larger tiles.
+    # hide the latency would rank like a tile with more. On Zen 5, for example, some kernels with
+    # such tiles (4 x 32) take 8 % longer than with larger tiles.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
