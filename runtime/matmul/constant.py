@@ -146,7 +146,7 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
         raise ArgumentValueError(
             "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
         )
-    kind, type_ = factors(type_ if a is None else _named(a), type_, None)
+    kind, type_ = factors(type_ if a is None else _named(a), type_)
     b = b.astype(loaded(type_), copy=False)
     types = kind, type_, accumulator(kind, type_)
     kernel = _kernel(_Kind(types, b.shape, 1, 1, Options(target=target)), False)

@@ -35,7 +35,7 @@ from tilewright.spec.schedule import (
 )
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.sums import SUM_OUTPUTS
-from tilewright.spec.types import ITEMSIZE, accumulator, type_name
+from tilewright.spec.types import ITEMSIZE, accumulator, is_integer, type_name
 
 from .arrays import ORDERS
 from .target_facts import few_along_k, second_cache
@@ -452,16 +452,21 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     """Return the arguments of ``Gemm`` for the output: C if it is only the sum, else D.
 
     If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
+    Sums of integers in a D of floating point have a C too if there is an alpha, so that alpha acts
+    in f32 and need not be whole.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    sums = options.epilogue is None and out.type in SUM_OUTPUTS[accumulator(a, b)]
-    if sums or options.reads:
+    held = accumulator(a, b)
+    sums = options.epilogue is None and out.type in SUM_OUTPUTS[held]
+    real = options.scaled and held == "s32" and not is_integer(out.type)
+    has_c = sums or options.reads or real
+    if has_c:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:
         given |= {"d": out, "ldd": dim("ldc")}
     if options.scaled:
         given["alpha"] = "scalar"
-    if options.scaled and (sums or options.reads):
+    if options.scaled and has_c:
         given["beta"] = "scalar"
     return given
 

@@ -22,7 +22,7 @@ from tilewright.spec.expression import Expression, operands_of
 from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
-from .arrays import check_wide_epilogue, contiguous_axis, factors, held_as, type_of
+from .arrays import contiguous_axis, factors, type_of
 from .asked import asked_for, routes_of
 from .constant import PackedB, product_with
 from .empty import computed as empty_product
@@ -38,6 +38,7 @@ from .families import (
 )
 from .routes import Routes
 from .stacks import broadcast, is_tight, shapes
+from .wide import check_read, computed_as, with_f64_operands
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -137,7 +138,13 @@ def matmul(
     -----
     A kernel is compiled at the first product with new types, orders or shape class (for example a
     few rows). Other sizes of the same class need no new kernel. Operands without contiguous rows or
-    columns are copied, 8 MiB at a time. If ``out`` is float64, sums are computed in float64.
+    columns are copied, 8 MiB at a time.
+
+    If ``out`` is float64, all is computed in float64, also for integers. If it is int64, integers
+    without an epilogue are computed in int64, all else in float64. For other types, floating point
+    is computed in float32, and integers are summed in int32, modulo 2**32; alpha and beta must be
+    whole numbers then, unless ``out`` is floating point. A packed b, and functions that float64
+    lacks, are computed in 32 bits: ArgumentTypeError if ``out`` could lose digits.
 
     Examples
     --------
@@ -281,16 +288,15 @@ def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
     """Compute a product of numpy arrays, made from the originals ``given``."""
-    given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
-    if packed is not None:
-        packed.check(given_types[0])
+    types: tuple[str, str] = type_of(a, "a"), b.factor if packed else type_of(b, "b")
+    if packed is None:
+        types = factors(*types)
+    else:
+        packed.check(types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
     shape, product = shapes(a, b)
-    made, types = out, given_types
-    if packed is None:
-        types = factors(*types, None if out is None else type_of(out, "out"))
-    sums, reason = accumulator(*types), routes_of(options).reads_out
+    made, sums, reason = out, accumulator(*types), routes_of(options).reads_out
     if out is None:
         if reason is not None:
             raise ArgumentTypeError(
@@ -304,14 +310,16 @@ def _product(
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
     written = type_of(result, "out")
-    check_wide_epilogue(*types, written, options.epilogue)
-    held = (*types, held_as(sums, written, options.reads, options.epilogue))
+    held = computed_as(types, a.shape[-1], written, options, packed=packed is not None)
+    check_read(result, held.held, options)
+    if held.held == "f64":
+        options, named = with_f64_operands(options, named)
     nothing = 0 in (result.size, a.shape[-1])
     if nothing and empty_product(held, written, options, named, (a, b, result)):
         return made
-    one = _One(held, written, options, named, packed)
+    one = _One((held.a, held.b, held.held), written, options, named, packed)
     if packed is None:
-        a, b = (_of_type(x, type_) for x, type_ in zip((a, b), types, strict=True))
+        a, b = (_of_type(x, type_) for x, type_ in zip((a, b), held, strict=False))
     for x, y, z in broadcast(a, b, result, product, alike=not _has_operand(options, "row", "full")):
         one.stack(x, y, z)
     return made
