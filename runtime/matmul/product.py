@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, get_overloads, overload
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import refusal
 from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
@@ -47,6 +49,8 @@ Array = np.ndarray[Any, Any]
 
 #: Default values of alpha, beta and target. A call with these objects takes the shortest path.
 _ONE, _ZERO, _HOST = 1, 0, "host"
+#: An a or b that was not passed.
+_LACKS: Any = object()
 #: Most bytes of an array.
 MAX_BYTES = (1 << 63) - 1
 #: Most bytes of a copy of a part of an operand whose strides no kernel can read.
@@ -82,10 +86,10 @@ def matmul(
     **operands: Any,
 ) -> Any: ...
 def matmul(
-    a: Any,
-    b: Any,
+    a: Any = _LACKS,
+    b: Any = _LACKS,
     out: Any = None,
-    *,
+    *_more: Any,
     alpha: float = 1,
     beta: float = 0,
     epilogue: Expression | None = None,
@@ -157,6 +161,8 @@ def matmul(
     >>> out
     array([[3., 3., 3.], [3., 3., 3.]], dtype=float16)
     """
+    if _more:
+        raise refusal(matmul, (a, b, out, *_more), {}, ArgumentTypeError)
     if (
         alpha is _ONE and beta is _ZERO and epilogue is None and threads is None
         and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
@@ -177,6 +183,9 @@ def matmul(
             return made
     named = {"alpha": alpha, "beta": beta, **operands} if scaled else operands
     return _general(a, b, out, named, options)
+
+
+setattr(matmul, "__signature__", signature(get_overloads(matmul)[-1]))  # noqa: B010
 
 
 # --- the usual call ----------------------------------------------------------------------------
@@ -248,6 +257,9 @@ def _remember(a: Any, b: Any, type_: str) -> None:
 def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
     """Compute a call for which C code found no kernel, because of its arrays or options."""
     given = a, b, out
+    if a is _LACKS or b is _LACKS:
+        passed = {name: x for name, x in (("a", a), ("b", b)) if x is not _LACKS}
+        raise refusal(matmul, (), passed, ArgumentTypeError)
     if _in_copies(given, named, options):
         return out
     a, b, written = (
