@@ -12,9 +12,11 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, described
 from tilewright.keywords import spelled
 from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.quantized import Quantize, Quantized
@@ -80,8 +82,8 @@ class PackedB(NamedTuple):
         """The type in which B is multiplied: a low-bit B is multiplied in A's type."""
         return self.type if self.quantized is None else self.a
 
-    def check(self, a: str) -> None:
-        """Raise ArgumentError unless B was packed for arrays of type ``a``."""
+    def check(self, a: str, target: str) -> None:
+        """Raise ArgumentError unless B was packed for arrays of type ``a`` and for ``target``."""
         if a != self.a:
             raise ArgumentTypeError(
                 "b was packed for another type of a",
@@ -89,6 +91,31 @@ class PackedB(NamedTuple):
                 expected=self.a,
                 hint=f"tw.pack(b, a={a!r})",
             )
+        if target != self.target:
+            raise ArgumentValueError(
+                "b was packed for another target",
+                got=f"target={target!r}",
+                expected=repr(self.target),
+                hint=f"tw.pack(b, target={target!r})",
+            )
+
+    def unpacked_column(self) -> Array | None:
+        """Return B as an array if it is one column that a deterministic product cannot take packed.
+
+        Such a column is packed for vectors along K, while an unpacked one is read as the first of
+        several, so that the sums of converted types would differ.
+        """
+        if self.shape[1] != 1 or self.quantized is not None or is_integer(self.type):
+            return None
+        if self.type == accumulator(self.a, self.type):
+            return None
+        from tilewright.plan.formats.packed_b import packed_format_named
+
+        form = packed_format_named(self.matrix.format)
+        assert form is not None
+        places = [form.offset(k, 0) for k in range(form.k)]
+        elements = self.matrix.data[: form.sums_at].view(DTYPES[form.stored])[places]
+        return encode(decode(elements, form.stored), form.type)[:, np.newaxis]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -259,13 +286,6 @@ def product_with(
 
     After the first call, C code finds such products in ``routes``, except those that quantize A.
     """
-    if options.target != b.target:
-        raise ArgumentValueError(
-            "b was packed for another target",
-            got=f"target={options.target!r}",
-            expected=repr(b.target),
-            hint=f"tw.pack(b, target={options.target!r})",
-        )
 
     def run(a: Array, _: Array, out: Array) -> None:
         if b.quantize is not None and contiguous_axis(a) == 0:

@@ -305,7 +305,11 @@ def _product(
     if packed is None:
         types = factors(*types)
     else:
-        packed.check(types[0])
+        packed.check(types[0], options.target)
+    if packed is not None and options.deterministic:
+        column = packed.unpacked_column()
+        packed, b = (packed, b) if column is None else (None, column)
+    if packed is not None:
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
     shape, product = shapes(a, b)
     made, sums, reason = out, accumulator(*types), routes_of(options).reads_out
