@@ -19,8 +19,8 @@ DONE, UNDECIDED, NO_MEMORY = range(3)
 #: order.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
-#: Most vectors that an epilogue of ``matmul`` may read if C code handles the call.
-OPERANDS = 4
+#: Most vectors and numbers that an epilogue of ``matmul`` may read if C code handles the call.
+OPERANDS = 12
 #: numpy's flags of an array.
 ALIGNED, WRITEABLE = 0x100, 0x400
 

@@ -36,6 +36,7 @@ from .families import (
     kernel_of,
     stack_class_of,
 )
+from .numbers import joined, sums_of
 from .routes import Routes
 from .stacks import broadcast, is_tight, shapes
 
@@ -161,10 +162,15 @@ def matmul(
         return _general(a, b, out, {}, _USUAL)
     reads = bool(check_number("beta", beta) != 0)
     scaled = bool(check_number("alpha", alpha) != 1) or reads
-    options, routes = asked_for(scaled, reads, epilogue, threads, deterministic, target)
+    factor = b.matrix if type(b) is PackedB else b
+    sums = None if epilogue is None else sums_of(a, None if factor is not b else b, out)
+    options, routes, numbers = asked_for(
+        scaled, reads, epilogue, sums, threads, deterministic, target
+    )
+    if numbers:
+        operands = joined(operands, numbers)
     if type(b) is not PackedB or _serves(b, a, options):
         made = _new(a, b) if out is None and routes.reads_out is None else out
-        factor = b.matrix if type(b) is PackedB else b
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
             return made
@@ -176,7 +182,7 @@ def matmul(
 
 
 #: Options of a call with default values, and the routes that C code has for it.
-_USUAL, _usual = asked_for(False, False, None, None, False, "host")
+_USUAL, _usual, _ = asked_for(False, False, None, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
@@ -510,7 +516,7 @@ class _One:
         """Return slices along ``axis`` of about ``COPIED`` bytes each."""
         length = x.shape[axis]
         step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
-        step = max(1, length) if self.operands else step
+        step = max(1, length) if _has_operand(self.options, "row", "column", "full") else step
         return [slice(i, min(i + step, length)) for i in range(0, length, step)]
 
 

@@ -24,6 +24,8 @@ SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c",
 _HEAD, _WORDS = 4 + 3 * OPERANDS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
 #: Place of an epilogue's operands, after their number.
 _OPERANDS = 3
+#: Values of ``per`` of operands that C code reads, in the order of TW_PER_ROW and its neighbours.
+_PLACES = ("row", "column", None)
 #: Number of arrays of a kernel that takes its output twice.
 _TWICE = 4
 #: Most routes of a table; further kinds of products are decided in Python each time.
@@ -43,15 +45,15 @@ class Routes:
         given = () if options.epilogue is None else operands_of(options.epilogue)
         self.names = tuple(operand.name for operand in given)
         self.reads_out = _reads_out(options)
-        self.decides = len(given) <= OPERANDS and all(x.per in ("row", "column") for x in given)
+        self.decides = len(given) <= OPERANDS and all(x.per in _PLACES for x in given)
         self._words: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(
             _HEAD + _MOST * _WORDS, np.int64
         )
         self._words[:2] = tuple.__basicsize__, id(PackedMatrix)
         for i, operand in enumerate(given if self.decides else ()):
             type_, start = operand.type, _OPERANDS + 3 * i
-            per_column = operand.per == "column"
-            self._words[start : start + 3] = id(loaded(type_).type), ITEMSIZE[type_], per_column
+            place = _PLACES.index(operand.per)
+            self._words[start : start + 3] = id(loaded(type_).type), ITEMSIZE[type_], place
         self._words[_OPERANDS - 1] = len(given) if self.decides else 0
         self._lock, self._known = Lock(), dict[tuple[Family, str], Kernel]()
         self.decide: Callable[[tuple[Any, ...]], int] = self._load
