@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 
 #: Most threads that a call may ask for.
 _MOST_THREADS = 4096
-#: Options with their routes in C and the epilogue's numbers, by the arguments of a call; the epilogue
-#: is kept alive.
+#: Options, their routes in C and the epilogue's numbers, by the arguments of a call. The epilogue is
+#: kept alive.
 _asked: dict[tuple[Any, ...], tuple[Options, Routes, dict[str, Array], Any]] = {}
 #: Most entries that are kept.
 _ASKED = 256
@@ -40,9 +40,10 @@ def asked_for(
     """Return the options of a call, with the routes that C has for its products.
 
     ``sums`` is the type of the sums if there is an epilogue. The epilogue of the options has
-    operands in place of its numbers, which are the last part of the result. Raise ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown
-    target. An epilogue is found by its address, which is much faster than comparing expressions. So
-    the epilogue is kept alive as long as its options are.
+    operands in place of its numbers, which are the last part of the result. Raise ArgumentTypeError
+    or ArgumentValueError for a wrong option, TargetError for an unknown target. An epilogue is
+    found by its address, which is much faster than comparing expressions. So the epilogue is kept
+    alive as long as its options are.
     """
     key = (
         scaled, reads, id(epilogue), sums, threads, type(threads), deterministic,

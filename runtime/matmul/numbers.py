@@ -25,8 +25,8 @@ from tilewright.spec.types import TypeName
 Array = np.ndarray[Any, Any]
 #: Most numbers of an expression that become arguments; if there are more, all stay constants.
 MOST = 8
-#: Numbers from this one on, except infinity, overflow when they are rounded to f32.
-_BEYOND = 2.0**128 - 2.0**103
+#: The largest finite number of f32.
+_LARGEST = 2.0**128 - 2.0**104
 #: Types of sums by the names of the arrays' types. All others are added in f32.
 _SUMS: dict[str, TypeName] = {
     "float64": "f64", "int8": "s32", "uint8": "s32", "int16": "s32", "uint16": "s32",
@@ -112,8 +112,8 @@ def _numbers(epilogue: Expression) -> Iterator[Number]:
 
 
 def _fits(value: float, type_: str) -> bool:
-    """Return True if ``value`` does not overflow in a type."""
-    return type_ != "f32" or not _BEYOND <= abs(value) < inf
+    """Return True if a type holds ``value``, rounded."""
+    return type_ != "f32" or not _LARGEST < abs(value) < inf
 
 
 def _with(epilogue: Expression, operands: dict[int, Operand]) -> Expression:
