@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 
 #: Most threads that a call may ask for.
 _MOST_THREADS = 4096
-#: Options, their routes in C and the epilogue's numbers, by the arguments of a call. The epilogue is
-#: kept alive.
+#: Options, their routes in C and the epilogue's numbers, by the arguments of a call. The epilogue
+#: is kept alive.
 _asked: dict[tuple[Any, ...], tuple[Options, Routes, dict[str, Array], Any]] = {}
 #: Most entries that are kept.
 _ASKED = 256
@@ -54,10 +54,15 @@ def asked_for(
     except TypeError:  # an object that cannot be hashed is not a valid option
         found = None
     if found is None:
-        made, numbers = _epilogue(epilogue, sums)
-        options = Options(
-            scaled, reads, made, _threads(threads), _flag(deterministic), check_target(target)
-        )
+        numbers: dict[str, Array] = {}
+        if epilogue is None:
+            options = Options(
+                scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target)
+            )
+        else:  # the other options are the same for many epilogues, for example in a loop
+            plain = asked_for(scaled, reads, None, None, threads, deterministic, target)
+            made, numbers = _epilogue(epilogue, sums or "f32")
+            options = plain[0]._replace(epilogue=made)
         found = options, routes_of(options), numbers, epilogue
         if len(_asked) >= _ASKED:
             _asked.clear()
@@ -65,10 +70,8 @@ def asked_for(
     return found[:3]
 
 
-def _epilogue(given: Any, sums: TypeName | None) -> tuple[Expression | None, dict[str, Array]]:
+def _epilogue(given: Any, sums: TypeName) -> tuple[Expression, dict[str, Array]]:
     """Return an epilogue with operands in place of its numbers, and the numbers."""
-    if given is None or sums is None:
-        return None, {}
     try:
         return lifted(as_expression(given), sums)
     except SpecError as error:
