@@ -21,6 +21,8 @@ LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
 #: Most vectors and numbers that an epilogue of ``matmul`` may read if C code handles the call.
 OPERANDS = 12
+#: Most pairs of types of a and b for which C code makes new results.
+RESULTS = 16
 #: numpy's flags of an array.
 ALIGNED, WRITEABLE = 0x100, 0x400
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.dtypes import loaded, preferred
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
@@ -37,8 +37,8 @@ from .families import (
     stack_class_of,
 )
 from .numbers import joined, sums_of
-from .routes import Routes
-from .stacks import broadcast, is_tight, shapes
+from .routes import Routes, folds
+from .stacks import broadcast, is_tight, shape_of, stack_shape
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -156,6 +156,9 @@ def matmul(
         and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
+            made = _usual.make(a, b)
+            if made is not None:
+                return made
             out = _new(a, b)
         if out is not None and _usual.decide((a, b, out)) == 0:
             return out
@@ -169,6 +172,10 @@ def matmul(
     )
     if numbers:
         operands = joined(operands, numbers)
+    if out is None and not (scaled or operands or type(b) is PackedB or routes.reads_out):
+        made = routes.make(a, b)
+        if made is not None:
+            return made
     if type(b) is not PackedB or _serves(b, a, options):
         made = _new(a, b) if out is None and routes.reads_out is None else out
         scalars = (alpha, beta) if scaled else ()
@@ -221,22 +228,25 @@ def _serves(b: PackedB, a: Any, options: Options) -> bool:
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
-    """Return the shape of a result whose products share one b, or have one each."""
+    """Return the shape of a result, None if the stacks do not fit."""
     if b.ndim == 2:
         if a.ndim == 2:
             return a.shape[0], b.shape[1]
         return (*a.shape[:-1], b.shape[1]) if a.ndim else None
     if b.ndim == 1:
-        return a.shape[:-1] if a.ndim > 1 else None
+        return a.shape[:-1] if a.ndim else None
     if not a.ndim or not b.ndim:
         return None
     if a.ndim < 3:
         return (*b.shape[:-2], *a.shape[:-1], b.shape[-1])
-    return (*a.shape[:-1], b.shape[-1]) if a.shape[:-2] == b.shape[:-2] else None
+    stack = stack_shape(a.shape[:-2], b.shape[:-2])
+    return None if stack is None else (*stack, a.shape[-2], b.shape[-1])
 
 
-def _remember(a: Any, b: Any, type_: str) -> None:
+def _remember(a: Any, b: Any, type_: str, options: Options) -> None:
     """Register the function that allocates results of such arrays, of type ``type_``."""
+    if type(a) is type(b) is np.ndarray:
+        routes_of(options).makes(a.dtype, b.dtype, preferred(type_))
     if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
         _makers.setdefault(type(a), {})[a.dtype, _held_by(b)] = maker(a, type_)
 
@@ -292,7 +302,7 @@ def _product(
     if packed is not None:
         packed.check(given_types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
-    shape, product = shapes(a, b)
+    shape = shape_of(a, b)
     made, types = out, given_types
     if packed is None:
         types = factors(*types, None if out is None else type_of(out, "out"))
@@ -304,7 +314,7 @@ def _product(
             )
         made = _made(given[0], shape, sums)
         out = as_array(made, "out")
-    _remember(given[0], given[1], sums)
+    _remember(given[0], given[1], sums, options)
     result = _checked_out(out, shape)
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
@@ -318,7 +328,8 @@ def _product(
     one = _One(held, written, options, named, packed)
     if packed is None:
         a, b = (_of_type(x, type_) for x, type_ in zip((a, b), types, strict=True))
-    for x, y, z in broadcast(a, b, result, product, alike=not _has_operand(options, "row", "full")):
+    rows, columns = folds(options)
+    for x, y, z in broadcast(a, b, result, rows=rows, columns=columns):
         one.stack(x, y, z)
     return made
 

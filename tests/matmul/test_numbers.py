@@ -86,9 +86,9 @@ def test_integers_that_are_added_stay_exact(compiled: list[Any]) -> None:
         np.testing.assert_array_equal(found, exact + added)
     assert len(compiled) == 1
     wide = np.empty((9, 7), "f4")
-    for added in (0.5, 2.0**31, -1.25):
-        found = tw.matmul(a, b, wide, epilogue=tw.acc + added)
-        np.testing.assert_array_equal(found, (exact + np.float32(added)).astype("f4"))
+    for half in (0.5, 2.0**31, -1.25):
+        found = tw.matmul(a, b, wide, epilogue=tw.acc + half)
+        np.testing.assert_array_equal(found, (exact + np.float32(half)).astype("f4"))
     assert len(compiled) == 2
 
 
