@@ -314,7 +314,8 @@ def _product(
             )
         made = _made(given[0], shape, sums)
         out = as_array(made, "out")
-    _remember(given[0], given[1], sums, options)
+    new = sums if packed is not None else accumulator(*factors(*given_types, None))
+    _remember(given[0], given[1], new, options)
     result = _checked_out(out, shape)
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
