@@ -23,6 +23,11 @@ KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
 OPERANDS = 12
 #: Most pairs of types of a and b for which C code makes new results.
 RESULTS = 16
+#: Least number of rows of a product of a matrix and its own transpose that is halved, and of steps
+#: of K. Copying an element takes about as long as 20 multiply-adds.
+HALVED, HALVED_K = 192, 128
+#: Multiply-adds of a part of such a product for each thread, if there are several.
+PART = 1 << 23
 #: numpy's flags of an array.
 ALIGNED, WRITEABLE = 0x100, 0x400
 

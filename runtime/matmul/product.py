@@ -39,6 +39,7 @@ from .families import (
 from .numbers import joined, sums_of
 from .routes import Routes, folds
 from .stacks import broadcast, is_tight, shape_of, stack_shape
+from .symmetric import half_of, is_symmetric, mirror
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -495,10 +496,30 @@ class _One:
         out[...] = held if same else encode(decode(held, self.types[2]), self.written)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
+        if self._half(a, b):
+            self._halves(a, b, out)
+            mirror(out)
+            return
         turned = copied(a, b, out, reads=self.options.reads) if self._copies else None
         self._compute_as_it_lies(a, b, out if turned is None else turned)
         if turned is not None:
             out[...] = turned
+
+    def _half(self, a: Array, b: Array) -> int:
+        """Return the rows of the first half of a times its own transpose; 0 for other products."""
+        table = routes_of(self.options)
+        half = half_of(table.threads, *a.shape) if table.symmetric else 0
+        return half if half and is_symmetric(a, b) else 0
+
+    def _halves(self, a: Array, b: Array, out: Array) -> None:
+        """Compute the elements of a product with its own transpose on and below the diagonal."""
+        half = self._half(a, b)
+        if not half:
+            self._compute(a, b, out)
+            return
+        self._halves(a[:half], b[:, :half], out[:half, :half])
+        self._compute(a[half:], b[:, :half], out[half:, :half])
+        self._halves(a[half:], b[:, half:], out[half:, half:])
 
     @property
     def _copies(self) -> bool:

@@ -14,6 +14,7 @@ from tilewright.runtime.call.abi import DONE, LIMITS, OPERANDS, RESULTS
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.call.scalars import is_double
 from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.machine.host import usable_cpus
 from tilewright.spec.expression import dst, operands_of, uses
 from tilewright.spec.types import ITEMSIZE, is_integer
 
@@ -21,9 +22,9 @@ from .families import CUBES, Class, Family, Options
 
 #: Sizes of a route in the order of its struct; words before the routes, and in each.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
-_HEAD, _WORDS = 7 + 3 * OPERANDS + 4 * RESULTS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
+_HEAD, _WORDS = 9 + 3 * OPERANDS + 4 * RESULTS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
 #: Places of an epilogue's operands and of the types of results, each after their number.
-_OPERANDS, _RESULTS = 5, 6 + 3 * OPERANDS
+_OPERANDS, _RESULTS = 7, 8 + 3 * OPERANDS
 #: Values of ``per`` of operands that C code reads, in the order of TW_PER_ROW and its neighbours.
 _PLACES = ("row", "column", None)
 #: Number of arrays of a kernel that takes its output twice.
@@ -38,7 +39,8 @@ class Routes:
     The arrays are a, b and out, then the operands called ``names`` in order. ``decide_scaled``
     takes alpha and beta too. ``make`` takes a and b, and returns a new result or None. If
     ``decides`` is False, C code handles none of these calls. ``reads_out`` is the reason why the
-    output is read, or None. Routes are added and never changed, so a call may read the table while
+    output is read, or None. If ``symmetric`` is True, half of a matrix times its own transpose may be
+    computed, by up to ``threads`` threads. Routes are added and never changed, so a call may read the table while
     another call adds to it.
     """
 
@@ -50,7 +52,13 @@ class Routes:
         self._words: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(
             _HEAD + _MOST * _WORDS, np.int64
         )
-        self._words[:4] = tuple.__basicsize__, id(PackedMatrix), *folds(options)
+        self.symmetric = (
+            options.epilogue is None and not options.reads and not options.deterministic
+        )
+        self.threads = options.threads or usable_cpus()
+        self._words[:6] = (
+            tuple.__basicsize__, id(PackedMatrix), *folds(options), self.symmetric, self.threads
+        )  # fmt: skip
         for i, operand in enumerate(given if self.decides else ()):
             type_, start = operand.type, _OPERANDS + 3 * i
             place = _PLACES.index(operand.per)
