@@ -25,7 +25,7 @@ OPERANDS = 12
 RESULTS = 16
 #: Least number of rows of a product of a matrix and its own transpose that is halved, and of steps
 #: of K. Copying an element takes about as long as 20 multiply-adds.
-HALVED, HALVED_K = 192, 128
+HALVED, HALVED_K = 128, 128
 #: Multiply-adds of a part of such a product for each thread, if there are several.
 PART = 1 << 23
 #: numpy's flags of an array.

@@ -39,9 +39,9 @@ class Routes:
     The arrays are a, b and out, then the operands called ``names`` in order. ``decide_scaled``
     takes alpha and beta too. ``make`` takes a and b, and returns a new result or None. If
     ``decides`` is False, C code handles none of these calls. ``reads_out`` is the reason why the
-    output is read, or None. If ``symmetric`` is True, half of a matrix times its own transpose may be
-    computed, by up to ``threads`` threads. Routes are added and never changed, so a call may read the table while
-    another call adds to it.
+    output is read, or None. If ``symmetric`` is True, half of a matrix times its own transpose may
+    be computed, by up to ``threads`` threads. Routes are added and never changed, so a call may
+    read the table while another call adds to it.
     """
 
     def __init__(self, options: Options) -> None:
