@@ -19,8 +19,15 @@ DONE, UNDECIDED, NO_MEMORY = range(3)
 #: order.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
-#: Most vectors that an epilogue of ``matmul`` may read if C code handles the call.
-OPERANDS = 4
+#: Most vectors and numbers that an epilogue of ``matmul`` may read if C code handles the call.
+OPERANDS = 12
+#: Most pairs of types of a and b for which C code makes new results.
+RESULTS = 16
+#: Least number of rows of a product of a matrix and its own transpose that is halved, and of steps
+#: of K. Copying an element takes about as long as 20 multiply-adds.
+HALVED, HALVED_K = 128, 128
+#: Multiply-adds of a part of such a product for each thread, if there are several.
+PART = 1 << 23
 #: numpy's flags of an array.
 ALIGNED, WRITEABLE = 0x100, 0x400
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.keywords import refusal
-from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.dtypes import loaded, preferred
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
@@ -38,8 +38,10 @@ from .families import (
     kernel_of,
     stack_class_of,
 )
-from .routes import Routes
-from .stacks import broadcast, is_tight, shapes
+from .numbers import joined, sums_of
+from .routes import Routes, folds
+from .stacks import broadcast, is_tight, shape_of, stack_shape
+from .symmetric import half_of, is_symmetric, mirror
 from .wide import check_read, computed_as, with_f64_operands
 
 if TYPE_CHECKING:
@@ -168,16 +170,28 @@ def matmul(
         and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
+            made = _usual.make(a, b)
+            if made is not None:
+                return made
             out = _new(a, b)
         if out is not None and _usual.decide((a, b, out)) == 0:
             return out
         return _general(a, b, out, {}, _USUAL)
     reads = bool(check_number("beta", beta) != 0)
     scaled = bool(check_number("alpha", alpha) != 1) or reads
-    options, routes = asked_for(scaled, reads, epilogue, threads, deterministic, target)
+    factor = b.matrix if type(b) is PackedB else b
+    sums = None if epilogue is None else sums_of(a, b, out, packed=factor is not b)
+    options, routes, numbers = asked_for(
+        scaled, reads, epilogue, sums, threads, deterministic, target
+    )
+    if numbers:
+        operands = joined(operands, numbers)
+    if out is None and not (scaled or operands or type(b) is PackedB or routes.reads_out):
+        made = routes.make(a, b)
+        if made is not None:
+            return made
     if type(b) is not PackedB or _serves(b, a, options):
         made = _new(a, b) if out is None and routes.reads_out is None else out
-        factor = b.matrix if type(b) is PackedB else b
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
             return made
@@ -192,7 +206,7 @@ setattr(matmul, "__signature__", signature(get_overloads(matmul)[-1]))  # noqa: 
 
 
 #: Options of a call with default values, and the routes that C code has for it.
-_USUAL, _usual = asked_for(False, False, None, None, False, "host")
+_USUAL, _usual, _ = asked_for(False, False, None, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
@@ -231,22 +245,25 @@ def _serves(b: PackedB, a: Any, options: Options) -> bool:
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
-    """Return the shape of a result whose products share one b, or have one each."""
+    """Return the shape of a result, None if the stacks do not fit."""
     if b.ndim == 2:
         if a.ndim == 2:
             return a.shape[0], b.shape[1]
         return (*a.shape[:-1], b.shape[1]) if a.ndim else None
     if b.ndim == 1:
-        return a.shape[:-1] if a.ndim > 1 else None
+        return a.shape[:-1] if a.ndim else None
     if not a.ndim or not b.ndim:
         return None
     if a.ndim < 3:
         return (*b.shape[:-2], *a.shape[:-1], b.shape[-1])
-    return (*a.shape[:-1], b.shape[-1]) if a.shape[:-2] == b.shape[:-2] else None
+    stack = stack_shape(a.shape[:-2], b.shape[:-2])
+    return None if stack is None else (*stack, a.shape[-2], b.shape[-1])
 
 
-def _remember(a: Any, b: Any, type_: str) -> None:
+def _remember(a: Any, b: Any, type_: str, options: Options) -> None:
     """Register the function that allocates results of such arrays, of type ``type_``."""
+    if type(a) is type(b) is np.ndarray:
+        routes_of(options).makes(a.dtype, b.dtype, preferred(type_))
     if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
         _makers.setdefault(type(a), {})[a.dtype, _held_by(b)] = maker(a, type_)
 
@@ -311,7 +328,7 @@ def _product(
         packed, b = (packed, b) if column is None else (None, column)
     if packed is not None:
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
-    shape, product = shapes(a, b)
+    shape = shape_of(a, b)
     made, sums, reason = out, accumulator(*types), routes_of(options).reads_out
     if out is None:
         if reason is not None:
@@ -320,7 +337,7 @@ def _product(
             )
         made = _made(given[0], shape, sums)
         out = as_array(made, "out")
-    _remember(given[0], given[1], sums)
+    _remember(given[0], given[1], sums, options)
     result = _checked_out(out, shape)
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
@@ -336,7 +353,8 @@ def _product(
     one = _One((held.a, held.b, held.held), written, options, named, packed)
     if packed is None:
         a, b = (_of_type(x, type_) for x, type_ in zip((a, b), held, strict=False))
-    for x, y, z in broadcast(a, b, result, product, alike=not _has_operand(options, "row", "full")):
+    rows, columns = folds(options)
+    for x, y, z in broadcast(a, b, result, rows=rows, columns=columns):
         one.stack(x, y, z)
     return made
 
@@ -501,10 +519,30 @@ class _One:
         out[...] = held if same else encode(decode(held, self.types[2]), self.written)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
+        if self._half(a, b):
+            self._halves(a, b, out)
+            mirror(out)
+            return
         turned = copied(a, b, out, reads=self.options.reads) if self._copies else None
         self._compute_as_it_lies(a, b, out if turned is None else turned)
         if turned is not None:
             out[...] = turned
+
+    def _half(self, a: Array, b: Array) -> int:
+        """Return the rows of the first half of a times its own transpose; 0 for other products."""
+        table = routes_of(self.options)
+        half = half_of(table.threads, *a.shape) if table.symmetric else 0
+        return half if half and is_symmetric(a, b) else 0
+
+    def _halves(self, a: Array, b: Array, out: Array) -> None:
+        """Compute the elements of a product with its own transpose on and below the diagonal."""
+        half = self._half(a, b)
+        if not half:
+            self._compute(a, b, out)
+            return
+        self._halves(a[:half], b[:, :half], out[:half, :half])
+        self._compute(a[half:], b[:, :half], out[half:, :half])
+        self._halves(a[half:], b[:, half:], out[half:, half:])
 
     @property
     def _copies(self) -> bool:
@@ -534,7 +572,7 @@ class _One:
         """Return slices along ``axis`` of about ``COPIED`` bytes each."""
         length = x.shape[axis]
         step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
-        step = max(1, length) if self.operands else step
+        step = max(1, length) if _has_operand(self.options, "row", "column", "full") else step
         return [slice(i, min(i + step, length)) for i in range(0, length, step)]
 
 

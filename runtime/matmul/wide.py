@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, loaded, title
 from tilewright.runtime.arrays.elements import INTEGERS, decode, encode
 from tilewright.runtime.arrays.views import as_array
 from tilewright.spec.expression import Expression, Operand, is_integer_additions, operands_of
-from tilewright.spec.expression.checks import check_functions
+from tilewright.spec.expression.checks import has_functions
 from tilewright.spec.expression.nodes import of_rows, rows
 from tilewright.spec.types import TYPES, TypeName, accumulator, is_integer, type_name
 
@@ -59,21 +59,11 @@ def computed_as(
     if not packed:
         if epilogue is None and sums == "s32" and written == "s64":
             return Computed(a, b, "s64")
-        if epilogue is None or _in_f64(epilogue):
+        if epilogue is None or has_functions(epilogue, "f64"):
             return Computed("f64", "f64", "f64")
     _check_narrow(types, k, written, options, "b is packed" if packed else f"{epilogue}")
     adds = epilogue is None or (sums == "s32" and is_integer_additions(epilogue))
     return Computed(a, b, sums if adds else "f32")
-
-
-@lru_cache(maxsize=256)
-def _in_f64(epilogue: Expression) -> bool:
-    """Return True if all functions of an epilogue are defined for f64."""
-    try:
-        check_functions(epilogue, "f64")
-    except SpecError:
-        return False
-    return True
 
 
 def _check_narrow(
