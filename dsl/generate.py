@@ -30,6 +30,7 @@ from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, TileProgram
 from tilewright.ir.verify import verify_program
+from tilewright.isa.machine import NEXT_THREAD
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.lower.nest.build import make_program
@@ -38,6 +39,7 @@ from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
 from tilewright.plan.epilogues import check_length
+from tilewright.plan.estimate.threads import price_of
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
@@ -250,7 +252,8 @@ def generate(
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
-        worth=target.core.worth,
+        price=price_of(target.core),
+        further=price_of(target.core) // NEXT_THREAD,
         notes=notes,
         asks_at_load=asks_at_load,
         streaming=_streaming(kernels),

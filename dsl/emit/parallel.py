@@ -24,8 +24,8 @@ from tilewright.ir.nodes import inside, walk, within
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, ZERO, slots
 
-#: Work of a trip whose work is not known, in vector multiply-adds. One more thread pays for it.
-WORTH = 1 << 15
+#: Work of a trip whose work is not known, in vector multiply-adds. Two such trips pay for a thread.
+WORTH = 1 << 16
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
 

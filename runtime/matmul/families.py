@@ -29,6 +29,7 @@ from tilewright.spec.schedule import (
     large_converted,
     large_work,
     line_in_place,
+    of_shares,
     of_short_sums,
     of_thin,
     streams,
@@ -38,15 +39,12 @@ from tilewright.spec.sums import SUM_OUTPUTS
 from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
 from .arrays import ORDERS
-from .target_facts import few_along_k, second_cache
+from .target_facts import few_along_k, least_parallel, panel, second_cache
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
-#: Multiply-adds from which a product may use several threads. Waking a thread takes as long as one
-#: or several million multiply-adds.
-PARALLEL_WORK = 1 << 23
 #: Types that most targets multiply as f32.
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
 #: A number larger than any product's sizes.
@@ -79,9 +77,12 @@ FIXED_STEPS = 256
 #: Rapids this makes 49x160x576 in f32 1.04 times as fast; for 17 rows with lines of 4 KiB, it would
 #: give 0.89 times the speed.
 SHORT_LINE = 2048
+#: Rows of C for each thread from which the threads share C's rows evenly. With fewer rows they share
+#: its columns, if there are at least ``WIDE`` times as many as rows.
+EVEN_ROWS, WIDE = 256, 2
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
-    "across", "along k", "row along k", "column along k", "in matrices",
+    "across", "along k", "row along k", "column along k", "in matrices", "shares",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
 #: For one row or column: the shape if the matrix that is multiplied with it comes from memory.
@@ -120,6 +121,8 @@ class Class(NamedTuple):
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
+    - ``shares``: the same with several threads and few lines: each thread packs the panels of the
+      large operand that it multiplies, so no thread waits for another one;
     - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
 
     ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
@@ -160,6 +163,11 @@ def in_place(axes: Axes) -> bool:
     """Return True if the operand along C's lines (B or else A) is contiguous along them."""
     a, b, c = axes
     return b == 1 if c == 1 else a == 0
+
+
+def _has_d(types: tuple[str, str, str], options: Options) -> bool:
+    """Return True if the output is not only the sum, so that sums need memory of their own."""
+    return options.epilogue is not None or types[2] not in SUM_OUTPUTS[accumulator(*types[:2])]
 
 
 def crosses(axes: Axes) -> bool:
@@ -219,7 +227,7 @@ def class_of(
     if options.deterministic:
         return bounds.fixed(given, converted=converted, unit=bool(unit), parallel=not alone)
     shape = bounds.line(given)
-    alone = alone or not bounds.cut(3, given[3], PARALLEL_WORK)
+    alone = alone or not bounds.cut(3, given[3], least_parallel(*types[:2], options.target))
     one_by_one = alone and not (converted or along_k)
     if converted and axes[:2] == (1, 0):
         shape = bounds.along_k(given, shape, types, options.target)
@@ -248,6 +256,8 @@ def class_of(
         bounds.cut(1, given[1], NEAR_LINES + 1)
     if shape == "blocks" and not (crosses(axes) or converted):
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
+    if shape == "blocks" and not (alone or crosses(axes) or converted or _has_d(types, options)):
+        shape = bounds.shares(given, across, options.threads or usable_cpus())
     if shape == "matrix" and one_by_one:
         few = given[across] < MANY_ROWS
         longest = SHORT_LINE // ITEMSIZE[types[0]] if few else THIN
@@ -310,6 +320,17 @@ class _Bounds(NamedTuple):
             longest = line_in_place(given[across], second_cache(target)) // itemsize
             least[1 - across] = max(least[1 - across], longest + 1)
         return tuple(least)
+
+    def shares(self, given: tuple[int, ...], across: int, threads: int) -> Shape:
+        """Return the shape of a large product that ``threads`` share: by panels of the large
+        operand if C has few lines, else by blocks.
+        """
+        if self.cut(across, given[across], EVEN_ROWS * threads):
+            return "blocks"
+        most = EVEN_ROWS * threads // 4
+        while self.cut(across, given[across], most):
+            most *= 2
+        return "shares" if self.cut(1 - across, given[1 - across], WIDE * most) else "blocks"
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
         """Return the shape of a product if C may have so few lines that they stream the matrix."""
@@ -381,9 +402,11 @@ def stack_class_of(
         small = max(m, n, k) <= limit
         one = one._replace(loose=True) if small else one._replace(above=limit)
     work = m * n * k * count
-    parallel = plain and options.threads != 1 and work >= PARALLEL_WORK
-    total = (PARALLEL_WORK, UNBOUNDED) if work >= PARALLEL_WORK else (0, PARALLEL_WORK - 1)
-    total = total if plain and options.threads != 1 else (0, UNBOUNDED)
+    if not plain or options.threads == 1:
+        return one._replace(stacked=True, parallel=False, total=(0, UNBOUNDED))
+    enough = least_parallel(*types[:2], options.target)
+    parallel = work >= enough
+    total = (enough, UNBOUNDED) if parallel else (0, enough - 1)
     return one._replace(stacked=True, parallel=parallel, total=total)
 
 
@@ -454,7 +477,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    sums = options.epilogue is None and out.type in SUM_OUTPUTS[accumulator(a, b)]
+    sums = not _has_d((a, b, out.type), options)
     if sums or options.reads:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:
@@ -517,6 +540,8 @@ def _nest(family: Family) -> Schedule:
         steps = {"k": FIXED_STEPS} if family.options.deterministic else None
         loops = f"{along}k{across.upper()}{across}{along}k"
         return Schedule(loops=loops, pack="ab", block=steps)
+    if sizes.shape == "shares":
+        return of_shares(along, *panel(family.types[0], along, family.options.target))
     if sizes.shape == "thin":
         return of_thin(along)
     if sizes.shape.endswith("along k"):
