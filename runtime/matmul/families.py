@@ -451,7 +451,7 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         most[across] = FEW_IN_MATRICES
     elif _streamed(family):
         most[across] = FEW_ROWS
-    elif sizes.most[across] < MANY_ROWS:
+    elif sizes.most[across] < MANY_ROWS and sizes.shape != "shares":
         most[across] = MANY_ROWS - 1
     kept = [
         None if limit is None or sizes.most[i] > limit else limit for i, limit in enumerate(most)
