@@ -330,6 +330,7 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
     """The grids of tiles of each kind of panels, panel after panel."""
     letters = tiles.plan.outer
     order = sorted("mn", key=letters.lower().rfind)
+    number = tiles.next_group()
     for cell in step.cells:
         inside, parts = block, {"m": cell.m, "n": cell.n}
         for d, part in parts.items():
@@ -345,7 +346,17 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
             if part is not None:
                 parallel = letters[letters.lower().rfind(d) :][:1].isupper()
                 nodes = in_panels(f"p{d}", part, nodes, parallel=parallel)
-        yield from nodes
+        yield from (_beside(node, number) for node in nodes)
+
+
+def _beside(node: NestNode, number: int) -> NestNode:
+    """``node`` with the number of all loops that cover a block of C together."""
+    match node:
+        case BlockLoop(parallel=True):
+            return replace(node, beside=number)
+        case When(body=(inner,), otherwise=()):
+            return replace(node, body=(_beside(inner, number),))
+    return node
 
 
 def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[NestNode]:

@@ -170,11 +170,15 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Nests that follow each other; each but the first has other regions of what it ``moves``."""
+    """Nests that follow each other; each but the first has other regions of what it ``moves``.
+
+    ``together``: its parallel loops are one region.
+    """
 
     parts: tuple[Nest, ...]
     moves: frozenset[str]
     regions: Mapping[str, Region]
+    together: bool = False
 
 
 Nest = Piece | Repeat | Series

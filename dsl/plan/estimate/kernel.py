@@ -458,7 +458,9 @@ class _Walk:
     def _side_by_side(self, parts: Sequence[Nest]) -> Nest:
         """Nests that cover a block together."""
         every = frozenset().union(*(self.moves(d) for d in "mn"))
-        return self.series(parts, every)
+        nest = self.series(parts, every)
+        together = self.parallel and isinstance(nest, Series) and len(parts) > 1
+        return replace(nest, together=True) if together else nest
 
     def _grids(self, grids: Sequence[Grid]) -> Nest | None:
         parts = [*self._each(grids)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
 from tilewright.isa.machine import NEXT_THREAD, Core
 
@@ -41,32 +43,64 @@ def price_with(price: float, threads: int) -> float:
 def busiest(nest: Nest, core: Core, most: int) -> Nest:
     """What the busiest of at most ``most`` threads does of a nest, and the prices of its regions."""
     match nest:
-        case Piece():
-            return nest
-        case Series():
+        case Series(together=False):
             return replace(nest, parts=tuple(busiest(part, core, most) for part in nest.parts))
         case Repeat(parallel=False):
             return replace(nest, body=busiest(nest.body, core, most))
-        case Repeat():
-            return _share(nest, core, most)
-
-
-def _share(nest: Repeat, core: Core, most: int) -> Nest:
-    """The trips of a thread of parallel loops that are one, and the price of the region."""
-    trips, body, moves = int(nest.trips), nest.body, nest.moves
-    while isinstance(body, Repeat) and body.parallel:
-        trips, moves, body = trips * int(body.trips), moves | body.moves, body.body
-    threads = threads_of(trips, work(body).total, core.region, most)
+        case Piece():
+            return nest
+    loops = [*_loops(nest)]
+    trips = sum(_trips(loop) for loop in loops)
+    if not trips:
+        return nest
+    each = sum(_trips(loop) * work(_body(loop)).total for loop in loops) / trips
+    threads = threads_of(trips, each, core.region, most)
     if threads == 1:
-        return replace(nest, trips=nest.trips - 1 + nest.last)
+        return _shared(nest, trips, 1)
+    price = Piece({}, Cycles({REGION: price_with(core.region, threads)}))
+    return Series((price, _shared(nest, trips, threads)), frozenset(), nest.regions)
+
+
+def _loops(nest: Nest) -> Iterator[Repeat]:
+    """The parallel loops of one region."""
+    match nest:
+        case Repeat(parallel=True):
+            yield nest
+        case Series(together=True):
+            for part in nest.parts:
+                yield from _loops(part)
+
+
+def _trips(loop: Repeat) -> int:
+    """The trips of parallel loops that are one."""
+    return int(loop.trips) * (_trips(loop.body) if _is_parallel(loop.body) else 1)
+
+
+def _body(loop: Repeat) -> Nest:
+    return _body(loop.body) if _is_parallel(loop.body) else loop.body
+
+
+def _is_parallel(nest: Nest) -> TypeGuard[Repeat]:
+    return isinstance(nest, Repeat) and nest.parallel
+
+
+def _shared(nest: Nest, trips: int, threads: int) -> Nest:
+    """A region's loops with the trips of the busiest of ``threads``; there are ``trips`` in all."""
+    if isinstance(nest, Series) and nest.together:
+        return replace(nest, parts=tuple(_shared(part, trips, threads) for part in nest.parts))
+    if not _is_parallel(nest):
+        return nest
+    own, every = _trips(nest), trips == _trips(nest)
     whole, others = divmod(trips - 1, threads)
-    own = whole + 1 if others else whole + nest.last
+    share = (whole + (1 if others or not every else nest.last)) / trips
+    moves, body = nest.moves, nest
+    while _is_parallel(body):
+        moves, body = moves | body.moves, body.body
     regions = {
-        name: region.part(own / trips) if name in moves else region
+        name: region.part(share) if name in moves else region
         for name, region in nest.regions.items()
     }
-    price = Piece({}, Cycles({REGION: price_with(core.region, threads)}))
-    return Series((price, Repeat(own, moves, body, regions)), frozenset(), regions)
+    return Repeat(own * share, moves, body, regions)
 
 
 def split(piece: Piece, trips: int) -> Nest:
