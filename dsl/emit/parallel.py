@@ -169,8 +169,7 @@ class _Finder:
         names: set[str] = set()
         for part in parts:
             self.visit(part.body)
-            asked = (*part.conditions, *(loop.trips for loop in part.loops[0 if several else 1 :]))
-            names = names.union(*map(slots, asked))
+            names = names.union(*(slots(loop.trips) for loop in part.loops[1:]))
             names |= free(self.program, part.body) - {loop.counter for loop in part.loops}
         captures = tuple(self._capture(name) for name in sorted(names))
         self.found.append(Fork(f"{self.prefix}fork{len(self.found)}", node, parts, captures))

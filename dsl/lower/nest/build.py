@@ -338,7 +338,7 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
                 before = step.width * div(block.origin[d], step.width) if step.width else ZERO
                 first = part.at(f"p{d}")
                 inside = inside.inside(d, part.size, first).inside(f"p{d}", ZERO, before + first)
-        nodes = tuple(_grids(tiles, cell.grids, inside))
+        nodes = tuple(_beside(node, number) for node in _grids(tiles, cell.grids, inside))
         if cell.given:
             nodes = (Bind(tuple(Bound(*each) for each in cell.given), nodes),)
         for d in reversed(order):
