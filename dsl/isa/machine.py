@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-
-#: The third thread of a parallel region, and each further one, costs ``Core.region`` divided by this.
+#: The third thread of a parallel region, and each further one, costs ``Core.region`` divided by
+#: this number.
 NEXT_THREAD = 8
 
 
@@ -95,8 +95,8 @@ class Core:
     - ``spread``: cycles of a multiply-add whose factor a separate instruction broadcasts from
       memory, if both use the same units; 0 if they do not.
     - ``shared``: share of conversion instructions that take the place of a multiply-add.
-    - ``region``: cycles that a parallel region costs with two threads: handing the work over, waiting
-      for the other thread, and waking it. Each further thread costs less: see ``NEXT_THREAD``.
+    - ``region``: cycles that a parallel region costs with two threads: handing the work over,
+      waiting for the other thread, and waking it. Further threads cost less (``NEXT_THREAD``).
     """
 
     fma_latency: float

@@ -79,7 +79,7 @@ def in_panels(plan: Plan) -> Plan:
 
 
 def _is_shared(plan: Plan, d: str) -> bool:
-    """Whether threads share the blocks across the vectors: a panel each, so that all get as many."""
+    """Whether threads share the blocks across the vectors, which then have one panel each."""
     asked = d in dict(plan.schedule.block) or plan.unpacks or plan.partial
     return d == plan.across and d.upper() in plan.outer and not asked
 

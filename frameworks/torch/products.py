@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 from tilewright.errors import ArgumentValueError
-from tilewright.runtime.matmul.target_facts import least_parallel
 from tilewright.runtime.matmul.product import matmul
+from tilewright.runtime.matmul.target_facts import least_parallel
 from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.postops import (
     gelu_erf,

@@ -110,9 +110,12 @@ def _panel_lines(target: str, type_: str, along: Literal["m", "n"]) -> int:
     from tilewright.spec.gemm import Gemm
     from tilewright.spec.schedule import Schedule
     from tilewright.spec.sizes import dim
+    from tilewright.spec.types import type_name
 
     across = "m" if along == "n" else "n"
-    spec = Gemm(dim("m"), dim("n"), dim("k"), a=type_, order="C" if along == "n" else "F")
+    spec = Gemm(
+        dim("m"), dim("n"), dim("k"), a=type_name(type_), order="C" if along == "n" else "F"
+    )
     schedule = Schedule(loops=f"{along}k{across}{across}{along}k", pack="ab")
     tile = make_plan(spec, schedule, identify(target).description).panel_tile
     assert tile is not None

@@ -125,9 +125,7 @@ def estimate(
     return estimate_of(core, nest, least, cold=cold)
 
 
-def nest_of(
-    plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False
-) -> tuple[Nest, float]:
+def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
     """All that a kernel does, and its cycles at the peak of the multiply-add that sums.
 
     With ``parallel``, loops say whether threads may share them.
@@ -208,8 +206,8 @@ class _Walk:
     """Where the walk stands: sizes of the call, of blocks and counters; the block's extents.
 
     ``packed`` are the operands that tiles read from a buffer of the kernel's own, ``configured``
-    is, by its number, which configuration of a matrix unit a tile uses. Threads may share loops that
-    follow if it is ``parallel``: there is no such loop around.
+    is, by its number, which configuration of a matrix unit a tile uses. Threads may share the loops
+    that follow if it is ``parallel``: there is no such loop around.
     """
 
     plan: Plan
@@ -419,9 +417,8 @@ class _Walk:
         }
         same = self.plan.unpacks or self.plan.operands[name].type == step.operand.type
         each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
-        fill: Nest = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
-        if self.parallel:
-            fill = split(fill, max(1, self.extents["k"] // COPY_LINES))
+        once = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
+        fill = split(once, self.extents["k"] // COPY_LINES) if self.parallel else once
         body = held.step(step.body)
         return Series((fill, body), frozenset(), self.regions((fill, body), self.extents))
 
@@ -459,8 +456,9 @@ class _Walk:
         """Nests that cover a block together."""
         every = frozenset().union(*(self.moves(d) for d in "mn"))
         nest = self.series(parts, every)
-        together = self.parallel and isinstance(nest, Series) and len(parts) > 1
-        return replace(nest, together=True) if together else nest
+        if self.parallel and isinstance(nest, Series) and len(parts) > 1:
+            return replace(nest, together=True)
+        return nest
 
     def _grids(self, grids: Sequence[Grid]) -> Nest | None:
         parts = [*self._each(grids)]

@@ -41,7 +41,7 @@ def price_with(price: float, threads: int) -> float:
 
 
 def busiest(nest: Nest, core: Core, most: int) -> Nest:
-    """What the busiest of at most ``most`` threads does of a nest, and the prices of its regions."""
+    """What the busiest of at most ``most`` threads does, and the prices of all regions."""
     match nest:
         case Series(together=False):
             return replace(nest, parts=tuple(busiest(part, core, most) for part in nest.parts))
@@ -93,18 +93,20 @@ def _shared(nest: Nest, trips: int, threads: int) -> Nest:
     own, every = _trips(nest), trips == _trips(nest)
     whole, others = divmod(trips - 1, threads)
     share = (whole + (1 if others or not every else nest.last)) / trips
-    moves, body = nest.moves, nest
-    while _is_parallel(body):
-        moves, body = moves | body.moves, body.body
+    moves, inner = nest.moves, nest.body
+    while _is_parallel(inner):
+        moves, inner = moves | inner.moves, inner.body
     regions = {
         name: region.part(share) if name in moves else region
         for name, region in nest.regions.items()
     }
-    return Repeat(own * share, moves, body, regions)
+    return Repeat(own * share, moves, inner, regions)
 
 
 def split(piece: Piece, trips: int) -> Nest:
-    """A piece of work in so many trips that threads share."""
+    """A piece of work in so many trips that threads share; as it is if there is one at most."""
+    if trips < 2:
+        return piece
     share = 1 / trips
     regions: dict[str, Region] = {n: region.part(share) for n, region in piece.regions.items()}
     one = Piece(regions, piece.work.times(share))
