@@ -494,7 +494,8 @@ class _Walk:
         d, rows = self.plan.across, self.number(across.count)
         if beside:
             row = self.series(beside, self.moves(self.plan.along))
-            yield self.repeat(d, rows, row, {**self.extents, d: rows * self.number(across.size)})
+            extents = {**self.extents, d: rows * self.number(across.size)}
+            yield self.repeat(d, rows, row, extents, parallel=self.shares(d))
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
         """One register tile over the block's K."""
