@@ -116,9 +116,10 @@ FIXED_STEPS = 256
 #: Rapids this makes 49x160x576 in f32 1.04 times as fast; for 17 rows with lines of 4 KiB, it would
 #: give 0.89 times the speed.
 SHORT_LINE = 2048
-#: Rows of C for each thread from which the threads share C's rows evenly. With fewer rows they
-#: share its columns, if there are at least ``WIDE`` times as many as rows.
-EVEN_ROWS, WIDE = 256, 2
+#: Rows of C for each thread, and rows of C, from which the threads share C's rows evenly. With
+#: fewer rows they share its columns, if there are at least ``WIDE`` times as many as rows. All of A
+#: then passes for each panel of B, so it must be small.
+EVEN_ROWS, MOST_ROWS, WIDE = 256, 1024, 2
 #: For one row or column: the shape if the matrix that is multiplied with it comes from memory.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
 #: For few rows or columns: the shape if vectors run along K.
@@ -269,9 +270,10 @@ class _Bounds(NamedTuple):
         """Return the shape of a large product that ``threads`` share: by panels of the large
         operand if C has few lines, else by blocks.
         """
-        if self.cut(across, given[across], EVEN_ROWS * threads):
+        even = min(EVEN_ROWS * threads, MOST_ROWS)
+        if self.cut(across, given[across], even):
             return "blocks"
-        most = EVEN_ROWS * threads // 4
+        most = even // 4
         while self.cut(across, given[across], most):
             most *= 2
         return "shares" if self.cut(1 - across, given[1 - across], WIDE * most) else "blocks"

@@ -278,6 +278,7 @@ def test_few_rows_share_the_columns_evenly() -> None:
         (2, (300, 300, 768), "blocks"),
         (16, (2 * EVEN_ROWS, 4096, 768), "shares"),
         (16, (64, 2048, 2048), "shares"),
+        (16, (1024, 8192, 768), "blocks"),
     ):
         options = Options(threads=threads)
         found = class_of(*sizes, F32, options, (1, 1, 1))
