@@ -107,8 +107,9 @@ class _View:
 
 def _map(view: _View, k: int) -> Iterator[str]:
     yield text(24, 62, view.title)
-    if not view.m or not view.n:
-        yield text(_LEFT, _TOP + 20, "nothing to draw", more=_GRAY)
+    if not view.found:
+        empty = "nothing to draw" if 0 in (view.m, view.n) else "several products share a register"
+        yield text(_LEFT, _TOP + 20, empty, more=_GRAY)
         return
     fills = tile_fills(list(view.found))
     for one in view.found:

@@ -28,7 +28,6 @@ from .arrays import ORDERS, contiguous_axis, factors, type_of
 from .asked import check_target
 from .families import (
     FIXED_STEPS,
-    PARALLEL_WORK,
     UNBOUNDED,
     Class,
     Family,
@@ -37,7 +36,7 @@ from .families import (
     class_of,
     output_of,
 )
-from .target_facts import in_matrices
+from .target_facts import in_matrices, least_parallel
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -267,11 +266,15 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
 def _family(kind: _Kind, parallel: bool) -> Family:
     """Return the products that the kernel of a kind computes: one n and k, any m."""
     (k, n), most = kind.shape, UNBOUNDED
-    least = PARALLEL_WORK if parallel else 0
+    least = _least_parallel(kind) if parallel else 0
     if not parallel and kind.options.threads != 1:
-        most = PARALLEL_WORK - 1
+        most = _least_parallel(kind) - 1
     sizes = Class("matrix", parallel, (0, n, k, least), (UNBOUNDED, n, k, most))
     return Family(kind.types, (kind.a_axis, 1, kind.out_axis), sizes, kind.options)
+
+
+def _least_parallel(kind: _Kind) -> int:
+    return least_parallel(*kind.types[:2], kind.options.target)
 
 
 def product_with(
@@ -294,7 +297,8 @@ def product_with(
         assert axes[0] is not None
         assert axes[1] is not None
         kind = _Kind(types, b.shape, axes[0], axes[1], options, b.quantized, b.quantize)
-        parallel = options.threads != 1 and len(a) * b.shape[0] * b.shape[1] >= PARALLEL_WORK
+        work = len(a) * b.shape[0] * b.shape[1]
+        parallel = options.threads != 1 and work >= _least_parallel(kind)
         kernel = _kernel(kind, parallel)
         call_product(kernel, a, b.matrix, out, named)
         if b.quantize is None:

@@ -6,7 +6,7 @@ scalars, and a value for each size that the spec leaves open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -151,18 +151,29 @@ def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
 
     One sample has a K of 0, and one an empty batch: the result is then beta C, or 0. In another
     sample all lengths have their least values. In the last one they have their largest values, if
-    these are at most ``_FEW``. If beta is passed at the call, it is 0 in all samples.
+    these are at most ``_FEW``. If beta is passed at the call, it is 0 in all samples. The empty
+    batch is left out if only its matrices tell a size: no call can express it.
     """
     dims = {parameter.slot: parameter.dim for parameter in signature.sizes}
     lengths = {slot: dim for slot, dim in dims.items() if not slot.startswith(("ld", "stride"))}
-    chosen: list[dict[str, int]] = [{slot: 0} for slot in ("k", "count") if slot in lengths]
-    chosen.append({slot: dim.multiple_of for slot, dim in lengths.items()})
-    few = {slot: _floor(dim, dim.max or 0) for slot, dim in lengths.items()}
-    chosen.append({slot: int(most) for slot, most in few.items() if 0 < most <= _FEW})
+    largest = _largest(signature)
+    chosen: list[dict[str, int]] = [{"k": 0}] if "k" in lengths else []
+    if "count" in lengths and not _told_by_matrices(signature, lengths.values()):
+        chosen.append({"count": 0})
+    least = {slot: _legal(dim, 1, largest[dim.name]) for slot, dim in lengths.items()}
+    few = {slot: largest[dim.name] for slot, dim in lengths.items()}
+    chosen += [least, {slot: int(most) for slot, most in few.items() if 0 < most <= _FEW}]
     rng = np.random.default_rng(seed)
     for given in filter(None, chosen):
         held = sample(signature, rng, varied=True, gain=gain(spec), given=given)
         yield _without_c(signature, held) if "beta" in held.scalars else held
+
+
+def _told_by_matrices(signature: Signature, lengths: Iterable[Dim]) -> bool:
+    """Return True if only the matrices of a sequence tell one of these sizes."""
+    others = {size for one in signature.arrays if one.kind != "sequence" for size in one.shape}
+    counts = {one.count for one in signature.arrays}
+    return any(dim not in others | counts for dim in lengths)
 
 
 def _without_c(signature: Signature, held: Sample) -> Sample:
