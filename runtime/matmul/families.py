@@ -427,7 +427,8 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     given: dict[str, Any] = {"epilogue": options.epilogue}
     sums = not _has_d((a, b, out.type), options)
     real = options.scaled and accumulator(a, b) == "s32" and not is_integer(out.type)
-    if sums or options.reads or real:
+    has_c = sums or options.reads or real
+    if has_c:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:
         given |= {"d": out, "ldd": dim("ldc")}
