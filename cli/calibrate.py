@@ -26,7 +26,7 @@ _WHOLE = (
     "crossing",
     "contention",
     "memory",
-    "worth",
+    "region",
 )
 
 

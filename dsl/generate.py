@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
-from tilewright.emit.parallel import Fork, apart, forks, free
+from tilewright.emit.parallel import Fork, apart, forks, free, joined
 from tilewright.emit.render import Defined, Source, render
 from tilewright.errors import PlanError
 from tilewright.explain.data import facts
@@ -26,10 +26,11 @@ from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.access import legal
 from tilewright.ir.count import stack_bytes
-from tilewright.ir.nest import BlockLoop, Program
+from tilewright.ir.nest import NestNode, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, TileProgram
 from tilewright.ir.verify import verify_program
+from tilewright.isa.machine import NEXT_THREAD
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.lower.nest.build import make_program
@@ -38,6 +39,7 @@ from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
 from tilewright.plan.epilogues import check_length
+from tilewright.plan.estimate.threads import price_of
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
@@ -115,9 +117,9 @@ class KernelText:
         """Return the array whose name in C is ``symbol``."""
         return next(a for a in self.signature.arrays if a.symbol == symbol)
 
-    def fork(self, loop: BlockLoop) -> Fork:
-        """Return the function that holds a parallel loop's body."""
-        return next(fork for fork in self.forks if fork.loops[0] == loop)
+    def fork(self, node: NestNode) -> Fork:
+        """Return the function that holds the bodies of a node's parallel loops."""
+        return next(fork for fork in self.forks if fork.node == node)
 
 
 # ``Plan | Any``, because the plan of a Gemm is a Plan, or a StackPlan if the Gemm is a stack.
@@ -256,7 +258,8 @@ def generate(
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
-        worth=target.core.worth,
+        price=price_of(target.core),
+        further=price_of(target.core) // NEXT_THREAD,
         notes=notes,
         asks_at_load=asks_at_load,
         streaming=_streaming(kernels),
@@ -312,8 +315,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
     program = program_for(plan)
-    if request.target.mode is not None:
-        program = apart(program)
+    program = joined(program) if request.target.mode is None else apart(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):

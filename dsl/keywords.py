@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from inspect import Parameter
 from reprlib import Repr
 from typing import Any, TypeVar
 
@@ -142,7 +143,7 @@ def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
                 if wrong.__traceback__ is None or wrong.__traceback__.tb_next is not None:
                     raise  # the error is from inside the called function, not about its arguments
             given = arguments[1:] if isinstance(made, type) else arguments
-            raise _refusal(made, given, named, error)
+            raise refusal(made, given, named, error)
 
         if not isinstance(made, type):
             return call  # type: ignore[return-value]
@@ -152,7 +153,7 @@ def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
     return decorate
 
 
-def _refusal(
+def refusal(
     made: Callable[..., Any],
     given: Sequence[Any],
     named: Mapping[str, Any],
@@ -160,7 +161,8 @@ def _refusal(
 ) -> TilewrightError:
     """Return the error for a call of ``made`` whose arguments Python has rejected."""
     parameters = inspect.signature(made).parameters
-    by_place = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    named_only = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    by_place = [p.name for p in parameters.values() if p.kind not in named_only]
     title, usage = made.__name__, f"{made.__name__}({', '.join(parameters)})"
     unknown = next((name for name in named if name not in parameters), None)
     if unknown is not None:
@@ -180,7 +182,9 @@ def _refusal(
     twice = [name for name in by_place[: len(given)] if name in named]
     if twice:
         return error(f"{title} is given {twice[0]} twice", got=usage, hint="leave one out")
-    required = [p.name for p in parameters.values() if p.default is p.empty]
+    required = [
+        p.name for p in parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    ]
     missing = [name for name in required if name not in {*by_place[: len(given)], *named}]
     return error(f"{title} lacks {' and '.join(missing) or 'an argument'}", expected=usage)
 

@@ -24,7 +24,7 @@ from tilewright.runtime.bench.peak import program_context, types_of
 from tilewright.runtime.bench.timing import operations
 from tilewright.runtime.build.toolchain import program_commands, versioned
 from tilewright.runtime.call.bound_sizes import Array, value_of
-from tilewright.runtime.call.pack_source import pack_for
+from tilewright.runtime.call.pack_source import Given, pack_for
 from tilewright.runtime.emulate.calls import span
 from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, extent, matrices_in, samples
@@ -332,7 +332,7 @@ def _packed(spec: Gemm, target: Target, b: Array) -> Array:
     if spec.quantized is not None:
         form = quantized_format(spec, target)
         return np.concatenate([quantized_bytes(matrix, form) for matrix in b])
-    pack, b = pack_for(spec, b)
+    pack, b = pack_for(spec, Given(b))
     return packed_bytes(pack, target, [b] if pack.batch is None else b).reshape(-1)
 
 

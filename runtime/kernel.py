@@ -292,33 +292,37 @@ class Kernel(CallableKernel):
 
         return assembly(self.name, self.isa, self._entry)
 
-    def pack_b(self, b: Any, *, scales: Any = None, zeros: Any = None) -> PackedMatrix:
-        """Return B packed for this kernel.
-
-        Other kernels take it too, if their target, types, k, n and nb are the same.
+    def pack_b(
+        self, b: Any, *, scales: Any = None, zeros: Any = None, container: Any = None
+    ) -> PackedMatrix:
+        """Return B packed for this kernel, and for all with the same target, types, k, n and nb.
 
         Parameters
         ----------
         b : array or QuantizedMatrix
             The matrix, k x n, or count x k x n for a batch in one array. Its type is B's, or
-            float32, which is converted. For a quantized B it is a QuantizedMatrix, or its integers.
+            float32, which is converted. For a quantized B it is a QuantizedMatrix, or its integers,
+            or the bytes of a container.
         scales, zeros : array, optional
             Scales and zero points, if ``b`` holds the integers of a quantized B.
+        container : str, optional
+            The type of a tensor of a GGUF file, for example "q4_0", if ``b`` holds its bytes, as
+            for ``tw.from_gguf``.
 
         Raises
         ------
         ArgumentError
-            ``b`` has another shape or type.
+            ``b`` has another shape, type or format.
         SpecError
             The kernel takes no packed B.
         """
-        from tilewright.runtime.call.pack_source import pack_for, pack_quantized
+        from tilewright.runtime.call.pack_source import Given, pack_for, pack_quantized
 
         if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
         if self.spec.quantized is not None:
-            return pack_quantized(self.spec, self.isa, b, scales, zeros)
-        spec, b = pack_for(self.spec, b, scales, zeros)
+            return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
+        spec, b = pack_for(self.spec, Given(b, scales, zeros, container))
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](b)  # type: ignore[no-any-return]

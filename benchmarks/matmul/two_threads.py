@@ -1,6 +1,6 @@
 """What a second thread gains where ``tw.matmul`` chooses how many compute.
 
-Most products of at most 512 in each direction are below the size from which it offers them to two.
+Small products are below the size from which it offers them to two: they must not take longer.
 The processors of a virtual machine may become one core's while this runs: two chains of
 multiply-adds are timed before each product and after it, and nothing is demanded where they gain
 too little.
@@ -29,6 +29,18 @@ LARGE = tuple(Shape(n, n, n) for n in (1024, 1536, 2048))
 #: Squares on both sides of the size from which there are two threads, and as many at random.
 SQUARES = tuple(Shape(n, n, n) for n in (32, 96, 160, 192, 208, 224, 256, 320, 384, 512))
 MOST = 512
+#: Products of networks in f32, and how many times as fast two threads are at least: few rows for
+#: which a large matrix is streamed, and small ones, which a parallel region costs a part of.
+NAMED = {
+    Shape(512, 768, 768): 1.9,
+    Shape(128, 768, 768): 1.9,
+    Shape(64, 2048, 2048): 1.7,
+    Shape(784, 32, 192): 1.6,
+    Shape(49, 160, 576): 1.5,
+}
+#: How many products of sizes from 1 to ``LONGEST``, as many small as large ones, and their most
+#: multiply-adds.
+SWEPT, LONGEST, HEAVIEST = 20, 2048, 1 << 28
 #: Times as fast as one thread, at least. Most of the others run as on one thread, but for noise.
 OF_LARGE, OF_OTHERS = 1.9, 0.97
 #: What chains of multiply-adds gain where two cores are idle, at least.
@@ -47,6 +59,11 @@ class Row(NamedTuple):
     cores: float
 
     @property
+    def named(self) -> bool:
+        """Whether it has a figure of its own."""
+        return self.types == "f32" and self.shape in NAMED
+
+    @property
     def large(self) -> bool:
         """Whether all its sizes are beyond those of which two threads may gain nothing."""
         return min(self.shape.m, self.shape.n, self.shape.k) > MOST
@@ -56,10 +73,18 @@ def measured(options: Options, of_cores: Callable[[], float]) -> tuple[Row, ...]
     """Time every product that ``--only`` leaves; ``of_cores`` times the chains of both cores."""
     rng = np.random.default_rng(options.seed)
     random = (Shape(*map(int, rng.integers(1, MOST + 1, 3))) for _ in SQUARES)
-    shapes = [shape for shape in (*LARGE, *SQUARES, *random) if options.wants(shape)]
+    every = (*NAMED, *LARGE, *SQUARES, *random, *_swept(rng))
+    shapes = [shape for shape in every if options.wants(shape)]
     asked = [(types, shape) for types in TYPES for shape in shapes]
     shown = track(asked, "two threads", console=options.console, transient=True)
     return tuple(_row(types, shape, options, of_cores) for types, shape in shown)
+
+
+def _swept(rng: np.random.Generator) -> Iterator[Shape]:
+    """Products whose sizes are as often small as large."""
+    for _ in range(SWEPT):
+        m, n, k = (int(2**x) for x in rng.uniform(0, np.log2(LONGEST + 1), 3))
+        yield Shape(m, n, max(1, min(k, HEAVIEST // (m * n))))
 
 
 def _row(types: str, shape: Shape, options: Options, of_cores: Callable[[], float]) -> Row:
@@ -101,8 +126,12 @@ def _said(row: Row) -> str:
 
 def figures(rows: Sequence[Row]) -> Iterator[Figure]:
     """What is demanded of them."""
+    for row in rows:
+        if row.named and row.cores >= IDLE:
+            yield Figure(f"two threads to one, {row.shape}", row.gain, NAMED[row.shape])
+    rows = [row for row in rows if not row.named]
     for large, most in ((True, OF_LARGE), (False, OF_OTHERS)):
         gains = [row.gain for row in rows if row.large == large and row.cores >= IDLE]
         if gains:
-            of = "1024 and above" if large else f"1 to {MOST}"
+            of = "1024 and above" if large else f"a size up to {MOST}"
             yield Figure(f"two threads to one, products of {of}, least", min(gains), most)

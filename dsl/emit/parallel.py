@@ -11,10 +11,12 @@ from sympy import Expr, Integer
 
 from tilewright.ir.count import tile_formulas
 from tilewright.ir.nest import (
+    Beside,
     BlockLoop,
     Call,
     NestNode,
     Program,
+    When,
     chosen_inputs,
     counters,
     defined,
@@ -24,9 +26,8 @@ from tilewright.ir.nodes import inside, walk, within
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, ZERO, slots
 
-#: Assumed work of an iteration whose work is not known, in vector multiply-adds. It is enough work
-#: for one more thread to make the loop faster.
-WORTH = 1 << 15
+#: Work of a trip whose work is not known, in vector multiply-adds. Two such trips pay for a thread.
+WORTH = 1 << 16
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
 
@@ -51,17 +52,15 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
-    """A C function that threads run: it computes a range of iterations of a parallel loop.
+class Part:
+    """A parallel loop in a function: the loop and the parallel loops that are all of its body.
 
-    ``loops`` are the loop and the parallel loops that are all of its body. A trip of the function
-    is one trip of each. ``work`` is the work of a trip in vector multiply-adds, WORTH if it is not
-    known.
+    A trip of the function is one trip of each. There are none unless ``conditions`` are positive.
+    ``work`` is the work of a trip in vector multiply-adds, WORTH if it is not known.
     """
 
-    name: str
     loops: tuple[BlockLoop, ...]
-    captures: tuple[Capture, ...]
+    conditions: tuple[Expr, ...]
     work: Expr
 
     @property
@@ -70,17 +69,30 @@ class Fork:
         return self.loops[-1].body
 
     @property
-    def shares(self) -> bool:
-        """True if an iteration contains further parallel loops."""
-        return any(map(_parallel, self.body))
-
-    @property
     def trips(self) -> Expr:
         """The number of iterations of all ``loops`` together, as a formula."""
         trips = ONE
         for loop in self.loops:
             trips = trips * loop.trips
         return trips
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A node of the nest as a function: a parallel loop, or several that run as one region.
+
+    The trips of the first part come first, then those of the next.
+    """
+
+    name: str
+    node: NestNode
+    parts: tuple[Part, ...]
+    captures: tuple[Capture, ...]
+
+    @property
+    def shares(self) -> bool:
+        """True if a trip contains parallel loops."""
+        return any(_parallel(node) for part in self.parts for node in part.body)
 
 
 def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ...]:
@@ -147,21 +159,23 @@ class _Finder:
             for name, element in defined(node).items():
                 self.elements[name] = element
                 self.roles[name] = "input" if name in chosen_inputs(node) else "buffer"
-            if isinstance(node, BlockLoop) and node.parallel:
+            if isinstance(node, Beside) or _is_loop(node):
                 self._fork(node)
             else:
                 self.visit(inside(node))
 
-    def _fork(self, loop: BlockLoop) -> None:
-        if any(fork.loops[0] == loop for fork in self.found):
+    def _fork(self, node: NestNode) -> None:
+        if any(fork.node == node for fork in self.found):
             return
-        loops = collapsed(loop)
-        self.visit(loops[-1].body)
-        names = {name for inner in loops[1:] for name in slots(inner.trips)}
-        names |= free(self.program, loops[-1].body) - {inner.counter for inner in loops}
+        several = isinstance(node, Beside)
+        parts = tuple(_part(self.program, each) for each in (inside(node) if several else (node,)))
+        names: set[str] = set()
+        for part in parts:
+            self.visit(part.body)
+            names = names.union(*(slots(loop.trips) for loop in part.loops[1:]))
+            names |= free(self.program, part.body) - {loop.counter for loop in part.loops}
         captures = tuple(self._capture(name) for name in sorted(names))
-        name = f"{self.prefix}fork{len(self.found)}"
-        self.found.append(Fork(name, loops, captures, _work(self.program, loops)))
+        self.found.append(Fork(f"{self.prefix}fork{len(self.found)}", node, parts, captures))
 
     def _capture(self, name: str) -> Capture:
         offsets: CaptureRole = "static" if name.endswith("_offsets") else "size"
@@ -180,6 +194,49 @@ def free(program: Program, nodes: Iterable[NestNode]) -> set[str]:
             found |= slots(_work(program, collapsed(node)))
         found |= free(program, inside(node)) - {*defined(node), *counters(node)}
     return found
+
+
+def joined(program: Program) -> Program:
+    """Return ``program`` with loops that may run at the same time as one node.
+
+    A product is cut into whole tiles and tails, each in loops of its own. As one region they cost
+    one price, and the threads share all of them evenly.
+    """
+    return replace(program, nest=_joined(program.nest))
+
+
+def _joined(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    groups: dict[int, list[NestNode]] = {}
+    for node in nodes:
+        groups.setdefault(_number(node), []).append(node)
+    found: list[NestNode] = []
+    for node in nodes:
+        group = groups[_number(node)]
+        if not _number(node) or len(group) == 1:
+            found.append(node if _is_loop(node) else within(node, _joined))
+        elif node is group[0]:
+            found.append(Beside(tuple(group)))
+    return tuple(found)
+
+
+def _number(node: NestNode) -> int:
+    """Return the number of the loops beside a parallel loop, which may be in a ``When``; else 0."""
+    match node:
+        case BlockLoop(parallel=True):
+            return node.beside
+        case When(body=(inner,), otherwise=()):
+            return _number(inner)
+    return 0
+
+
+def _part(program: Program, node: NestNode) -> Part:
+    """Return the part of a function for a parallel loop, which may be in a ``When``."""
+    if isinstance(node, When):
+        part = _part(program, node.body[0])
+        return replace(part, conditions=(node.count, *part.conditions))
+    assert isinstance(node, BlockLoop)
+    loops = collapsed(node)
+    return Part(loops, (), _work(program, loops))
 
 
 def _work(program: Program, loops: tuple[BlockLoop, ...]) -> Expr:

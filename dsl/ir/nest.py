@@ -87,6 +87,8 @@ class BlockLoop(Node):
 
     With ``parallel``, iterations may run at the same time, and each writes its own elements of C.
     ``work`` is then the work of one iteration in vector multiply-adds; None: that of its tiles.
+    Parallel loops of one body with the same number ``beside``, not 0, write different elements too:
+    their iterations may all run at the same time.
     """
 
     kind: ClassVar[str] = "block_loop"
@@ -97,6 +99,18 @@ class BlockLoop(Node):
     note: str = ""
     parallel: bool = False
     work: Sizes[Expr | None] = None
+    beside: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beside(Node):
+    """Parallel loops, each possibly in a ``When``, whose iterations may all run at the same time.
+
+    Only the C code has such nodes: there one parallel region runs all iterations.
+    """
+
+    kind: ClassVar[str] = "beside"
+    body: Body["tuple[NestNode, ...]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +226,7 @@ class WhenSame(Node):
     otherwise: Body["tuple[NestNode, ...]"]
 
 
-NestNode = Call | BlockLoop | Bind | SelectBatch | Pack | When | WhenSame | Configure
+NestNode = Call | BlockLoop | Beside | Bind | SelectBatch | Pack | When | WhenSame | Configure
 
 
 #: Three functions that take a node. They return the operands that the node uses, the formulas in

@@ -19,7 +19,7 @@ from tilewright.errors import TargetError
 from .machine import Cache, Core, Speed, Width
 
 #: Version of the file format. A file with another version is refused.
-SCHEMA = 1
+SCHEMA = 2
 #: Prefix of the names of cores that ``tilewright calibrate`` measured. Shipped cores may not use
 #: it.
 MEASURED = "core"

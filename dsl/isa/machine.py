@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+#: The third thread of a parallel region, and each further one, costs ``Core.region`` divided by
+#: this number.
+NEXT_THREAD = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Cache:
@@ -91,7 +95,8 @@ class Core:
     - ``spread``: cycles of a multiply-add whose factor a separate instruction broadcasts from
       memory, if both use the same units; 0 if they do not.
     - ``shared``: share of conversion instructions that take the place of a multiply-add.
-    - ``worth``: number of vector multiply-adds for which one more thread pays.
+    - ``region``: cycles that a parallel region costs with two threads: handing the work over,
+      waiting for the other thread, and waking it. Further threads cost less (``NEXT_THREAD``).
     """
 
     fma_latency: float
@@ -111,7 +116,7 @@ class Core:
     contention: float = 0
     spread: float = 0
     shared: float = 0
-    worth: int = 1 << 15
+    region: int = 1 << 14
     widths: tuple[Width, ...] = ()
     speeds: tuple[Speed, ...] = ()
     caches: tuple[Cache, ...] = (Cache(32 << 10, 64), Cache(512 << 10, 32), Cache(2 << 20, 10))

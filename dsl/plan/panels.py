@@ -63,6 +63,8 @@ def in_panels(plan: Plan) -> Plan:
         # What a cache holds is not so exact; what lies on a stack is.
         near = d == plan.along and not (plan.unpacks or plan.partial)
         more = width // 2 if near and d not in dict(plan.schedule.block) else 0
+        if _is_shared(plan, d):
+            blocks[d], more = width, 0
         blocks[d] = max(1, (blocks[d] - spilled + more) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
@@ -74,6 +76,12 @@ def in_panels(plan: Plan) -> Plan:
         decisions = *decisions, *why_blocks(plan.schedule, blocks)
     found = replace(plan, panel_tile=tile, blocks=blocks, decisions=decisions)
     return _with_sums(found) if found.partial else found
+
+
+def _is_shared(plan: Plan, d: str) -> bool:
+    """Whether threads share the blocks across the vectors, which then have one panel each."""
+    asked = d in dict(plan.schedule.block) or plan.unpacks or plan.partial
+    return d == plan.across and d.upper() in plan.outer and not asked
 
 
 def _unpacked_depth(plan: Plan, columns: int) -> int:

@@ -386,3 +386,14 @@ def of_short_sums(along: Literal["m", "n"]) -> Schedule:
     if along == "n":
         return Schedule(loops="nmnk", pack="b", block={"n": _LINE}, vectorize="n")
     return Schedule(loops="mnmk", pack="a", block={"m": _LINE}, vectorize="m")
+
+
+def of_shares(along: Literal["m", "n"], lines: int, steps: int) -> Schedule:
+    """Return the schedule in which each thread packs panels of one operand for itself.
+
+    A panel has ``lines`` rows or columns and ``steps`` steps of K. All lines of the other operand
+    pass while it is in L1. The threads meet once, at the end of the call.
+    """
+    if along == "n":
+        return Schedule(loops="Nknmk", pack="b", block={"n": lines, "k": steps}, vectorize="n")
+    return Schedule(loops="Mkmnk", pack="a", block={"m": lines, "k": steps}, vectorize="m")

@@ -14,7 +14,7 @@ from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .pack import Pack, PackQuantized
 from .quantized import SCALES, Quantized
-from .scalars import quantity_type
+from .scalars import LEAST_DIVISOR, quantity_type
 from .sizes import Dim, Size
 from .transpose import Transpose
 from .types import ITEMSIZE
@@ -92,9 +92,15 @@ class ArrayParameter:
         return ITEMSIZE[self.type]
 
     @property
-    def divides(self) -> bool:
-        """True if the kernel divides by this array (``d_scale``): reciprocals must be finite."""
-        return self.name == "d_scale"
+    def least(self) -> float | None:
+        """The least magnitude of a scale whose values must be finite; None for other arrays.
+
+        These are d_scale, which divides, and the other scales if they are one number.
+        """
+        if self.name == "d_scale":
+            return LEAST_DIVISOR[self.type]
+        one = self.name in QUANTITIES and self.name.endswith("_scale") and self.shape == (1,)
+        return 0.0 if one and not self.slots else None
 
     @property
     def symbol(self) -> str:

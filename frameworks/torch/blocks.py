@@ -84,10 +84,10 @@ def _tensor(array: Array, type_: str) -> torch.Tensor:
 
 def packed_blocks(matrix: QuantizedMatrix, kind: LayerKind) -> PackedMatrix:
     """Return a matrix packed for the kernels of layers of a kind."""
-    from tilewright.runtime.call.pack_source import pack_quantized
+    from tilewright.runtime.call.pack_source import Given, pack_quantized
     from tilewright.runtime.machine.host import identify
 
-    return pack_quantized(layer_spec(kind), identify("host").description, matrix, None, None)
+    return pack_quantized(layer_spec(kind), identify("host").description, Given(matrix))
 
 
 def block_linear(

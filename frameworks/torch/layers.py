@@ -9,7 +9,6 @@ from typing import Any, NoReturn, get_args
 import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.views import as_array
-from tilewright.runtime.quantized.formats import as_format
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.quantized.quantize import Method, quantize
 from tilewright.spec.quantized import Quantized
@@ -409,7 +408,7 @@ class BlockQuantizedLinear(_Inference):
 
         ``format`` may be the name of a GGUF container, for example "q4_0".
         """
-        matrix = quantize(linear.weight.detach().float().t(), as_format(format), method=method)
+        matrix = quantize(linear.weight.detach().float().t(), format, method=method)
         activation = _own_activation(linear, activation)
         return cls(matrix, _bias_of(linear), activation=activation, inputs=inputs)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 from tilewright.errors import ArgumentValueError
-from tilewright.runtime.matmul.families import PARALLEL_WORK
 from tilewright.runtime.matmul.product import matmul
+from tilewright.runtime.matmul.target_facts import least_parallel
 from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.postops import (
     gelu_erf,
@@ -139,13 +139,9 @@ def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
 
 
 def is_parallel(work: int) -> bool:
-    """Return True if threads pay for a layer with this many multiply-adds.
-
-    Layers are called one after another, so the threads are still awake. A million multiply-adds for
-    each thread are enough.
-    """
+    """Return True if threads pay for a layer with this many multiply-adds."""
     threads: int = torch.get_num_threads()
-    return threads > 1 and work >= min(PARALLEL_WORK, threads << 20)
+    return threads > 1 and work >= least_parallel("f32", "f32", "host")
 
 
 def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:

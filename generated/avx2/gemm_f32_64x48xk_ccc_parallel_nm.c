@@ -96,7 +96,7 @@ static struct {
     int64_t places;        /* atomic: in units of POOL_PLACE how many may come, plus how many work */
     void (*run)(const void *, int64_t, int64_t);
     const void *context;
-    int64_t trips, chunk;
+    int64_t trips, parts;
     fenv_t rounding;
     int64_t next;  /* atomic: the first trip that nobody has taken */
 } pool;
@@ -132,11 +132,14 @@ static void pool_watch(int (*seen)(void))
     } while ((now.tv_sec - since.tv_sec) * 1000000000ll + now.tv_nsec - since.tv_nsec < POOL_PATIENCE);
 }
 
+/* Parts of the trips that are left: large at first, as neighbours share caches, and small at the end. */
 static void pool_take(void)
 {
-    for (int64_t first; (first = __atomic_fetch_add(&pool.next, pool.chunk, __ATOMIC_SEQ_CST)) < pool.trips;)
-        pool.run(pool.context, first,
-            pool.trips - first < pool.chunk ? pool.trips : first + pool.chunk);
+    for (int64_t first; (first = __atomic_load_n(&pool.next, __ATOMIC_SEQ_CST)) < pool.trips;) {
+        const int64_t last = first + (pool.trips - first + pool.parts - 1) / pool.parts;
+        if (__atomic_compare_exchange_n(&pool.next, &first, last, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            pool.run(pool.context, first, last);
+    }
 }
 
 /* Whether the thread now works: it takes one of the places, if there is one. */
@@ -243,25 +246,34 @@ static int pool_cpus(void)
 /* The most threads that a loop takes, 0 for no limit: what a program sets holds for all its kernels. */
 __attribute__((weak)) int64_t tilewright_most_threads;
 
+/* How many of `most` threads take the least time: the busiest one's trips, and the price of the region. */
+static int64_t pool_pays(int64_t trips, int64_t work, int64_t most)
+{
+    int64_t best = 1, least = trips * work, price = 32768;
+    for (int64_t threads = 2; threads <= most && threads <= trips && price < least; threads++) {
+        const int64_t time = (trips + threads - 1) / threads * work + price;
+        if (time < least)
+            least = time, best = threads;
+        price += 4096;
+    }
+    return best;
+}
+
 /* `work` is what a trip does, in vector multiply-adds; `threads` 0: one for each CPU. */
 static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *context,
     int64_t trips, int64_t work, int64_t threads)
 {
-    const int64_t worth = trips * work / 32768;
-    int64_t most = trips < worth ? trips : worth;
-    const int64_t cpus = most >= 2 ? pool_cpus() : 1;
-    if (threads == 0)
-        threads = cpus;
-    if (most > threads)
-        most = threads;
+    const int64_t cpus = trips > 1 && trips * work > 32768 ? pool_cpus() : 1;
+    int64_t most = threads ? threads : cpus;
     if (tilewright_most_threads && most > tilewright_most_threads)
         most = tilewright_most_threads;
+    most = pool_pays(trips, work, most);
     if (most < 2 || !pool_claim()) {
         run(context, 0, trips);
         return;
     }
     pool.run = run, pool.context = context;
-    pool.trips = trips, pool.chunk = (trips + 32 * most - 1) / (32 * most);
+    pool.trips = trips, pool.parts = 2 * most;
     fegetenv(&pool.rounding);
     __atomic_store_n(&pool.next, 0, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST) < most - 1) {
@@ -455,6 +467,7 @@ struct fork0 {
     const float *b;
     float *c;
     int64_t k;
+    int64_t end[1]; /* the trips before the next loop's */
 };
 
 static void fork0(const void *context, int64_t first, int64_t last)
@@ -465,44 +478,31 @@ static void fork0(const void *context, int64_t first, int64_t last)
     float *c = with->c;
     int64_t k = with->k;
     for (int64_t trip = first; trip < last; trip++) {
-        int64_t nt = trip;
-        const int64_t mt = nt % 9;
-        nt /= 9;
-        tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
-    }
-}
-
-struct fork1 {
-    const float *a;
-    const float *b;
-    float *c;
-    int64_t k;
-};
-
-static void fork1(const void *context, int64_t first, int64_t last)
-{
-    const struct fork1 *const with = (const struct fork1 *)context;
-    const float *a = with->a;
-    const float *b = with->b;
-    float *c = with->c;
-    int64_t k = with->k;
-    for (int64_t trip = first; trip < last; trip++) {
-        int64_t nt = trip;
-        const int64_t mt = nt % 2;
-        nt /= 2;
-        tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
+        if (trip < with->end[0]) {
+            int64_t nt = trip;
+            const int64_t mt = nt % 9;
+            nt /= 9;
+            tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
+        } else {
+            int64_t nt = trip - with->end[0];
+            const int64_t mt = nt % 2;
+            nt /= 2;
+            tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
+        }
     }
 }
 
 void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, int64_t k)
 {
-    { /* in parallel: nt, mt */
-        const struct fork0 with = {a, b, c, k};
-        pool_run(fork0, &with, 27, 12 * k, 2);
-    }
-    { /* in parallel: nt, mt */
-        const struct fork1 with = {a, b, c, k};
-        pool_run(fork1, &with, 6, 10 * k, 2);
+    { /* in parallel: nt, mt; nt, mt */
+        const int64_t fork0_trips0 = 27;
+        const int64_t fork0_end0 = fork0_trips0;
+        const int64_t fork0_trips1 = 6;
+        const int64_t fork0_end1 = fork0_end0 + fork0_trips1;
+        const int64_t fork0_work = fork0_trips0 * (12 * k) + fork0_trips1 * (10 * k);
+        const int64_t fork0_trips = fork0_end1;
+        const struct fork0 with = {a, b, c, k, {fork0_end0}};
+        pool_run(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2);
     }
 }
 

@@ -22,29 +22,31 @@ from tilewright.spec.sizes import MAX_SIZE, Dim, Size
 _INDENT = "    "
 
 
-def shape_of(kernel: str, p: ArrayParameter) -> tuple[Size, ...]:
-    """Return the sizes of an array's axes; SpecError if the parameter is not one array.
+def shape_of(kernel: str, p: ArrayParameter) -> tuple[Size | None, ...]:
+    """Return the sizes of an array's axes, None for any; SpecError if there are several arrays.
 
-    A stack of matrices has its count first. Packed matrices are rows of bytes.
+    A stack of matrices has its count first. Packed matrices are rows of bytes. An operand with
+    offsets has one axis, or, if it is packed, one row for each matrix.
     """
-    several = p.count is not None and p.batch_stride != 0
-    if p.kind == "packed":
+    several, several_of = p.count is not None and p.batch_stride != 0, p.count
+    sizes: tuple[Size | None, ...]
+    if p.packed and p.kind != "sequence":
         form = format_named(p.format)
         assert form is not None
-        sizes: tuple[Size, ...] = (form.nbytes,)
+        sizes = (form.nbytes,)
+        several_of = None if p.kind == "flat" else p.count
+    elif p.kind == "flat":
+        return (None,)
     else:
         several, sizes = several and p.kind == "strided", p.shape
-    if p.kind not in ("matrix", "strided", "vector", "packed") or len(sizes) > 2:
+    if p.kind == "sequence" or len(sizes) > 2:
         raise SpecError(
             f"{kernel} cannot be called from numba: {p.name} is not one array",
             got="packed matrices anywhere" if p.packed else p.kind,
             expected="matrices, stacks of them, packed ones, and vectors",
             hint="kernel.address by ctypes, with kernel.c_declaration",
         )
-    if several:
-        assert p.count is not None
-        return (p.count, *sizes)
-    return sizes
+    return (several_of, *sizes) if several else sizes
 
 
 def source_of(name: str, signature: Signature) -> tuple[str, tuple[str, ...]]:
@@ -101,6 +103,9 @@ class _Writer:
         yield f"{_INDENT}checked = check({seen})"
         yield f"{_INDENT}if checked[0] > 0:"
         yield f"{_INDENT * 2}raise ValueError(errors[checked[0]])"
+        for i, p in enumerate(self.signature.arrays):
+            if p.kind == "flat":
+                yield from (_INDENT + line for line in self._offsets(i, p))
         yield f"{_INDENT}if invoke({pointers}, checked[1:], {floats}) > 0:"
         yield f"{_INDENT * 2}raise MemoryError(errors[0])"
 
@@ -113,13 +118,15 @@ class _Writer:
         """
         wrong = []
         for axis, size in enumerate(self.shapes[i]):
+            if size is None:
+                continue
             if isinstance(size, Dim) and size not in self.certain:
                 self.certain.add(size)
                 yield f"{self._size(size)} = n{i}[{axis}]"
             else:
                 wrong.append(f"n{i}[{axis}] != {self._size(size)}")
         if wrong:
-            expected = " x ".join(_text(size) for size in self.shapes[i])
+            expected = " x ".join("any" if s is None else _text(s) for s in self.shapes[i])
             yield from self._refuse(wrong, i, f"has the wrong shape, expected {expected}")
 
     def _layout(self, i: int) -> Iterator[str]:
@@ -127,7 +134,7 @@ class _Writer:
         p, shape = self.signature.arrays[i], self.shapes[i]
         yield f"e{i} = 0"
         yield "if " + " and ".join(f"n{i}[{axis}] > 0" for axis in range(len(shape))) + ":"
-        body = [f"e{i} = p{i} + {1 if p.kind == 'packed' else p.itemsize}"]
+        body = [f"e{i} = p{i} + {1 if p.packed else p.itemsize}"]
         body[0] += "".join(f" + (n{i}[{a}] - 1) * t{i}[{a}]" for a in range(len(shape)))
         body += self._strides(i)
         yield from (_INDENT + line for line in body)
@@ -135,12 +142,13 @@ class _Writer:
     def _strides(self, i: int) -> Iterator[str]:
         """Write the comparison of an array's strides, which may also give run-time sizes."""
         p, axes = self.signature.arrays[i], len(self.shapes[i])
-        if p.kind == "packed":
+        leading: Size | None
+        if p.packed:
             text = f"does not begin at a multiple of {ALIGNMENT} bytes"
             yield from self._refuse([f"p{i} % {ALIGNMENT} != 0"], i, text)
             inner, outer, itemsize, leading = axes - 1, axes - 2, 1, self.shapes[i][-1]
         else:
-            rows = p.kind == "vector" or p.order == "C"
+            rows = axes == 1 or p.order == "C"
             inner, outer = (axes - 1, axes - 2) if rows else (axes - 2, axes - 1)
             itemsize = p.itemsize
             leading = self.shapes[i][inner] if p.leading is None else p.leading
@@ -149,8 +157,10 @@ class _Writer:
         which = "is" if axes == 1 else which
         yield from self._refuse([wrong], i, f"{which} not contiguous")
         if axes > 1:
+            assert leading is not None
             yield from self._step(i, outer, 1, inner, itemsize, leading, "leading dimension")
         if axes == 3:
+            assert leading is not None
             yield from self._matrices(i, outer, inner, leading)
 
     def _matrices(self, i: int, outer: int, inner: int, leading: Size) -> Iterator[str]:
@@ -182,6 +192,28 @@ class _Writer:
         wrong += [f"step != {self._size(size)}"]
         body += self._refuse(wrong, i, f"has the wrong {what}, expected {_text(size)}")
         yield from (_INDENT + line for line in body)
+
+    def _offsets(self, i: int, p: ArrayParameter) -> Iterator[str]:
+        """Compare the offsets of an operand, after all other checks, with its length."""
+        if p.packed:
+            most = f"x{i}.shape[0] - 1"
+        else:
+            lines, line = (self._checked(size) for size in _lines(p))
+            leading = line if p.leading is None else self._checked(p.leading)
+            extent = f"(({lines} - 1) * {leading} + {line} if {lines} > 0 and {line} > 0 else 0)"
+            most = f"x{i}.shape[0] - {extent}"
+        what = "counts to no packed matrix" if p.packed else "lies outside the array"
+        refuse = f"raise ValueError(errors[{len(self.errors)}])"
+        self.errors.append(f"{self.name}: an offset of {p.name} {what}")
+        yield f"most = {most}"
+        if p.static_offsets is not None:
+            wrong = f"most < {max(p.static_offsets)}" if p.static_offsets else "False"
+            yield from (f"if {wrong}:", _INDENT + refuse)
+            return
+        given = [array.name for array in self.signature.arrays].index(p.offsets)
+        yield f"for offset in x{given}:"
+        yield f"{_INDENT}if offset < 0 or offset > most:"
+        yield f"{_INDENT * 2}{refuse}"
 
     # --- all of them -----------------------------------------------------------------------
 
@@ -221,6 +253,13 @@ class _Writer:
 
     # --- words -----------------------------------------------------------------------------
 
+    def _checked(self, size: Size) -> str:
+        """Return a size as an item of what ``check`` returned."""
+        if not isinstance(size, Dim):
+            return str(size)
+        place = [given.dim for given in self.signature.sizes].index(size)
+        return f"checked[{1 + place}]"
+
     def _size(self, size: Size) -> str:
         return f"d{self.dims.index(size)}" if isinstance(size, Dim) else str(size)
 
@@ -231,6 +270,12 @@ class _Writer:
         yield f"if {' or '.join(wrong)}:"
         yield f"{_INDENT}return {_tuple(str(len(self.errors)), *zeros)}"
         self.errors.append(f"{self.name}: {which}{text}")
+
+
+def _lines(p: ArrayParameter) -> tuple[Size, Size]:
+    """Return the number of rows (in order F, columns) of a matrix, and the length of each."""
+    rows, columns = p.shape
+    return (rows, columns) if p.order == "C" else (columns, rows)
 
 
 def _text(size: Size) -> str:

@@ -101,7 +101,7 @@ def export(core: CoreFile, path: Path) -> None:
     That cost depends on the system, not on the core. The file gets the cost that ships with the
     target.
     """
-    cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
+    cores = {n: replace(each, region=load(n).core.region) for n, each in core.cores.items()}
     title = path.stem.replace("_", " ").capitalize()
     named = replace(core, name=path.stem, title=title, cores=cores)
     # This call raises TargetError if the name is not valid for a core.
@@ -228,8 +228,8 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
     reader = memory.reader(target, path, _READING * seconds)
     levels, beyond = memory.caches(reader, *memory.sizes())
     told(f"starting threads with {target.name}")
-    pays = threads.worth(target, core, clock, CLOCK.adds, _LOOPS * seconds)
-    core = replace(core, caches=levels, memory=beyond, worth=pays)
+    price = threads.region(target, core, clock, CLOCK.adds, _LOOPS * seconds)
+    core = replace(core, caches=levels, memory=beyond, region=price)
     told(f"compiling kernels for {target.name}")
     samples = ends.samples(target)
     told(f"timing {len(samples)} kernels for {target.name}")

@@ -1,8 +1,10 @@
-"""Measure the cost of a parallel region, and from it how much work makes one more thread pay."""
+"""Measure the price of a parallel region, from which the number of threads follows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log2
+from time import sleep
 
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
@@ -14,30 +16,60 @@ from tilewright.spec.schedule import Schedule
 from .ends import Call
 from .rounds import Timed, in_cycles
 
-#: Spec of the product that is timed on one thread and on two. It takes much longer than waking a
-#: thread.
-_SPEC = Gemm(384, 384, 256)
-_ALONE, _TOGETHER = Schedule(loops="mnk"), Schedule(loops="Mnk", threads=2)
+#: A product in L2 that takes several prices of a region. Its tiles are equal, and both threads get
+#: as many of them.
+_SPEC = Gemm(128, 128, 192)
+_ALONE = Schedule(loops="mnk", tile=(4, 32))
+_TOGETHER = Schedule(loops="Mnk", tile=(4, 32), threads=2)
+#: Seconds without a call, after which threads sleep; and calls after such a pause in a round.
+_PAUSE, _AWAKENED = 0.5e-3, 4
+#: The least price in cycles. Two cores exchange a few lines in this time.
+LEAST = 1 << 11
 
 
-def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
-    """Return the least number of multiply-adds for which one more thread pays.
+def region(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
+    """Return the cycles that a parallel region of two threads costs; ``core``'s with one CPU.
 
-    With a single CPU nothing is measured, and the result is ``core.worth``.
-
-    Two threads take half the time of one thread, plus the cost of the parallel region. They pay
-    when the saved half is longer than that cost.
+    ``clock`` takes ``ticks`` cycles.
     """
     if usable_cpus() < 2:
-        return core.worth
+        return core.region
     asked = [(_SPEC, schedule, target.name) for schedule in (_ALONE, _TOGETHER)]
-    alone, together = compile_many(asked)
-    calls: dict[str, Timed] = {"alone": Call(alone), "together": Call(together)}
-    found = in_cycles(calls, clock, ticks, seconds).cycles
-    region = found["together"] - found["alone"] / 2
-    if region <= 0:
-        return core.worth
-    return nearest_power(region * core.fma_units)
+    alone, together = map(Call, compile_many(asked))
+    calls: dict[str, Timed] = {
+        "alone": alone,
+        "together": together,
+        "alone later": _Later(alone),
+        "together later": _Later(together),
+    }
+    return price(in_cycles(calls, clock, ticks, seconds).cycles)
+
+
+def price(cycles: Mapping[str, float]) -> int:
+    """Return the price of a region from the cycles of a product on one thread and on two.
+
+    With threads that are awake, two take half the time of one, plus the price. After a pause
+    ("later") the threads sleep: then the price is what the caller loses if they come too late. The
+    larger of the two is rounded to a power of two.
+    """
+    awake = cycles["together"] - cycles["alone"] / 2
+    asleep = cycles["together later"] - cycles["alone later"]
+    return nearest_power(max(awake, asleep, LEAST))
+
+
+class _Later:
+    """A call after a pause that is so long that threads sleep."""
+
+    def __init__(self, call: Timed) -> None:
+        self._call = call
+
+    def seconds(self, calls: int) -> float:
+        """Return the seconds of a call without its pause; the fewest of some."""
+        found = []
+        for _ in range(min(calls, _AWAKENED)):
+            sleep(_PAUSE)
+            found.append(self._call.seconds(1))
+        return min(found)
 
 
 def nearest_power(number: float) -> int:

@@ -22,7 +22,6 @@ from tilewright.runtime.arrays.views import (
     what_to_do,
 )
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.scalars import LEAST_DIVISOR
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ELEMENTS
@@ -46,7 +45,7 @@ def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
     _fill_free(signature, known)
     _limits(signature, known)
     check_leading(signature.arrays, known)
-    check_divisors(signature.arrays, held)
+    check_scales(signature.arrays, held)
     check_overlaps(signature, held, known)
     return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
 
@@ -347,22 +346,24 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
             )
 
 
-def check_divisors(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
-    """Raise ArgumentError for a divisor, for example a scale, whose reciprocal is not finite.
+def check_scales(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
+    """Refuse scales that a spec could not contain: NaN, Inf, and divisors without a reciprocal.
 
-    The same rule holds for values that a spec contains.
+    Arrays of scales that multiply are not searched: their values reach D as those of A and B do.
     """
     for parameter, array in zip(parameters, arrays, strict=True):
-        if not parameter.divides:
+        name, least = parameter.name, parameter.least
+        if least is None:
             continue
-        least = LEAST_DIVISOR[parameter.type]
         wrong = np.flatnonzero(~(np.isfinite(array) & (np.abs(array) >= least)))
         if wrong.size:
-            where = f"{parameter.name}[{wrong[0]}]" if array.size > 1 else parameter.name
+            where = f"{name}[{wrong[0]}]" if array.size > 1 else name
             raise ArgumentValueError(
-                f"{parameter.name} divides, and its reciprocal must be finite",
+                f"{name} divides, and its reciprocal must be finite"
+                if least
+                else f"{name} must be a finite number of {parameter.type}",
                 got=f"{where} == {array[wrong[0]]}",
-                expected=f"finite, and at least {least:.8g} in magnitude",
+                expected=f"finite, and at least {least:.8g} in magnitude" if least else "finite",
             )
 
 

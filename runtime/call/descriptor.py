@@ -52,7 +52,7 @@ class _Packer:
             int(batched and parameter.batch_stride is None),
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
-            int(parameter.divides),
+            0 if parameter.least is None else 2 if parameter.least else 1,
             *_plain(parameter),
         ]  # fmt: skip
 

@@ -65,7 +65,8 @@ class Dispatcher(NamedTuple):
     functions return DONE, NO_MEMORY, or UNDECIDED (nothing was run and Python must check the call).
     ``call_new(words)`` returns a function of a tuple of input tensors, which returns a new output,
     or None if nothing was run. ``matmul(words)`` of a table of routes returns a function of a, b,
-    out and the arrays of an epilogue; the function of ``matmul_scalars`` takes alpha and beta too.
+    out and the arrays of an epilogue; the function of ``matmul_scalars`` takes alpha and beta too,
+    and that of ``matmul_new`` takes a and b, and returns a new array, or None if nothing was run.
     ``run(frame)`` runs a checked call. ``learn_tensors(type)`` registers a type of tensors, so that
     C reads them; it returns 0 if there are too many. ``learn_python(words)`` must be called before.
     ``time(frames, count, calls)`` returns the seconds that ``calls`` calls take. ``time`` is None
@@ -78,6 +79,7 @@ class Dispatcher(NamedTuple):
     call_new: Callable[[np.ndarray[Any, Any]], Callable[[tuple[Any, ...]], Any]]
     matmul: Method
     matmul_scalars: Method
+    matmul_new: Callable[[np.ndarray[Any, Any]], Callable[[Any, Any], Any]]
     run: Callable[[int], int]
     learn_python: Callable[[int], int]
     learn_tensors: Callable[[int], int]
@@ -211,8 +213,8 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
     # The variable keeps the words alive until C code has read them.
     words = _python_words()
     functions["tw_learn_python"](address(words))
-    definitions = (functions["tw_method"](number) for number in range(5))
-    call, call_scalars, matmul, call_new, matmul_scalars = map(_method, definitions)
+    definitions = (functions["tw_method"](number) for number in range(6))
+    call, call_scalars, matmul, call_new, matmul_scalars, matmul_new = map(_method, definitions)
     order = ("tw_run", "tw_learn_python", "tw_learn_tensors", "tw_time")
     return Dispatcher(
         kind,
@@ -221,6 +223,7 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
         call_new,
         matmul,
         matmul_scalars,
+        matmul_new,
         *(functions[name] for name in order),
     )
 
@@ -251,9 +254,25 @@ def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any,
     import ctypes
 
     found = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _PYTHON]
-    addresses = [function.value or 0 for function in found]
+    addresses = [*(function.value or 0 for function in found), _new_array()]
     words = [*addresses, id(True), id(None), id(np.ndarray), object.__basicsize__, *dtypes]
     return np.array(words, np.int64)
+
+
+#: Index of PyArray_NewFromDescr in numpy's table of C functions; its ABI fixes it.
+_NEW_FROM_DESCR = 94
+
+
+def _new_array() -> int:
+    """Return the address of numpy's PyArray_NewFromDescr."""
+    import ctypes
+
+    names = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # numpy 2, numpy 1
+    module: Any = next(sys.modules[name] for name in names if name in sys.modules)
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    table = pointer_of(module._ARRAY_API, None)
+    return ctypes.c_size_t.from_address(table + 8 * _NEW_FROM_DESCR).value
 
 
 def learn_dtypes(table: Sequence[int]) -> None:
@@ -276,5 +295,5 @@ def _python_dispatcher() -> Dispatcher:
 
     run = dispatch_python.run
     return Dispatcher(
-        "python", method, method, nothing, method, method, run, undecided, undecided, None
+        "python", method, method, nothing, method, method, nothing, run, undecided, undecided, None
     )

@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.emit.render import render
+from tilewright.runtime.arrays.memory import LARGE
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library
 from tilewright.targets import load
 
-from .abi import ALIGNED, KINDS, LIMITS, OPERANDS, WRITEABLE, module_name
+from .abi import (
+    ALIGNED,
+    HALVED,
+    HALVED_K,
+    KINDS,
+    LIMITS,
+    OPERANDS,
+    PART,
+    RESULTS,
+    WRITEABLE,
+    module_name,
+)
 
 #: Flags that disable compiler warnings about cffi's wrappers around the dispatcher.
 _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-unused-function")
@@ -28,6 +40,11 @@ def source(linkage: str = "") -> str:
         kinds=KINDS,
         limits=LIMITS,
         operands=OPERANDS,
+        results=RESULTS,
+        large=LARGE,
+        halved=HALVED,
+        halved_k=HALVED_K,
+        part=PART,
         aligned=ALIGNED,
         writeable=WRITEABLE,
     )

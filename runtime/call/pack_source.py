@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,16 @@ from .bound_sizes import Array
 from .packed_matrix import PackedMatrix, matrix_in, new_block
 
 
-def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple[Pack, Array]:
+class Given(NamedTuple):
+    """The arguments of ``pack_b``."""
+
+    b: Any
+    scales: Any = None
+    zeros: Any = None
+    container: Any = None
+
+
+def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
     """Return the spec that packs ``b`` for a Gemm with a packed B, and ``b`` as that kernel takes
     it.
 
@@ -29,14 +38,21 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple
     x k x n for a batch. Raise ArgumentError otherwise.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
-    if scales is not None or zeros is not None:
-        what = "zeros" if scales is None else "scales"
+    quantized = "b=tw.Packed(tw.Quantized(...)) in the spec"
+    if given.scales is not None or given.zeros is not None:
+        what = "zeros" if given.scales is None else "scales"
         raise ArgumentTypeError(
             f"{what} are given for a B that has none of its own",
             got=f"b={spec.b!r}",
-            hint=f"b_{what[:-1]}= in the call, or b=tw.Packed(tw.Quantized(...)) in the spec",
+            hint=f"b_{what[:-1]}= in the call, or {quantized}",
         )
-    b = as_array(b, "b")
+    if given.container is not None:
+        raise ArgumentTypeError(
+            "a container is given for a B that is not quantized",
+            got=f"container={given.container!r:.60}, b={spec.b!r}",
+            hint=f"{quantized}, or tw.from_gguf(...).dequantize()",
+        )
+    b = as_array(given.b, "b")
     source = _source(b, spec.b.type)
     batched = spec.packs_stack
     size = spec.batch.count if batched and spec.batch is not None else 1
@@ -61,26 +77,17 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple
     return pack, b
 
 
-def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) -> PackedMatrix:
-    """Return a quantized B packed for kernels of ``spec``; ArgumentError if it does not fit."""
+def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
+    """Return integers with scales packed for kernels of ``spec``; ArgumentError if they do not
+    fit.
+    """
     from tilewright.plan.formats.quantized_b import quantized_format
 
-    assert spec.quantized is not None
-    if isinstance(b, QuantizedMatrix):
-        if scales is not None or zeros is not None:
-            raise ArgumentTypeError("a QuantizedMatrix has its scales", got="others beside it")
-        if b.format != spec.quantized:
-            raise ArgumentValueError(
-                "b is quantized in another format", got=b.format, expected=spec.quantized
-            )
-    elif scales is None:
-        raise ArgumentTypeError(
-            "a quantized B needs its scales",
-            got=type(b).__name__,
-            expected="integers with scales=, or a tw.QuantizedMatrix",
+    b = _quantized(spec, given)
+    if b.format != spec.quantized:
+        raise ArgumentValueError(
+            "b is quantized in another format", got=b.format, expected=spec.quantized
         )
-    else:
-        b = QuantizedMatrix(spec.quantized, b, scales, zeros)
     _check_shape(spec, b.shape)
     form = quantized_format(spec, target)
     count = b.shape[0] if b.ndim == 3 else 1
@@ -89,6 +96,40 @@ def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) 
     for matrix, bytes_ in zip(b, place, strict=True):
         bytes_[:] = quantized_bytes(matrix, form)
     return PackedMatrix.owning(form.text, b.shape, block)
+
+
+def _quantized(spec: Gemm, given: Given) -> QuantizedMatrix:
+    """Return what ``pack_b`` was given as one QuantizedMatrix."""
+    b, scales, zeros, container = given
+    assert spec.quantized is not None
+    if isinstance(b, QuantizedMatrix):
+        if any(x is not None for x in given[1:]):
+            raise ArgumentTypeError("a QuantizedMatrix has its scales", got="others beside it")
+        return b
+    if container is not None:
+        if scales is not None or zeros is not None:
+            raise ArgumentTypeError("a container has its scales", got="others beside it")
+        return _contained(spec, b, container)
+    if scales is None:
+        raise ArgumentTypeError(
+            "a quantized B needs its scales",
+            got=type(b).__name__,
+            expected='integers with scales=, a tw.QuantizedMatrix, or bytes with container="q4_0"',
+        )
+    return QuantizedMatrix(spec.quantized, b, scales, zeros)
+
+
+def _contained(spec: Gemm, data: Any, container: Any) -> QuantizedMatrix:
+    """Return the matrix, or the stack that ``spec`` takes, in the bytes of a GGUF tensor."""
+    from tilewright.runtime.quantized.gguf import from_gguf, row_bytes
+
+    assert isinstance(spec.k, int) and isinstance(spec.n, int)
+    if not spec.packs_stack:
+        return from_gguf(data, container, (spec.k, spec.n))
+    matrix = spec.n * row_bytes(container, spec.k)
+    given = as_array(data, "b")
+    count = max(1, given.size // matrix) if isinstance(given, np.ndarray) else 1
+    return from_gguf(data, container, (count, spec.k, spec.n))
 
 
 def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError, ToolchainError, VerificationError
 from tilewright.runtime.arrays.dtypes import preferred
-from tilewright.runtime.call.pack_source import pack_for
+from tilewright.runtime.call.pack_source import Given, pack_for
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.gemm import Gemm
@@ -94,7 +94,7 @@ def _packs(spec: Gemm) -> Iterator[Pack]:
     if isinstance(spec.b, Packed) and spec.quantized is None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))
-        yield pack_for(spec, b)[0]
+        yield pack_for(spec, Given(b))[0]
 
 
 def verified(case: Case, kernel: Kernel) -> Outcome:

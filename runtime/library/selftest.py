@@ -25,7 +25,7 @@ from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sa
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.quantized import Quantize, Quantized
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, parts_of
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS, is_integer
@@ -212,9 +212,10 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
 def _make_odd(spec: Spec, parameters: Signature, held: Sample) -> None:
     """Make the first element of A, or of B, NaN and the last one Inf, if they are floats.
 
-    Then only the first and the last row (or column) of the results are affected.
+    Then only the first and the last row (or column) of the results are affected. If A is quantized,
+    each of the two elements makes its row NaN.
     """
-    if not isinstance(spec, Gemm) or isinstance(spec.a, Quantize):
+    if not isinstance(spec, Gemm):
         return
     for name, size in (("a", spec.m), ("b", spec.n)):
         p = parameters.array(name)

@@ -10,9 +10,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError
 from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
-from tilewright.spec.expression import Expression, is_integer_additions
 from tilewright.spec.operands import Order
-from tilewright.spec.sums import SUM_OUTPUTS
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
 
 #: numpy's names of orders, indexed by the result of ``contiguous_axis``.
@@ -91,11 +89,10 @@ def _cure(dtype: np.dtype[Any], name: str) -> str | None:
     return None
 
 
-def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
-    """Return the types in which A and B are multiplied: f64 if A, B or ``out`` is f64.
+def factors(a: str, b: str) -> tuple[TypeName, TypeName]:
+    """Return the types of A and B, both f64 if one of them is f64.
 
-    Then all three must be floating point. Raise ArgumentTypeError if one of A and B is floating
-    point and the other is an integer type.
+    Raise ArgumentTypeError if one is floating point and the other is an integer type.
     """
     if is_integer(a) != is_integer(b):
         whole, other = ("a", b) if is_integer(a) else ("b", a)
@@ -106,47 +103,6 @@ def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
             hint=f"{whole}.astype(np.{'float64' if other == 'f64' else 'float32'}), which holds "
             "all of them",
         )
-    if not is_integer(a) and "f64" in (a, b, out):
+    if "f64" in (a, b):
         return "f64", "f64"
     return type_name(a), type_name(b)
-
-
-def held_as(sums: str, written: str, reads: bool, epilogue: Expression | None) -> str:
-    """Return the type that a kernel writes before it is converted to ``written``, ``out``'s type.
-
-    The type is ``written`` itself if a kernel can write it. If ``reads``, beta is not 0, so the
-    kernel must be able to read it too. Raise ArgumentTypeError if sums of integers would be added
-    to floating point.
-    """
-    if sums == "f64":
-        return "f64"
-    if reads and sums == "s32" and not is_integer(written):
-        raise ArgumentTypeError(
-            "sums of integers are added to integers",
-            got=f"out of {TYPES[written].numpy}, and beta is not 0",
-            expected="out of an integer type",
-            hint="beta=0, or a and b of floating point",
-        )
-    plain = epilogue is None
-    if reads and (plain or written != "s64"):
-        return written if written in SUM_OUTPUTS[sums] else sums
-    if written not in ("f64", "s64") or (plain and written in SUM_OUTPUTS[sums]):
-        return written
-    if epilogue is None or reads or is_integer_additions(epilogue):
-        return sums
-    return "f32"
-
-
-def check_wide_epilogue(a: str, b: str, written: str, epilogue: Expression | None) -> None:
-    """Raise ArgumentTypeError for an epilogue on sums of 16-bit integers with ``out`` in int64.
-
-    Epilogues act on sums in s32, where two products of 16-bit integers may already wrap around.
-    """
-    if epilogue is None or written != "s64" or not {a, b} & {"s16", "u16"}:
-        return
-    raise ArgumentTypeError(
-        "an epilogue acts on sums of 32 bits, and sums of 16-bit integers may exceed them",
-        got=f"a of {TYPES[a].numpy}, b of {TYPES[b].numpy}, out of int64, and an epilogue",
-        expected="out of int32, whose sums are exact modulo 2**32; or no epilogue",
-        hint="tw.matmul(a, b, out) without epilogue is exact in 64 bits; change out afterwards",
-    )

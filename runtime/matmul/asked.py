@@ -9,17 +9,21 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, described
 from tilewright.runtime.machine.host import identify
-from tilewright.spec.expression import as_expression
+from tilewright.spec.expression import Expression, as_expression
+from tilewright.spec.types import TypeName
 
 from .families import Options
+from .numbers import lifted
 from .routes import Routes
 
-#: Maximum value of the option ``threads``.
+Array = np.ndarray[Any, Any]
+
+#: Most threads that a call may ask for.
 _MOST_THREADS = 4096
-#: Checked options with their tables of kernels, by the arguments of earlier calls. The key has the
-#: epilogue's address, so the epilogue is kept alive.
-_asked: dict[tuple[Any, ...], tuple[Options, Routes, Any]] = {}
-#: Maximum number of entries in ``_asked``.
+#: Options, their routes in C and the epilogue's numbers, by the arguments of a call. The epilogue
+#: is kept alive.
+_asked: dict[tuple[Any, ...], tuple[Options, Routes, dict[str, Array], Any]] = {}
+#: Most entries that are kept.
 _ASKED = 256
 
 
@@ -30,17 +34,20 @@ def routes_of(options: Options) -> Routes:
 
 
 def asked_for(
-    scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any
-) -> tuple[Options, Routes]:
-    """Return a call's checked options, and the table of kernels that C code uses for them.
+    scaled: bool, reads: bool, epilogue: Any, sums: TypeName | None, threads: Any,
+    deterministic: Any, target: Any,
+) -> tuple[Options, Routes, dict[str, Array]]:  # fmt: skip
+    """Return the options of a call, with the routes that C has for its products.
 
-    Raise ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown
-    target. An epilogue is found by its address, which is much faster than comparing expressions. So
-    the epilogue is kept alive as long as its options are.
+    ``sums`` is the type of the sums if there is an epilogue. The epilogue of the options has
+    operands in place of its numbers, which are the last part of the result. Raise ArgumentTypeError
+    or ArgumentValueError for a wrong option, TargetError for an unknown target. An epilogue is
+    found by its address, which is much faster than comparing expressions. So the epilogue is kept
+    alive as long as its options are.
     """
     key = (
-        scaled, reads, id(epilogue), threads, type(threads), deterministic, type(deterministic),
-        target,
+        scaled, reads, id(epilogue), sums, threads, type(threads), deterministic,
+        type(deterministic), target,
     )  # fmt: skip
     try:
         found = _asked.get(key)
@@ -48,22 +55,26 @@ def asked_for(
         # An object that cannot be hashed is not a valid option.
         found = None
     if found is None:
-        options = Options(
-            scaled, reads, _epilogue(epilogue), _threads(threads), _flag(deterministic),
-            check_target(target),
-        )  # fmt: skip
-        found = options, routes_of(options), epilogue
+        numbers: dict[str, Array] = {}
+        if epilogue is None:
+            options = Options(
+                scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target)
+            )
+        else:  # the other options are the same for many epilogues, for example in a loop
+            plain = asked_for(scaled, reads, None, None, threads, deterministic, target)
+            made, numbers = _epilogue(epilogue, sums or "f32")
+            options = plain[0]._replace(epilogue=made)
+        found = options, routes_of(options), numbers, epilogue
         if len(_asked) >= _ASKED:
             _asked.clear()
         _asked[key] = found
-    return found[:2]
+    return found[:3]
 
 
-def _epilogue(given: Any) -> Any:
-    if given is None:
-        return None
+def _epilogue(given: Any, sums: TypeName) -> tuple[Expression, dict[str, Array]]:
+    """Return an epilogue with operands in place of its numbers, and the numbers."""
     try:
-        return as_expression(given)
+        return lifted(as_expression(given), sums)
     except SpecError as error:
         raise ArgumentTypeError(
             "epilogue must be an expression",

@@ -12,9 +12,11 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, described
 from tilewright.keywords import spelled
 from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.quantized import Quantize, Quantized
@@ -26,7 +28,6 @@ from .arrays import ORDERS, contiguous_axis, factors, type_of
 from .asked import check_target
 from .families import (
     FIXED_STEPS,
-    PARALLEL_WORK,
     UNBOUNDED,
     Class,
     Family,
@@ -35,7 +36,7 @@ from .families import (
     class_of,
     output_of,
 )
-from .target_facts import in_matrices
+from .target_facts import in_matrices, least_parallel
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -80,8 +81,8 @@ class PackedB(NamedTuple):
         """The type in which B is multiplied: a low-bit B is multiplied in A's type."""
         return self.type if self.quantized is None else self.a
 
-    def check(self, a: str) -> None:
-        """Raise ArgumentError unless B was packed for arrays of type ``a``."""
+    def check(self, a: str, target: str) -> None:
+        """Raise ArgumentError unless B was packed for arrays of type ``a`` and for ``target``."""
         if a != self.a:
             raise ArgumentTypeError(
                 "b was packed for another type of a",
@@ -89,6 +90,31 @@ class PackedB(NamedTuple):
                 expected=self.a,
                 hint=f"tw.pack(b, a={a!r})",
             )
+        if target != self.target:
+            raise ArgumentValueError(
+                "b was packed for another target",
+                got=f"target={target!r}",
+                expected=repr(self.target),
+                hint=f"tw.pack(b, target={target!r})",
+            )
+
+    def unpacked_column(self) -> Array | None:
+        """Return B as an array if it is one column that a deterministic product cannot take packed.
+
+        Such a column is packed for vectors along K, while an unpacked one is read as the first of
+        several, so that the sums of converted types would differ.
+        """
+        if self.shape[1] != 1 or self.quantized is not None or is_integer(self.type):
+            return None
+        if self.type == accumulator(self.a, self.type):
+            return None
+        from tilewright.plan.formats.packed_b import packed_format_named
+
+        form = packed_format_named(self.matrix.format)
+        assert form is not None
+        places = [form.offset(k, 0) for k in range(form.k)]
+        elements = self.matrix.data[: form.sums_at].view(DTYPES[form.stored])[places]
+        return encode(decode(elements, form.stored), form.type)[:, np.newaxis]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -146,7 +172,7 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
         raise ArgumentValueError(
             "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
         )
-    kind, type_ = factors(type_ if a is None else _named(a), type_, None)
+    kind, type_ = factors(type_ if a is None else _named(a), type_)
     b = b.astype(loaded(type_), copy=False)
     types = kind, type_, accumulator(kind, type_)
     kernel = _kernel(_Kind(types, b.shape, 1, 1, Options(target=target)), False)
@@ -245,11 +271,15 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
 def _family(kind: _Kind, parallel: bool) -> Family:
     """Return the family of products that one kernel computes: with one n and k, and any m."""
     (k, n), most = kind.shape, UNBOUNDED
-    least = PARALLEL_WORK if parallel else 0
+    least = _least_parallel(kind) if parallel else 0
     if not parallel and kind.options.threads != 1:
-        most = PARALLEL_WORK - 1
+        most = _least_parallel(kind) - 1
     sizes = Class("matrix", parallel, (0, n, k, least), (UNBOUNDED, n, k, most))
     return Family(kind.types, (kind.a_axis, 1, kind.out_axis), sizes, kind.options)
+
+
+def _least_parallel(kind: _Kind) -> int:
+    return least_parallel(*kind.types[:2], kind.options.target)
 
 
 def product_with(
@@ -265,13 +295,6 @@ def product_with(
 
     After the first call, C code finds such products in ``routes``, except those that quantize A.
     """
-    if options.target != b.target:
-        raise ArgumentValueError(
-            "b was packed for another target",
-            got=f"target={options.target!r}",
-            expected=repr(b.target),
-            hint=f"tw.pack(b, target={options.target!r})",
-        )
 
     def run(a: Array, _: Array, out: Array) -> None:
         if b.quantize is not None and contiguous_axis(a) == 0:
@@ -281,7 +304,8 @@ def product_with(
         assert axes[0] is not None
         assert axes[1] is not None
         kind = _Kind(types, b.shape, axes[0], axes[1], options, b.quantized, b.quantize)
-        parallel = options.threads != 1 and len(a) * b.shape[0] * b.shape[1] >= PARALLEL_WORK
+        work = len(a) * b.shape[0] * b.shape[1]
+        parallel = options.threads != 1 and work >= _least_parallel(kind)
         kernel = _kernel(kind, parallel)
         call_product(kernel, a, b.matrix, out, named)
         if b.quantize is None:

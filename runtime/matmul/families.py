@@ -29,29 +29,66 @@ from tilewright.spec.schedule import (
     large_converted,
     large_work,
     line_in_place,
+    of_shares,
     of_short_sums,
     of_thin,
     streams,
 )
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.sums import SUM_OUTPUTS
-from tilewright.spec.types import ITEMSIZE, accumulator, type_name
+from tilewright.spec.types import ITEMSIZE, accumulator, is_integer, type_name
 
 from .arrays import ORDERS
-from .target_facts import few_along_k, second_cache
+from .classes import (
+    UNBOUNDED,
+    Axes,
+    Class,
+    Family,
+    Options,
+    Shape,
+    crosses,
+    in_place,
+    short_line,
+    small_line,
+)
+from .target_facts import few_along_k, least_parallel, panel, second_cache
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
-    from tilewright.spec.expression import Expression
 
-#: Minimum number of multiply-adds for which a product may use several threads. Waking a thread
-#: takes as long as one or several million multiply-adds.
-PARALLEL_WORK = 1 << 23
-#: Element types that most targets convert to f32 before they multiply.
+__all__ = [
+    "CUBES",
+    "EVEN_ROWS",
+    "FIXED_STEPS",
+    "IN_PLACE",
+    "SHARE",
+    "SHORT",
+    "SHORT_LINE",
+    "STREAMED",
+    "TALL",
+    "TINY",
+    "UNBOUNDED",
+    "Axes",
+    "Class",
+    "Family",
+    "Options",
+    "Shape",
+    "call_product",
+    "class_of",
+    "crosses",
+    "in_place",
+    "kernel_of",
+    "output_of",
+    "schedule_of",
+    "short_line",
+    "small_line",
+    "spec_of",
+    "stack_class_of",
+]
+
+#: Types that most targets multiply as f32.
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
-#: A number larger than any product's sizes.
-UNBOUNDED = (1 << 62) - 1
-#: Largest m, n and k for which a vector may hold several products of a stack, by the sums' type.
+#: Largest m, n and k for which products of a stack may share vectors, by the type of the sums.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: Largest n for which stacks of n x n x n products have a separate kernel, for example for
 #: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
@@ -83,12 +120,11 @@ FIXED_STEPS = 256
 #: of K. On Emerald Rapids this makes 49x160x576 in f32 1.04 times as fast. For 17 rows of 4 KiB, it
 #: would give 0.89 times the speed.
 SHORT_LINE = 2048
-Shape = Literal[
-    "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
-    "across", "along k", "row along k", "column along k", "in matrices",
-]  # fmt: skip
-Axes = tuple[int, int, int]
-#: Shapes of products with one row or column: for each, the shape if the matrix is read from memory.
+#: Rows of C for each thread, and rows of C, from which the threads share C's rows evenly. With
+#: fewer rows they share its columns, if there are at least ``WIDE`` times as many as rows. All of A
+#: then passes for each panel of B, so it must be small.
+EVEN_ROWS, MOST_ROWS, WIDE = 256, 1024, 2
+#: For one row or column: the shape if the matrix that is multiplied with it comes from memory.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
 #: Shapes of products with few rows or columns: for each, the shape if vectors run along K.
 _ALONG_K: dict[Shape, Shape] = {
@@ -96,92 +132,9 @@ _ALONG_K: dict[Shape, Shape] = {
 }  # fmt: skip
 
 
-class Options(NamedTuple):
-    """The options of a call of ``tw.matmul``: its arguments besides the arrays.
-
-    ``scaled`` is True if alpha and beta are given, ``reads`` if beta is not 0, so that the output
-    is read.
-    """
-
-    scaled: bool = False
-    reads: bool = False
-    epilogue: Expression | None = None
-    threads: int | None = None
-    deterministic: bool = False
-    target: str = "host"
-
-
-class Class(NamedTuple):
-    """Sizes that one kernel serves: m, n, k and m * n * k from ``least`` to ``most``.
-
-    ``shape`` is one of:
-
-    - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
-    - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
-    - ``turned``: a small operand in another order than the large one is transposed first;
-    - ``across``: a C with few rows in another order than the large operand is stored transposed;
-    - ``along k``: types are converted and vectors run along K, for few rows or columns;
-    - ``in matrices``: the same for more rows or columns, on a matrix unit;
-    - ``matrix``: all operands are read in place;
-    - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``thin``: large, but the rows of C are so short that only the operand along them is packed.
-
-    ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
-    and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
-    ``above``: one of m, n and k is larger than this. ``loose``: m, n and k are small, but not all
-    matrices are contiguous.
-    """
-
-    shape: Shape
-    parallel: bool
-    least: tuple[int, int, int, int]
-    most: tuple[int, int, int, int]
-    stacked: bool = False
-    total: tuple[int, int] = (0, UNBOUNDED)
-    tiny: int = 0
-    above: int = -1
-    loose: bool = False
-
-    @property
-    def cube(self) -> bool:
-        """True if the class holds a single size n x n x n, which has a kernel of its own."""
-        return self.tiny > 0 and self.least[:3] == self.most[:3]
-
-
-class Family(NamedTuple):
-    """Products that one kernel computes.
-
-    ``types`` are those of a, b and the output. ``axes`` tells the contiguous axis of each.
-    """
-
-    types: tuple[str, str, str]
-    axes: Axes
-    sizes: Class
-    options: Options
-
-
-def in_place(axes: Axes) -> bool:
-    """Return True if both C and B have contiguous rows, or both C and A contiguous columns."""
-    a, b, c = axes
-    return b == 1 if c == 1 else a == 0
-
-
-def crosses(axes: Axes) -> bool:
-    """Return True if A is not contiguous along K; for a C in order F, if B is not."""
-    a, b, c = axes
-    return a == 0 if c == 1 else b == 1
-
-
-def small_line(axes: Axes) -> int:
-    """Return which of m and n (0, 1) is the small operand's number of rows or columns."""
-    a, b, c = axes
-    return a if a == b else c
-
-
-def short_line(axes: Axes) -> int | None:
-    """Return which of m and n (0, 1) must be small for C's order not to be the larger operand's."""
-    a, b, c = axes
-    return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None
+def _has_d(types: tuple[str, str, str], options: Options) -> bool:
+    """Return True if the output is not only the sum, so that sums need memory of their own."""
+    return options.epilogue is not None or types[2] not in SUM_OUTPUTS[accumulator(*types[:2])]
 
 
 def _lying_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
@@ -223,7 +176,7 @@ def class_of(
     if options.deterministic:
         return bounds.fixed(given, converted=converted, unit=bool(unit), parallel=not alone)
     shape = bounds.line(given)
-    alone = alone or not bounds.cut(3, given[3], PARALLEL_WORK)
+    alone = alone or not bounds.cut(3, given[3], least_parallel(*types[:2], options.target))
     one_by_one = alone and not (converted or along_k)
     if converted and axes[:2] == (1, 0):
         shape = bounds.along_k(given, shape, types, options.target)
@@ -252,6 +205,8 @@ def class_of(
         bounds.cut(1, given[1], NEAR_LINES + 1)
     if shape == "blocks" and not (crosses(axes) or converted):
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
+    if shape == "blocks" and not (alone or crosses(axes) or converted or _has_d(types, options)):
+        shape = bounds.shares(given, across, options.threads or usable_cpus())
     if shape == "matrix" and one_by_one:
         few = given[across] < MANY_ROWS
         longest = SHORT_LINE // ITEMSIZE[types[0]] if few else THIN
@@ -312,6 +267,18 @@ class _Bounds(NamedTuple):
             longest = line_in_place(given[across], second_cache(target)) // itemsize
             least[1 - across] = max(least[1 - across], longest + 1)
         return tuple(least)
+
+    def shares(self, given: tuple[int, ...], across: int, threads: int) -> Shape:
+        """Return the shape of a large product that ``threads`` share: by panels of the large
+        operand if C has few lines, else by blocks.
+        """
+        even = min(EVEN_ROWS * threads, MOST_ROWS)
+        if self.cut(across, given[across], even):
+            return "blocks"
+        most = even // 4
+        while self.cut(across, given[across], most):
+            most *= 2
+        return "shares" if self.cut(1 - across, given[1 - across], WIDE * most) else "blocks"
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
         """Return "few" if C has so few rows or columns that one operand is read once."""
@@ -382,9 +349,11 @@ def stack_class_of(
         small = max(m, n, k) <= limit
         one = one._replace(loose=True) if small else one._replace(above=limit)
     work = m * n * k * count
-    parallel = plain and options.threads != 1 and work >= PARALLEL_WORK
-    total = (PARALLEL_WORK, UNBOUNDED) if work >= PARALLEL_WORK else (0, PARALLEL_WORK - 1)
-    total = total if plain and options.threads != 1 else (0, UNBOUNDED)
+    if not plain or options.threads == 1:
+        return one._replace(stacked=True, parallel=False, total=(0, UNBOUNDED))
+    enough = least_parallel(*types[:2], options.target)
+    parallel = work >= enough
+    total = (enough, UNBOUNDED) if parallel else (0, enough - 1)
     return one._replace(stacked=True, parallel=parallel, total=total)
 
 
@@ -429,7 +398,7 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         most[across] = FEW_IN_MATRICES
     elif _streamed(family):
         most[across] = FEW_ROWS
-    elif sizes.most[across] < MANY_ROWS:
+    elif sizes.most[across] < MANY_ROWS and sizes.shape != "shares":
         most[across] = MANY_ROWS - 1
     kept = [
         None if limit is None or sizes.most[i] > limit else limit for i, limit in enumerate(most)
@@ -453,16 +422,20 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     """Return the arguments of ``Gemm`` for the output: C if it is only the sum, else D.
 
     If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
+    Sums of integers in a D of floating point have a C too if there is an alpha, so that alpha acts
+    in f32 and need not be whole.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    sums = options.epilogue is None and out.type in SUM_OUTPUTS[accumulator(a, b)]
-    if sums or options.reads:
+    sums = not _has_d((a, b, out.type), options)
+    real = options.scaled and accumulator(a, b) == "s32" and not is_integer(out.type)
+    has_c = sums or options.reads or real
+    if has_c:
         given |= {"c": out, "ldc": dim("ldc")}
     if not sums:
         given |= {"d": out, "ldd": dim("ldc")}
     if options.scaled:
         given["alpha"] = "scalar"
-    if options.scaled and (sums or options.reads):
+    if options.scaled and has_c:
         given["beta"] = "scalar"
     return given
 
@@ -518,6 +491,8 @@ def _nest(family: Family) -> Schedule:
         steps = {"k": FIXED_STEPS} if family.options.deterministic else None
         loops = f"{along}k{across.upper()}{across}{along}k"
         return Schedule(loops=loops, pack="ab", block=steps)
+    if sizes.shape == "shares":
+        return of_shares(along, *panel(family.types[0], along, family.options.target))
     if sizes.shape == "thin":
         return of_thin(along)
     if sizes.shape.endswith("along k"):

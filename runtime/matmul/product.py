@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, get_overloads, overload
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.keywords import refusal
+from tilewright.runtime.arrays.dtypes import loaded, preferred
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
@@ -22,7 +24,7 @@ from tilewright.spec.expression import Expression, operands_of
 from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
-from .arrays import check_wide_epilogue, contiguous_axis, factors, held_as, type_of
+from .arrays import contiguous_axis, factors, type_of
 from .asked import asked_for, routes_of
 from .constant import PackedB, product_with
 from .empty import computed as empty_product
@@ -36,8 +38,11 @@ from .families import (
     kernel_of,
     stack_class_of,
 )
-from .routes import Routes
-from .stacks import broadcast, is_tight, shapes
+from .numbers import joined, sums_of
+from .routes import Routes, folds
+from .stacks import broadcast, is_tight, shape_of, stack_shape
+from .symmetric import half_of, is_symmetric, mirror
+from .wide import check_read, computed_as, with_f64_operands
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -46,7 +51,9 @@ Array = np.ndarray[Any, Any]
 
 #: Default values of alpha, beta and target. A call with these objects takes the shortest path.
 _ONE, _ZERO, _HOST = 1, 0, "host"
-#: Maximum size of an array in bytes.
+#: An a or b that was not passed.
+_LACKS: Any = object()
+#: Most bytes of an array.
 MAX_BYTES = (1 << 63) - 1
 #: Maximum size in bytes of each part in which an operand is copied if no kernel can read its
 #: strides.
@@ -82,10 +89,10 @@ def matmul(
     **operands: Any,
 ) -> Any: ...
 def matmul(
-    a: Any,
-    b: Any,
+    a: Any = _LACKS,
+    b: Any = _LACKS,
     out: Any = None,
-    *,
+    *_more: Any,
     alpha: float = 1,
     beta: float = 0,
     epilogue: Expression | None = None,
@@ -139,7 +146,13 @@ def matmul(
     -----
     A kernel is compiled at the first product with new types, orders or shape class (for example a
     few rows). Other sizes of the same class need no new kernel. Operands without contiguous rows or
-    columns are copied, 8 MiB at a time. If ``out`` is float64, sums are computed in float64.
+    columns are copied, 8 MiB at a time.
+
+    If ``out`` is float64, all is computed in float64, also for integers. If it is int64, integers
+    without an epilogue are computed in int64, all else in float64. For other types, floating point
+    is computed in float32, and integers are summed in int32, modulo 2**32; alpha and beta must be
+    whole numbers then, unless ``out`` is floating point. A packed b, and functions that float64
+    lacks, are computed in 32 bits: ArgumentTypeError if ``out`` could lose digits.
 
     Examples
     --------
@@ -152,21 +165,35 @@ def matmul(
     >>> out
     array([[3., 3., 3.], [3., 3., 3.]], dtype=float16)
     """
+    if _more:
+        raise refusal(matmul, (a, b, out, *_more), {}, ArgumentTypeError)
     if (
         alpha is _ONE and beta is _ZERO and epilogue is None and threads is None
         and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
+            made = _usual.make(a, b)
+            if made is not None:
+                return made
             out = _new(a, b)
         if out is not None and _usual.decide((a, b, out)) == 0:
             return out
         return _general(a, b, out, {}, _USUAL)
     reads = bool(check_number("beta", beta) != 0)
     scaled = bool(check_number("alpha", alpha) != 1) or reads
-    options, routes = asked_for(scaled, reads, epilogue, threads, deterministic, target)
+    factor = b.matrix if type(b) is PackedB else b
+    sums = None if epilogue is None else sums_of(a, b, out, packed=factor is not b)
+    options, routes, numbers = asked_for(
+        scaled, reads, epilogue, sums, threads, deterministic, target
+    )
+    if numbers:
+        operands = joined(operands, numbers)
+    if out is None and not (scaled or operands or type(b) is PackedB or routes.reads_out):
+        made = routes.make(a, b)
+        if made is not None:
+            return made
     if type(b) is not PackedB or _serves(b, a, options):
         made = _new(a, b) if out is None and routes.reads_out is None else out
-        factor = b.matrix if type(b) is PackedB else b
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
             return made
@@ -174,11 +201,14 @@ def matmul(
     return _general(a, b, out, named, options)
 
 
+setattr(matmul, "__signature__", signature(get_overloads(matmul)[-1]))  # noqa: B010
+
+
 # --- the usual call ----------------------------------------------------------------------------
 
 
-#: Options of a call with default arguments, and the table of kernels that C code uses for it.
-_USUAL, _usual = asked_for(False, False, None, None, False, "host")
+#: Options of a call with default values, and the routes that C code has for it.
+_USUAL, _usual, _ = asked_for(False, False, None, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
@@ -218,22 +248,25 @@ def _serves(b: PackedB, a: Any, options: Options) -> bool:
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
-    """Return the shape of the result of ``a`` and ``b``, None if stacks must be broadcast."""
+    """Return the shape of a result, None if the stacks do not fit."""
     if b.ndim == 2:
         if a.ndim == 2:
             return a.shape[0], b.shape[1]
         return (*a.shape[:-1], b.shape[1]) if a.ndim else None
     if b.ndim == 1:
-        return a.shape[:-1] if a.ndim > 1 else None
+        return a.shape[:-1] if a.ndim else None
     if not a.ndim or not b.ndim:
         return None
     if a.ndim < 3:
         return (*b.shape[:-2], *a.shape[:-1], b.shape[-1])
-    return (*a.shape[:-1], b.shape[-1]) if a.shape[:-2] == b.shape[:-2] else None
+    stack = stack_shape(a.shape[:-2], b.shape[:-2])
+    return None if stack is None else (*stack, a.shape[-2], b.shape[-1])
 
 
-def _remember(a: Any, b: Any, type_: str) -> None:
-    """Register the function that allocates results of type ``type_`` for arrays like these."""
+def _remember(a: Any, b: Any, type_: str, options: Options) -> None:
+    """Register the function that allocates results of such arrays, of type ``type_``."""
+    if type(a) is type(b) is np.ndarray:
+        routes_of(options).makes(a.dtype, b.dtype, preferred(type_))
     if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
         _makers.setdefault(type(a), {})[a.dtype, _held_by(b)] = maker(a, type_)
 
@@ -244,6 +277,9 @@ def _remember(a: Any, b: Any, type_: str) -> None:
 def _general(a: Any, b: Any, out: Any, named: dict[str, Any], options: Options) -> Any:
     """Compute a call for which C code found no kernel, because of its arrays or options."""
     given = a, b, out
+    if a is _LACKS or b is _LACKS:
+        passed = {name: x for name, x in (("a", a), ("b", b)) if x is not _LACKS}
+        raise refusal(matmul, (), passed, ArgumentTypeError)
     if _in_copies(given, named, options):
         return out
     a, b, written = (
@@ -283,18 +319,20 @@ def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) 
 def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
-    """Compute a product of numpy arrays, which are views of the caller's arrays ``given``."""
-    given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
+    """Compute a product of numpy arrays, made from the originals ``given``."""
     packed = b if isinstance(b, PackedB) else None
-    if packed is not None:
-        packed.check(given_types[0])
-        # Only the shape of this placeholder is read.
-        b = np.broadcast_to(np.empty((), np.int8), packed.shape)
-    shape, product = shapes(a, b)
-    made, types = out, given_types
+    types: tuple[str, str] = type_of(a, "a"), b.factor if packed else type_of(b, "b")
     if packed is None:
-        types = factors(*types, None if out is None else type_of(out, "out"))
-    sums, reason = accumulator(*types), routes_of(options).reads_out
+        types = factors(*types)
+    else:
+        packed.check(types[0], options.target)
+    if packed is not None and options.deterministic:
+        column = packed.unpacked_column()
+        packed, b = (packed, b) if column is None else (None, column)
+    if packed is not None:
+        b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
+    shape = shape_of(a, b)
+    made, sums, reason = out, accumulator(*types), routes_of(options).reads_out
     if out is None:
         if reason is not None:
             raise ArgumentTypeError(
@@ -302,21 +340,24 @@ def _product(
             )
         made = _made(given[0], shape, sums)
         out = as_array(made, "out")
-    _remember(given[0], given[1], sums)
+    _remember(given[0], given[1], sums, options)
     result = _checked_out(out, shape)
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
             _refuse_overlap(name, array, result)
     written = type_of(result, "out")
-    check_wide_epilogue(*types, written, options.epilogue)
-    held = (*types, held_as(sums, written, options.reads, options.epilogue))
+    held = computed_as(types, a.shape[-1], written, options, packed=packed is not None)
+    check_read(result, held.held, options)
+    if held.held == "f64":
+        options, named = with_f64_operands(options, named)
     nothing = 0 in (result.size, a.shape[-1])
     if nothing and empty_product(held, written, options, named, (a, b, result)):
         return made
-    one = _One(held, written, options, named, packed)
+    one = _One((held.a, held.b, held.held), written, options, named, packed)
     if packed is None:
-        a, b = (_of_type(x, type_) for x, type_ in zip((a, b), types, strict=True))
-    for x, y, z in broadcast(a, b, result, product, alike=not _has_operand(options, "row", "full")):
+        a, b = (_of_type(x, type_) for x, type_ in zip((a, b), held, strict=False))
+    rows, columns = folds(options)
+    for x, y, z in broadcast(a, b, result, rows=rows, columns=columns):
         one.stack(x, y, z)
     return made
 
@@ -479,10 +520,30 @@ class _One:
         out[...] = held if same else encode(decode(held, self.types[2]), self.written)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
+        if self._half(a, b):
+            self._halves(a, b, out)
+            mirror(out)
+            return
         turned = copied(a, b, out, reads=self.options.reads) if self._copies else None
         self._compute_as_it_lies(a, b, out if turned is None else turned)
         if turned is not None:
             out[...] = turned
+
+    def _half(self, a: Array, b: Array) -> int:
+        """Return the rows of the first half of a times its own transpose; 0 for other products."""
+        table = routes_of(self.options)
+        half = half_of(table.threads, *a.shape) if table.symmetric else 0
+        return half if half and is_symmetric(a, b) else 0
+
+    def _halves(self, a: Array, b: Array, out: Array) -> None:
+        """Compute the elements of a product with its own transpose on and below the diagonal."""
+        half = self._half(a, b)
+        if not half:
+            self._compute(a, b, out)
+            return
+        self._halves(a[:half], b[:, :half], out[:half, :half])
+        self._compute(a[half:], b[:, :half], out[half:, :half])
+        self._halves(a[half:], b[:, half:], out[half:, half:])
 
     @property
     def _copies(self) -> bool:
@@ -512,7 +573,7 @@ class _One:
         """Return slices along ``axis`` of about ``COPIED`` bytes each."""
         length = x.shape[axis]
         step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
-        step = max(1, length) if self.operands else step
+        step = max(1, length) if _has_operand(self.options, "row", "column", "full") else step
         return [slice(i, min(i + step, length)) for i in range(0, length, step)]
 
 

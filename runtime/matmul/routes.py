@@ -10,10 +10,11 @@ import numpy as np
 
 from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.runtime.call import dispatch
-from tilewright.runtime.call.abi import DONE, LIMITS, OPERANDS
+from tilewright.runtime.call.abi import DONE, LIMITS, OPERANDS, RESULTS
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.call.scalars import is_double
 from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.machine.host import usable_cpus
 from tilewright.spec.expression import dst, operands_of, uses
 from tilewright.spec.types import ITEMSIZE, is_integer
 
@@ -21,11 +22,12 @@ from .families import CUBES, Class, Family, Options
 
 #: Names of the sizes of a product. C's struct tw_route refers to a size by its index here.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
-#: Number of 8-byte words in the table before the first route, and in each route.
-_HEAD, _WORDS = 4 + 3 * OPERANDS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
-#: Index of the first word of the table that describes the operands of an epilogue.
-_OPERANDS = 3
-#: Number of arrays of a kernel that takes its output twice, as C and as D.
+_HEAD, _WORDS = 9 + 3 * OPERANDS + 4 * RESULTS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
+#: Places of an epilogue's operands and of the types of results, each after their number.
+_OPERANDS, _RESULTS = 7, 8 + 3 * OPERANDS
+#: Values of ``per`` of operands that C code reads, in the order of TW_PER_ROW and its neighbours.
+_PLACES = ("row", "column", None)
+#: Number of arrays of a kernel that takes its output twice.
 _TWICE = 4
 #: Maximum number of routes in a table. Other products are then decided in Python at each call.
 _MOST = 256
@@ -34,9 +36,11 @@ _MOST = 256
 class Routes:
     """A table in which C code finds the kernel for given arrays. ``decide`` finds and runs it.
 
-    The arrays are a, b and out, then the vectors called ``names`` in order. ``decide_scaled`` takes
-    alpha and beta too. If ``decides`` is False, C code handles none of these calls. ``reads_out``
-    is the reason why the output is read, or None. Routes are added and never changed, so a call may
+    The arrays are a, b and out, then the operands called ``names`` in order. ``decide_scaled``
+    takes alpha and beta too. ``make`` takes a and b, and returns a new result or None. If
+    ``decides`` is False, C code handles none of these calls. ``reads_out`` is the reason why the
+    output is read, or None. If ``symmetric`` is True, half of a matrix times its own transpose may
+    be computed, by up to ``threads`` threads. Routes are added and never changed, so a call may
     read the table while another call adds to it.
     """
 
@@ -44,26 +48,40 @@ class Routes:
         given = () if options.epilogue is None else operands_of(options.epilogue)
         self.names = tuple(operand.name for operand in given)
         self.reads_out = _reads_out(options)
-        self.decides = len(given) <= OPERANDS and all(x.per in ("row", "column") for x in given)
+        self.decides = len(given) <= OPERANDS and all(x.per in _PLACES for x in given)
         self._words: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(
             _HEAD + _MOST * _WORDS, np.int64
         )
-        self._words[:2] = tuple.__basicsize__, id(PackedMatrix)
+        self.symmetric = (
+            options.epilogue is None and not options.reads and not options.deterministic
+        )
+        self.threads = options.threads or usable_cpus()
+        self._words[:6] = (
+            tuple.__basicsize__, id(PackedMatrix), *folds(options), self.symmetric, self.threads
+        )  # fmt: skip
         for i, operand in enumerate(given if self.decides else ()):
             type_, start = operand.type, _OPERANDS + 3 * i
-            per_column = operand.per == "column"
-            self._words[start : start + 3] = id(loaded(type_).type), ITEMSIZE[type_], per_column
+            place = _PLACES.index(operand.per)
+            self._words[start : start + 3] = id(loaded(type_).type), ITEMSIZE[type_], place
         self._words[_OPERANDS - 1] = len(given) if self.decides else 0
         self._lock, self._known = Lock(), dict[tuple[Family, str], Kernel]()
+        self._pairs: dict[tuple[int, int], Any] = {}
         self.decide: Callable[[tuple[Any, ...]], int] = self._load
         self.decide_scaled: Callable[[tuple[Any, ...], float, float], int] = self._load
+        self.make: Callable[[Any, Any], Any] = self._load_and_make
 
     def _load(self, arrays: tuple[Any, ...], *scalars: float) -> int:
         """Load the dispatcher at the first call of ``decide`` or ``decide_scaled``, and run it."""
         found = dispatch.dispatcher()
         self.decide_scaled = found.matmul_scalars(self._words)
+        self.make = found.matmul_new(self._words)
         self.decide = found.matmul(self._words)
         return self.decide_scaled(arrays, *scalars) if scalars else self.decide(arrays)
+
+    def _load_and_make(self, a: Any, b: Any) -> Any:
+        """Load the dispatcher at the first call of ``make``."""
+        self._load((a, b, None))
+        return self.make(a, b)
 
     def run(
         self, arrays: tuple[Any, ...], operands: Mapping[str, Any], scalars: tuple[Any, ...] = ()
@@ -86,6 +104,17 @@ class Routes:
             is_double(alpha) and is_double(beta) and self.decide_scaled(arrays, alpha, beta) == DONE
         )
 
+    def makes(self, a: Any, b: Any, result: np.dtype[Any]) -> None:
+        """Let C code make new results of arrays with the dtypes ``a`` and ``b``."""
+        with self._lock:
+            count, pair = int(self._words[_RESULTS - 1]), (id(a.type), id(b.type))
+            if pair in self._pairs or count == RESULTS:
+                return
+            self._pairs[pair] = a, b, result  # kept alive
+            start = _RESULTS + 4 * count
+            self._words[start : start + 4] = *pair, id(result), result.itemsize
+            self._words[_RESULTS - 1] = count + 1
+
     def add(self, family: Family, kernel: Kernel) -> None:
         """Register ``kernel`` with C code for products of ``family``."""
         whole = any(is_integer(scalar.type) for scalar in kernel.signature.scalars)
@@ -101,6 +130,19 @@ class Routes:
             start = _HEAD + count * _WORDS
             self._words[start : start + _WORDS] = _route(family, kernel, len(self.names))
             self._words[_HEAD - 1] = count + 1
+
+
+def folds(options: Options) -> tuple[bool, bool]:
+    """Return True twice if a stack that shares one b may be the rows, and one that shares one a the
+    columns, of one product.
+
+    An operand of the epilogue that has an element for each row, or column, belongs to one matrix. A
+    deterministic product sums in an order that depends on the number of columns.
+    """
+    given = () if options.epilogue is None else operands_of(options.epilogue)
+    per = {operand.per for operand in given}
+    rows, columns = not per & {"row", "full"}, not per & {"column", "full"}
+    return rows, columns and not options.deterministic
 
 
 def _reads_out(options: Options) -> str | None:

@@ -1,8 +1,8 @@
-"""Handle stacks of matrices: the shape of a result, broadcasting, and merging of axes."""
+"""Stacks of matrices: the shape of a result, broadcasting, and axes that become one product."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from .arrays import contiguous_axis
 Array = np.ndarray[Any, Any]
 
 
-def shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of the result, and the shape of the stack of products in it."""
+def shape_of(a: Array, b: Array) -> tuple[int, ...]:
+    """Return the shape of the result; ArgumentValueError if there is none."""
     if not a.ndim or not b.ndim:
         raise ArgumentValueError(
             "matmul multiplies matrices, not numbers",
@@ -38,7 +38,7 @@ def shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
             got=f"a {a.shape[:-2]} of {a.shape[-2:]}, b {b.shape[:-2]} of {b.shape[-2:]}",
             expected="equal dimensions before the last two, or 1",
         )
-    return (*stack, *rows, *columns), stack
+    return (*stack, *rows, *columns)
 
 
 def stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -51,45 +51,103 @@ def stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | Non
 
 
 def broadcast(
-    a: Array, b: Array, out: Array, stack: tuple[int, ...], *, alike: bool
+    a: Array, b: Array, out: Array, *, rows: bool, columns: bool
 ) -> list[tuple[Array, Array, Array]]:
     """Return triples (a, b, out) of matrices, or of stacks with one axis.
 
-    If all products of a stack share one b, they are one large product, provided that their rows
-    follow each other in memory and are ``alike``: the epilogue has no operand by row.
+    If products share one b, and the rows of a and of ``out`` follow each other in memory, they are
+    one product; likewise columns of products that share one a. ``rows`` and ``columns`` allow this.
+    templates/matmul/stacks.h.j2 decides in the same way.
     """
-    column = b.ndim == 1
-    b = b[:, None] if column else b
-    if column:
-        out = out[..., None]
+    if b.ndim == 1:
+        b, out = b[:, None], out[..., None]
     if a.ndim == 1:
-        a = a[None, :]
-        out = out[..., None, :]
-    if not stack:
-        return [(a, b, out)]
-    if alike and b.ndim == 2 and a.size and a.shape[:-2] == stack:
-        rows = merged(a, out, own=1)
-        if all(x.ndim == 2 for x in rows):
-            return [(rows[0], b, rows[1])]
-    a, b = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b))
-    a, b, out = merged(a, b, out)
+        a, out = a[None, :], out[..., None, :]
+    matrices = [_first(x) for x in (a, b, out)]
+    axes = _axes(a, b, out)
+    for operand, allowed in enumerate((rows, columns)):
+        if allowed:
+            _fold(axes, matrices, operand)
+    if not axes:
+        return [(matrices[0], matrices[1], matrices[2])]
+    longest = max(axes, key=lambda axis: axis.length)
+    axes.remove(longest)
+    stacks = [
+        strided(x, (longest.length, *x.shape), (step, *x.strides))
+        for x, step in zip(matrices, longest.steps, strict=True)
+    ]
+    for axis in axes:
+        stacks = [
+            strided(x, (axis.length, *x.shape), (step, *x.strides))
+            for x, step in zip(stacks, axis.steps, strict=True)
+        ]
+    a, b, out = stacks
     return [(a[i], b[i], out[i]) for i in np.ndindex(*out.shape[:-3])]
 
 
-def merged(*stacks: Array, own: int = 2) -> tuple[Array, ...]:
-    """Return arrays whose axes before the last ``own`` ones are merged where their strides
-    allow.
+class _Axis(NamedTuple):
+    """An axis of a stack: how many products, and the bytes from one to the next in a, b and out."""
+
+    length: int
+    steps: tuple[int, int, int]
+
+
+def _first(x: Array) -> Array:
+    """Return the first matrix of a stack, which is not empty."""
+    matrix: Array = x[(0,) * (x.ndim - 2)]
+    return matrix
+
+
+def _axes(a: Array, b: Array, out: Array) -> list[_Axis]:
+    """Return the axes of a stack, innermost first, merged where one step leads through both."""
+    stack = out.shape[:-2]
+    steps = [np.broadcast_to(x, (*stack, *x.shape[-2:])).strides[:-2] for x in (a, b)]
+    found: list[_Axis] = []
+    for length, *each in zip(
+        stack[::-1], *(s[::-1] for s in (*steps, out.strides[:-2])), strict=True
+    ):
+        inner = found[-1] if found else None
+        if length == 1:
+            continue
+        if inner is not None and all(
+            step == below * inner.length for step, below in zip(each, inner.steps, strict=True)
+        ):
+            found[-1] = inner._replace(length=length * inner.length)
+        else:
+            found.append(_Axis(length, (each[0], each[1], each[2])))
+    return found
+
+
+def _fold(axes: list[_Axis], matrices: list[Array], operand: int) -> None:
+    """Make an axis of a stack rows (operand 0) or columns (1) of its matrices if one can be."""
+    for i, axis in enumerate(axes):
+        pairs = [(x, axis.steps[x]) for x in (operand, 2)]
+        if axis.steps[1 - operand] == 0 and all(
+            _lines_follow(matrices[x], operand, axis.length, step) for x, step in pairs
+        ):
+            for x, step in pairs:
+                matrices[x] = _longer(matrices[x], operand, axis.length, step)
+            del axes[i]
+            return
+
+
+def _lines_follow(x: Array, axis: int, count: int, step: int) -> bool:
+    """Return True if rows (axis 0) or columns (1) of ``count`` matrices, ``step`` bytes apart, are
+    those of one.
     """
-    for axis in range(stacks[0].ndim - own - 2, -1, -1):
-        if all(x.strides[axis] == x.strides[axis + 1] * x.shape[axis + 1] for x in stacks):
-            stacks = tuple(without_axis(x, axis) for x in stacks)
-    return stacks
+    length, elements = x.shape[axis], x.shape[1 - axis]
+    between, within = step if length == 1 else x.strides[axis], x.strides[1 - axis]
+    if step <= 0 or step != length * between:
+        return False
+    return bool(elements < 2 or between >= elements * within or within >= length * count * between)
 
 
-def without_axis(x: Array, axis: int) -> Array:
-    """Return ``x`` with ``axis`` and the next axis merged."""
-    shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
-    return strided(x, shape, (*x.strides[:axis], *x.strides[axis + 1 :]))
+def _longer(x: Array, axis: int, count: int, step: int) -> Array:
+    """Return a matrix of the rows, or columns, of ``count`` matrices."""
+    shape, strides = list(x.shape), list(x.strides)
+    strides[axis] = step if shape[axis] == 1 else strides[axis]
+    shape[axis] *= count
+    return strided(x, tuple(shape), tuple(strides))
 
 
 def is_tight(x: Array) -> bool:

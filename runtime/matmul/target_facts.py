@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.runtime.machine.host import identify
 from tilewright.runtime.store import cache as store
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tilewright.spec.gemm import Gemm
 
 _FILE = "fact.txt"
+#: Steps of K in a panel are a multiple of this.
+_EVENLY = 8
 
 
 def few_along_k(a: str, b: str, target: str) -> int:
@@ -31,6 +33,23 @@ def few_along_k(a: str, b: str, target: str) -> int:
 def second_cache(target: str) -> int:
     """Return the size of the target's L2 cache in bytes."""
     return _fact(cache_directory(), _second_cache, identify(target).name)
+
+
+def least_parallel(a: str, b: str, target: str) -> int:
+    """Return the multiply-adds of a product from which two threads take less time than one.
+
+    Half of the time at the target's peak is then longer than a parallel region costs.
+    """
+    return _fact(cache_directory(), _least_parallel, identify(target).name, a, b)
+
+
+def panel(type_: str, along: Literal["m", "n"], target: str) -> tuple[int, int]:
+    """Return the widest panel that a thread packs for itself: its lines, and its steps of K.
+
+    ``along`` tells whether the lines are rows of A or columns of B.
+    """
+    lines = _fact(cache_directory(), _panel_lines, identify(target).name, type_, along)
+    return lines, _fact(cache_directory(), _panel_steps, identify(target).name, type_, along)
 
 
 @cache
@@ -75,3 +94,38 @@ def _any_size(a: str, b: str) -> Gemm:
 
 def _second_cache(target: str) -> int:
     return identify(target).description.core.second.size
+
+
+def _least_parallel(target: str, a: str, b: str) -> int:
+    from tilewright.plan.estimate.work import peak
+    from tilewright.plan.planner import make_plan
+    from tilewright.spec.schedule import Schedule
+
+    found = identify(target).description
+    spec = _any_size(a, b)
+    return round(2 * found.core.region * peak(make_plan(spec, Schedule(), found)))
+
+
+def _panel_lines(target: str, type_: str, along: Literal["m", "n"]) -> int:
+    from tilewright.plan.planner import make_plan
+    from tilewright.spec.gemm import Gemm
+    from tilewright.spec.schedule import Schedule
+    from tilewright.spec.sizes import dim
+    from tilewright.spec.types import type_name
+
+    across = "m" if along == "n" else "n"
+    spec = Gemm(
+        dim("m"), dim("n"), dim("k"), a=type_name(type_), order="C" if along == "n" else "F"
+    )
+    schedule = Schedule(loops=f"{along}k{across}{across}{along}k", pack="ab")
+    tile = make_plan(spec, schedule, identify(target).description).panel_tile
+    assert tile is not None
+    return tile["mn".index(along)]
+
+
+def _panel_steps(target: str, type_: str, along: Literal["m", "n"]) -> int:
+    from tilewright.plan.plan import STACK_BYTES
+    from tilewright.spec.types import ITEMSIZE
+
+    lines = _panel_lines(target, type_, along)
+    return STACK_BYTES // (lines * ITEMSIZE[type_]) // _EVENLY * _EVENLY

@@ -156,6 +156,12 @@ def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
     return rows.reshape(*matrix.shape[:-2], matrix.shape[-1], -1)
 
 
+def row_bytes(type: Any, k: int) -> int:
+    """Return the bytes of a row of ``k`` weights, of which the last block may lack some."""
+    _, container = _named(type)
+    return -(-k // container.elements) * container.nbytes
+
+
 # --- what is refused ---------------------------------------------------------------------------
 
 

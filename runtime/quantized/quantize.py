@@ -19,6 +19,7 @@ from tilewright.spec.quantized import SCALES, Quantized
 
 from .choices import one_of
 from .fit import by_least_squares, covering, extremes
+from .formats import as_format
 from .grid import Blocks, Grid
 from .matrix import QuantizedMatrix
 
@@ -36,7 +37,7 @@ _AT_ONCE = 1 << 16
 
 
 @spelled(ArgumentTypeError)
-def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> QuantizedMatrix:
+def quantize(w: Any, format: Quantized | str, *, method: Method = "nearest") -> QuantizedMatrix:
     """Return a quantized matrix that is close to ``w``.
 
     Elements halfway between two numbers become the even one. A RuntimeWarning is given if a block
@@ -47,8 +48,8 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     ----------
     w : array
         Matrix, k x n, or count x k x n, of f16, bf16, f32 or f64. All elements must be finite.
-    format : Quantized
-        The format.
+    format : Quantized or str
+        The format; or the name of a GGUF container, for example "q4_0".
     method : {"nearest", "least_squares"}
         "nearest", the default, gives each block the least scale for which all elements are in the
         range of the stored numbers. The scale is rounded to the nearest of its type, or up where an
@@ -65,8 +66,8 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     Raises
     ------
     ArgumentError
-        An element is NaN or Inf, or has a sign that the format lacks. Or a scale is too large for
-        its type.
+        The format is unknown. An element is NaN or Inf, or has a sign that the format lacks. Or a
+        scale is too large for its type.
 
     Examples
     --------
@@ -77,12 +78,7 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     >>> bool((abs(b.dequantize() - w) <= b.scales.max() / 2).all())
     True
     """
-    if not isinstance(format, Quantized):
-        raise ArgumentTypeError(
-            "format must be a tw.Quantized",
-            got=f"{format!r:.80}",
-            hint='tw.Quantized("s4", block=32)',
-        )
+    format = as_format(format)
     improve = _METHODS[one_of(method, _METHODS, "unknown method of quantizing")]
     given, type_ = _floats(as_array(w, "w"))
     grid = Grid(format)

@@ -32,7 +32,10 @@ def compiled(kernel: tw.Kernel, numbers: int = 0, arrays: int = 3) -> Any:
     def more(a: Any, b: Any, c: Any, x: Any, y: Any) -> None:
         function(a, b, c, x, y)
 
-    return numba.njit(plain if (arrays, numbers) == (3, 0) else more)
+    def four(a: Any, b: Any, c: Any, x: Any) -> None:
+        function(a, b, c, x)
+
+    return numba.njit({3: plain, 4: four}.get(arrays + numbers, more))
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +153,37 @@ def test_the_packed_matrices_of_a_batch_are_lines() -> None:
     assert (c == kernel(a, weights)).all()
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("static", [None, (20, 0, 40)], ids=["call", "static"])
+def test_operands_with_offsets(packed: bool, static: tuple[int, ...] | None) -> None:
+    """Offsets count elements, or whole packed matrices; those beyond the operand are refused."""
+    b = tw.Packed("f32") if packed else tw.Matrix("f32")
+    count = tw.dim("count") if static is None else 3
+    batch = tw.Offsets(count, a=static, b=None)
+    kernel = tw.compile(tw.Gemm(2, 20, 10, a=tw.Matrix("f32", order="F"), b=b, batch=batch))
+    call, c = compiled(kernel, 0, len(kernel.signature.arrays)), np.zeros((2, 20), np.float32)
+    a, bs, at = floats(60), floats(4, 10, 20), np.array([20, 0, 40])
+    stack = kernel.pack_b(bs) if packed else bs.reshape(-1)
+    data = stack.data.reshape(4, -1) if packed else stack
+    chosen = np.array([3, 0, 3])
+    b_at = chosen if packed else 200 * chosen
+    by_name = {"b_offsets": b_at} if static else {"a_offsets": at, "b_offsets": b_at}
+    right = sum(a[i : i + 20].reshape(10, 2).T @ bs[j] for i, j in zip(at, chosen, strict=True))
+    for function in (call, kernel.numba):
+        c[:] = 0
+        function(a, data, c, *by_name.values())
+        np.testing.assert_array_equal(c, kernel(a, stack, **by_name))
+        np.testing.assert_allclose(c, right, atol=1e-4)
+    for wrong in (-1, b_at[0] + 1):
+        worse = np.array([0, wrong, 0])
+        with pytest.raises(ValueError, match="an offset of b " + ("counts" if packed else "lies")):
+            call(a, data, c, *(at,) * (static is None), worse)
+    with pytest.raises(ValueError, match="an offset of a lies outside"):
+        call(a[:59], data, c, *by_name.values())
+    with pytest.raises(numba.TypingError, match="b_offsets must be of int64"):
+        call(a, data, c, *(at,) * (static is None), b_at.astype(np.int32))
+
+
 def test_what_is_no_array_is_refused() -> None:
     kernel = tw.compile(tw.Gemm(4, 6, 5, b=tw.Packed("f32"), batch=tw.Addresses(2)))
     with pytest.raises(SpecError, match=r"a is not one array(?s:.*)kernel\.address"):
@@ -180,7 +214,9 @@ def test_numbers_are_real(fixed: Any) -> None:
 
 def test_a_call_allocates_nothing() -> None:
     """The checks are compiled into the caller, and need no memory."""
-    product = tw.compile(tw.Gemm(4, 6, tw.dim("k"))).numba
+    kernel = tw.compile(tw.Gemm(4, 6, tw.dim("k")), tw.Schedule(vectorize="n"))
+    assert kernel.scratch_bytes(k=5) == 0
+    product = kernel.numba
 
     @numba.njit
     def calls(a: Any, b: Any, c: Any, count: int) -> None:

@@ -381,8 +381,22 @@ def test_a_disturbed_machine_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPa
 def test_one_processor_says_nothing_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "usable_cpus", lambda: 1)
     clock = Fake(Machine(), 4096)
-    assert threads.worth(AVX512, AVX512.core, clock, 4096, 0.01) == AVX512.core.worth
+    assert threads.region(AVX512, AVX512.core, clock, 4096, 0.01) == AVX512.core.region
     assert [threads.nearest_power(each) for each in (1, 1000, 1 << 15)] == [1, 1024, 1 << 15]
+
+
+@pytest.mark.parametrize(
+    ("awake", "asleep", "price"),
+    [(9000, 1000, 1 << 13), (1000, 30000, 1 << 15), (-5000, 0, threads.LEAST)],
+)
+def test_the_price_of_a_region_is_the_larger_of_both(
+    awake: float, asleep: float, price: int
+) -> None:
+    """Two threads take half of one and the price; threads that sleep cost their caller."""
+    alone = 100_000.0
+    cycles = {"alone": alone, "together": alone / 2 + awake}
+    cycles |= {"alone later": 1.2 * alone, "together later": 1.2 * alone + asleep}
+    assert threads.price(cycles) == price
 
 
 def test_a_file_keeps_what_it_was_given() -> None:

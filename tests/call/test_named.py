@@ -29,6 +29,8 @@ SPECS: dict[str, Gemm] = {
     "beta": Gemm(6, 4, 8, beta=1, d="f32"),
     "both": Gemm(6, 4, 8, beta="scalar", d="f32", d_scale="scalar"),
     "steps": Gemm(6, 4, 8, d_scale="column"),
+    "scaled": Gemm(6, 4, 8, a_scale="scalar", b_scale="column"),
+    "scaled f64": Gemm(6, 4, 8, a="f64", b="f64", b_scale="scalar"),
     "c": Gemm(6, 4, 8),
     "whole": Gemm(6, 4, 8, a="u8", b="s8", alpha="scalar", beta="scalar"),
     "bias": Gemm(6, 4, 8, epilogue=acc * Operand("slope", "f16") + Operand("bias", "s8", "column")),
@@ -93,6 +95,12 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("both", (A, B, C), {"beta": 1, "d_scale": 2.0**-128}, "d_scale divides"),
     ("both", (A, B, C), {"beta": 1, "d_scale": -np.inf}, "d_scale divides.*d_scale == -inf"),
     ("both", (A, B, C), {"beta": 1, "d_scale": np.array([np.nan], F32)}, "d_scale == nan"),
+    ("scaled", (A, B), {"a_scale": np.nan, "b_scale": ones(4)},
+     "a_scale must be a finite number of f32.*a_scale == nan.*finite"),
+    ("scaled", (A, B), {"a_scale": np.array([-np.inf], F32), "b_scale": ones(4)},
+     "a_scale == -inf"),
+    ("scaled f64", (A.astype(F64), B.astype(F64)), {"b_scale": np.inf},
+     "b_scale must be a finite number of f64"),
     ("steps", (A, B), {"d_scale": STEPS}, r"d_scale divides.*d_scale\[2\] == 0.0"),
     ("bias", (A, B), {"bias": ones(4, dtype=np.int8), "slope": 1e6}, "slope is too large for f16"),
     ("bias", (A, B), {"bias": ones(4, dtype=np.uint8), "slope": 1}, "bias has the wrong dtype"),
@@ -159,6 +167,17 @@ def test_numbers_where_one_value_is_taken(kernels: dict[str, Kernel]) -> None:
     np.testing.assert_array_equal(smallest, 0)
     with pytest.raises(ArgumentError):
         kernels["both"](A, B, C, beta=2, d_scale=Fraction(1, 2))
+
+
+def test_scales_that_multiply(kernels: dict[str, Kernel]) -> None:
+    """One number is finite, also 0; arrays are data, in which NaN and Inf are allowed."""
+    columns = np.array([0, np.inf, np.nan, -2], F32)
+    for one in (0, -0.5, 2.0**100, np.array([2.0**-149], F32)):
+        found = kernels["scaled"](A, B, a_scale=one, b_scale=columns)
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.testing.assert_array_equal(found[0], F32(8) * (F32(one) * columns))
+    found = kernels["scaled f64"](A.astype(F64), B.astype(F64), b_scale=2.0**1000)
+    assert (found == 2.0**1003).all()
 
 
 def test_every_way_to_give_d(kernels: dict[str, Kernel]) -> None:

@@ -67,7 +67,7 @@ def test_models_are_numbers_and_ranges() -> None:
     [
         ([], "describes no core"),
         ("no", "describes no core"),
-        (raw(schema=0), r"(?s)another version.*schema 0.*schema 1"),
+        (raw(schema=0), r"(?s)another version.*schema 0.*schema 2"),
         ({k: v for k, v in raw().items() if k != "source"}, "source missing"),
         (raw(speed=3), "speed unknown"),
         (raw(title=""), "are words"),

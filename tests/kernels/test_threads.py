@@ -326,7 +326,7 @@ def program(loops: str, **said: Any) -> Program:
 
 def test_two_parallel_loops_are_one() -> None:
     found = forks(program("NMk"), signature(SPEC), "x")
-    assert max(len(fork.loops) for fork in found) == 2
+    assert max(len(part.loops) for fork in found for part in fork.parts) == 2
     assert forks(program("nmk"), signature(SPEC), "x") == ()
     assert forks(program("NMk", threads=1), signature(SPEC), "x") == ()
 
@@ -338,7 +338,7 @@ def test_a_block_that_all_threads_read_is_packed_by_all(order: Any, counter: str
     planned = program_for(plan_for(spec, schedule, targets.load("avx2")))
     found = forks(planned, signature(spec), "x")
     # Each thread packs the rows of A that it multiplies.
-    assert [fork.loops[0].counter for fork in found] == [counter, "m0"]
+    assert [fork.parts[0].loops[0].counter for fork in found] == [counter, "m0"]
 
 
 @pytest.mark.parametrize(("columns", "counters"), [(8, ["m0"]), (16, ["pp", "m0"])])
@@ -352,7 +352,7 @@ def test_panels_that_are_written_beyond_their_ends_are_packed_in_order(
     )  # fmt: skip
     planned = program_for(plan_for(spec, schedule, targets.load("avx512")))
     found = forks(planned, signature(spec), "x")
-    assert [fork.loops[0].counter for fork in found] == counters
+    assert [fork.parts[0].loops[0].counter for fork in found] == counters
 
 
 def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:

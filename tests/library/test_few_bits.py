@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.plan.formats.quantized_b import quantized_format
-from tilewright.runtime.call.pack_source import pack_quantized
+from tilewright.runtime.call.pack_source import Given, pack_quantized
 from tilewright.runtime.library.make import Library
 from tilewright.runtime.machine.host import machine, resolve
 
@@ -85,7 +85,7 @@ def test_a_program_packs_what_python_packs(compiler: str, folder: Path) -> None:
     k, n = np.indices((70, 40))
     scales = 0.25 * np.subtract(*np.indices((3, 40))).astype(np.float32)
     b = tw.QuantizedMatrix(Q4, ((7 * k + 3 * n) % 16).astype(np.uint8), scales)
-    right = pack_quantized(KERNELS["layers"][0], resolve("scalar"), b, None, None)
+    right = pack_quantized(KERNELS["layers"][0], resolve("scalar"), Given(b))
     assert got == right.data.tobytes()
 
 

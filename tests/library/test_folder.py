@@ -59,6 +59,16 @@ def test_the_self_test_has_nan_and_infinity() -> None:
         assert listed("run1_c_low[]")[-1] in ("(1.0/0.0)", "(-1.0/0.0)"), name
 
 
+@pytest.mark.parametrize("how", [tw.Quantize("f32"), tw.Quantize("bf16", zero="s8")])
+def test_the_self_test_has_nan_and_infinity_in_an_a_that_is_quantized(how: tw.Quantize) -> None:
+    """Both make all sums of their rows NaN."""
+    spec = tw.Gemm(4, 5, 40, a=how, b=tw.Packed(tw.Quantized("s8")))
+    library = tw.library("lib", {"odd": spec}, targets=["scalar"], jobs=1)
+    text = "".join(library.files["selftest/odd_calls.c"].split())
+    nan = text.partition("run1_c_nan[]={")[2].partition("}")[0].split(",")
+    assert nan == ["1"] * 5 + ["0"] * 10 + ["1"] * 5
+
+
 def test_no_file_that_is_shipped_speaks_of_templates() -> None:
     assert not [path for path, text in LIBRARY.files.items() if "template" in text]
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.errors import ArgumentError
 from tilewright.generate import plan_for
 from tilewright.plan.plan import Plan
+from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.matmul import constant
 from tilewright.runtime.matmul.families import (
@@ -85,6 +87,8 @@ def _planned(target: str, types: tuple[str, str, str], n: int, k: int) -> dict[s
         family = Family(types, axes, class_of(1, n, k, types, options, axes), options)
         plan = plan_for(spec_of(family), schedule_of(family), described)
         found.setdefault(str(_sums(plan, k)), []).append(axes)
+    if n == 1 and types[0] != types[2]:
+        return found  # such a column is unpacked before
     for a, c in itertools.product((0, 1), repeat=2):
         kind = constant._Kind(types, (k, n), a, c, options)
         plan = plan_for(constant._spec(kind), constant._schedule(kind, False), described)
@@ -96,13 +100,35 @@ def _planned(target: str, types: tuple[str, str, str], n: int, k: int) -> dict[s
     ("target", "type_"),
     [
         ("avx512", "f32"), ("avx512+vnni+bf16", "bf16"), ("neon", "f8_e5m2"), ("power10", "f64"),
-        ("scalar", "f16"),
+        ("scalar", "f16"), ("neon+dotprod+i8mm+bf16", "bf16"), ("sme", "f16"), ("amx", "bf16"),
     ],
 )  # fmt: skip
 def test_every_target_sums_in_one_way(target: str, type_: str) -> None:
     types = (type_, type_, "f64" if type_ == "f64" else "f32")
     for n, k in SIZES:
         assert len(found := _planned(target, types, n, k)) == 1, (n, k, found)
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    ("target", "type_"), [("neon+dotprod+i8mm+bf16", "bf16"), ("avx2", "f16"), ("host", "f8_e4m3")]
+)
+def test_a_packed_column_is_summed_as_an_unpacked_one(target: str, type_: str) -> None:
+    """Its elements are read from the packed bytes, which may have a wider type."""
+    rng, k = np.random.default_rng(1), 300
+    a, b = (encode(rng.standard_normal(shape), type_) for shape in ((2, k), (k, 1)))
+    packed = tw.pack(b, target=target)
+    asked: dict[str, Any] = {"deterministic": True, "target": target}
+    column = packed.unpacked_column()
+    assert column is not None
+    assert column.tobytes() == b.tobytes()
+    right = tw.matmul(a, b, **asked)
+    for m in (2, 1):
+        assert tw.matmul(a[:m], packed, **asked).tobytes() == right[:m].tobytes()
+    with pytest.raises(ArgumentError, match="another target"):
+        tw.matmul(a, packed, deterministic=True, target="scalar")
+    for wide in (tw.pack(np.ones((k, 1), np.float32)), tw.pack(np.ones((k, 1), np.int8))):
+        assert wide.unpacked_column() is None
 
 
 @pytest.mark.parametrize("m", [0, 1, 5, 5000])

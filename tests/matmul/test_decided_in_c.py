@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -202,3 +203,82 @@ def test_a_packed_b(order: Any, rng: np.random.Generator, monkeypatch: pytest.Mo
         with pytest.raises(ArgumentError):
             tw.matmul(wrong, packed, out)
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((9, 5), (5, 7)), ((5,), (5,)), ((9, 5), (5,)), ((5,), (5, 7)), ((3, 1, 9, 5), (4, 5, 7))],
+)
+@pytest.mark.parametrize(("dtype", "made"), [("f4", "f4"), ("f8", "f8"), ("i1", "i4")])
+def test_c_makes_new_results(
+    a: Any, b: Any, dtype: str, made: str, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    x, y = whole(rng, a, dtype), whole(rng, b, dtype)
+    exact = x.astype("f8") @ y.astype("f8")
+    tw.matmul(x, y)
+    if dispatch.mode() != "python":
+        monkeypatch.setattr(product, "_new", in_python)
+        monkeypatch.setattr(product, "_product", in_python)
+    results = [tw.matmul(x, y) for _ in range(3)]
+    for found in results:
+        assert type(found) is np.ndarray
+        assert found.dtype == made
+        assert found.shape == exact.shape
+        assert found.flags.owndata
+        assert found.flags.c_contiguous
+        assert found.flags.writeable
+        np.testing.assert_array_equal(found, exact)
+    results[0][...] = 0
+    np.testing.assert_array_equal(results[1], exact)
+
+
+def test_new_results_take_and_give_back_their_type(rng: np.random.Generator) -> None:
+    """Numpy owns a reference to the dtype of each new array, also where no kernel was found."""
+    a, b = whole(rng, (9, 5)), whole(rng, (5, 7))
+    tw.matmul(a, b)
+    dtype, none = np.dtype("f4"), tw.matmul(a, b)
+    before = sys.getrefcount(dtype), sys.getrefcount(None)
+    kept = [tw.matmul(a, b) for _ in range(1000)]
+    assert sys.getrefcount(dtype) - before[0] >= 1000
+    last = kept.pop()
+    assert sys.getrefcount(last) == sys.getrefcount(none)
+    del kept, last
+    for wrong in ((a, b[1:]), (a, a), (b[:, :0], b)):
+        for _ in range(100):
+            with pytest.raises(ArgumentError):
+                tw.matmul(*wrong)
+    assert abs(sys.getrefcount(dtype) - before[0]) < 50
+    assert abs(sys.getrefcount(None) - before[1]) < 50
+
+
+def test_large_and_empty_results_and_subclasses_are_made_in_python(
+    rng: np.random.Generator,
+) -> None:
+    a, b = whole(rng, (600, 3)), whole(rng, (3, 600))
+    for _ in range(3):
+        large = tw.matmul(a, b)
+        assert large.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(large, a.astype("f8") @ b.astype("f8"))
+        assert tw.matmul(a[:0], b).shape == (0, 600)
+
+    class Mine(np.ndarray[Any, Any]):
+        """A subclass, whose results are plain arrays."""
+
+    for _ in range(2):
+        assert type(tw.matmul(a[:5].view(Mine), b)) is type(tw.matmul(a[:5], b)) is np.ndarray
+
+
+def test_types_of_results_are_kept_apart(rng: np.random.Generator) -> None:
+    """Each pair of types has its own result, whatever was computed before with ``out``."""
+    b = whole(rng, (5, 7))
+    half, wide = np.empty((9, 7), "f2"), np.empty((9, 7), "f8")
+    for dtype, made in (("f4", "f4"), ("f2", "f4"), ("f8", "f8"), ("f4", "f4")):
+        a = whole(rng, (9, 5), dtype)
+        exact = a.astype("f8") @ b.astype("f8")
+        for out in (half, wide):
+            np.testing.assert_array_equal(tw.matmul(a, b, out), exact)
+        for _ in range(2):
+            found = tw.matmul(a, b)
+            assert found.dtype == made
+            np.testing.assert_array_equal(found, exact)

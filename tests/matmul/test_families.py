@@ -15,7 +15,7 @@ from tilewright.runtime.matmul import families
 from tilewright.runtime.matmul.arrays import contiguous_axis
 from tilewright.runtime.matmul.families import (
     CUBES,
-    PARALLEL_WORK,
+    EVEN_ROWS,
     SHORT,
     Class,
     Family,
@@ -25,6 +25,7 @@ from tilewright.runtime.matmul.families import (
     spec_of,
     stack_class_of,
 )
+from tilewright.runtime.matmul.target_facts import least_parallel
 from tilewright.spec.schedule import (
     CONVERTED_WORK,
     FEW_ALONG_K,
@@ -128,7 +129,8 @@ def test_few_rows_read_short_lines_where_they_lie(monkeypatch: pytest.MonkeyPatc
             found = class_of(*sizes, F32, options, axes)
             made = schedule_of(Family(F32, axes, found, options))
             assert (found.shape, dict(made.block).get("k")) == (shape, block), (m, n, axes)
-        assert class_of(*rows, F32, options, ALONG_K).shape == "blocks"
+        found = class_of(*rows, F32, options, ALONG_K)
+        assert found.shape == ("blocks" if options is one else "shares")
 
 
 def test_few_rows_are_converted_in_blocks_where_a_whole_matrix_is_large(
@@ -258,12 +260,50 @@ def test_what_a_deterministic_product_is_follows_from_n_and_k() -> None:
 
 
 def test_threads_are_offered_to_what_takes_long() -> None:
-    for k, parallel in ((PARALLEL_WORK // 100, True), (PARALLEL_WORK // 100 - 1, False)):
+    enough = least_parallel("f32", "f32", "host")
+    for k, parallel in ((enough // 100, True), (enough // 100 - 1, False)):
         sizes = class_of(10, 10, k + 1 if parallel else k, F32, Options())
         assert sizes.parallel is parallel
         loops = schedule_of(Family(F32, (1, 1, 1), sizes, Options())).loops
         assert (loops != (loops or "").lower()) is parallel
     assert not class_of(500, 500, 500, F32, Options(threads=1)).parallel
+
+
+def test_few_rows_share_the_columns_evenly() -> None:
+    """Each thread gets panels of B of its own; more rows, or fewer columns, are shared in rows."""
+    for threads, sizes, shape in (
+        (2, (64, 2048, 2048), "shares"),
+        (2, (128, 768, 768), "shares"),
+        (2, (2 * EVEN_ROWS, 4096, 768), "blocks"),
+        (2, (300, 300, 768), "blocks"),
+        (16, (2 * EVEN_ROWS, 4096, 768), "shares"),
+        (16, (64, 2048, 2048), "shares"),
+        (16, (1024, 8192, 768), "blocks"),
+    ):
+        options = Options(threads=threads)
+        found = class_of(*sizes, F32, options, (1, 1, 1))
+        assert found.shape == shape, (threads, sizes)
+        made = schedule_of(Family(F32, (1, 1, 1), found, options))
+        assert (made.loops, made.threads) == ("Nknmk" if shape == "shares" else "nkMmnk", threads)
+    turned = class_of(2048, 64, 2048, F32, Options(threads=2), (0, 0, 0))
+    made = schedule_of(Family(F32, (0, 0, 0), turned, Options(threads=2)))
+    assert (turned.shape, made.loops, made.pack) == ("shares", "Mkmnk", "a")
+    for options in (Options(threads=1), Options(threads=2, deterministic=True)):
+        assert class_of(64, 2048, 2048, F32, options, (1, 1, 1)).shape == "blocks"
+    ended = Options(threads=2, epilogue=tw.relu(tw.acc))  # sums need memory of their own
+    assert class_of(64, 2048, 2048, F32, ended, (1, 1, 1)).shape == "blocks"
+
+
+def test_one_kernel_serves_all_few_rows() -> None:
+    options = Options(threads=2)
+    made = {
+        (spec_of(family), schedule_of(family))
+        for m, n in ((32, 2048), (100, 2100), (200, 2200), (500, 2300))
+        for family in [
+            Family(F32, (1, 1, 1), class_of(m, n, 2048, F32, options, (1, 1, 1)), options)
+        ]
+    }
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("axes", AXES)
@@ -272,12 +312,13 @@ def test_what_is_too_small_for_threads_is_computed_as_by_one(
     types: tuple[str, str, str], axes: tuple[int, int, int]
 ) -> None:
     one, two = Options(threads=1), Options(threads=2)
-    small = [sizes for sizes in SIZES if math.prod(sizes) < PARALLEL_WORK]
+    enough = least_parallel(*types[:2], "host")
+    small = [sizes for sizes in SIZES if math.prod(sizes) < enough]
     assert small
     for sizes in small:
         apart, offered = (class_of(*sizes, types, options, axes) for options in (one, two))
         assert not offered.parallel
-        assert offered.most == (*apart.most[:3], min(apart.most[3], PARALLEL_WORK - 1))
+        assert offered.most == (*apart.most[:3], min(apart.most[3], enough - 1))
         mine, others = (Family(types, axes, *each) for each in ((apart, one), (offered, two)))
         assert (spec_of(mine), schedule_of(mine)) == (spec_of(others), schedule_of(others))
 

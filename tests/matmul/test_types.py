@@ -13,9 +13,10 @@ import tilewright as tw
 from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TilewrightError
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.matmul import product
-from tilewright.runtime.matmul.arrays import factors, held_as
+from tilewright.runtime.matmul.arrays import factors
 from tilewright.runtime.matmul.families import Class, Family, Options, spec_of
-from tilewright.spec.types import INPUTS, TYPES, accumulator, is_integer
+from tilewright.runtime.matmul.wide import WIDE, computed_as
+from tilewright.spec.types import INPUTS, TYPES, is_integer
 
 Array = np.ndarray[Any, Any]
 EVERY = Class("matrix", False, (0, 0, 0, 0), (9, 9, 9, 999))
@@ -24,23 +25,24 @@ EVERY = Class("matrix", False, (0, 0, 0, 0), (9, 9, 9, 999))
 def test_every_three_types_have_a_product_or_are_refused() -> None:
     """Whatever is taken has a spec: no SpecError is met later."""
     taken = 0
-    for a, b, out in itertools.product(INPUTS, INPUTS, TYPES):
-        for epilogue, beta in itertools.product((None, tw.acc * 0.5, tw.acc + 1), (False, True)):
-            options = Options(beta, beta, epilogue, target="avx2")
-            if is_integer(a) != is_integer(b):
-                with pytest.raises(ArgumentTypeError, match="integers by integers"):
-                    factors(a, b, out)
-                continue
-            types = factors(a, b, out)
-            sums = accumulator(*types)
-            if sums == "s32" and beta and not is_integer(out):
-                with pytest.raises(ArgumentTypeError, match="added to integers"):
-                    held_as(sums, out, beta, epilogue)
-                continue
-            held = held_as(sums, out, beta, epilogue)
-            spec_of(Family((*types, held), (1, 1, 1), EVERY, options))
+    for a, b in itertools.product(INPUTS, INPUTS):
+        if is_integer(a) != is_integer(b):
+            with pytest.raises(ArgumentTypeError, match="integers by integers"):
+                factors(a, b)
+            continue
+        types = factors(a, b)
+        for out, epilogue, given in itertools.product(
+            TYPES, (None, tw.acc * 0.5, tw.acc + 1), ((False, False), (True, False), (True, True))
+        ):
+            options = Options(*given, epilogue, target="avx2")
+            made = computed_as(types, 9, out, options)
+            spec_of(Family(made, (1, 1, 1), EVERY, options))
             taken += 1
-    assert taken > 2000
+            if out in WIDE:
+                assert made.held in WIDE
+            elif types != ("f64", "f64"):
+                assert made.held == out
+    assert taken == 52 * len(TYPES) * 9
 
 
 def test_cures_of_mixed_types_are_taken() -> None:
@@ -48,7 +50,7 @@ def test_cures_of_mixed_types_are_taken() -> None:
         if is_integer(a) == is_integer(b):
             continue
         with pytest.raises(ArgumentTypeError) as caught:
-            factors(a, b, None)
+            factors(a, b)
         hint = caught.value.hint or ""
         assert hint.startswith(("a" if is_integer(a) else "b") + ".astype(np.float")
         assert ("64" in hint) == ("f64" in (a, b))
@@ -98,6 +100,113 @@ def test_an_out_that_no_kernel_writes() -> None:
     np.testing.assert_array_equal(
         tw.matmul(whole[0].astype("f4"), packed, out), whole[0] @ whole[1]
     )
+
+
+WHOLE = {
+    "i1": (-128, 127), "u1": (0, 255), "i2": (-32768, 32767), "u2": (0, 65535),
+}  # fmt: skip
+
+
+def extremes(rng: np.random.Generator, shape: tuple[int, int], type_: str) -> Array:
+    """Elements whose sums exceed 32 bits soon, if they have 16."""
+    return rng.choice(WHOLE[type_], shape).astype(type_)
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("types", [("i1", "u1"), ("i2", "i2"), ("u2", "i1")])
+def test_integers_are_exact_in_a_wide_out(types: tuple[str, str]) -> None:
+    """In float64 and int64, with alpha, beta, an epilogue, operands of other types, and tw.dst."""
+    rng = np.random.default_rng(4)
+    a, b = extremes(rng, (5, 40), types[0]), extremes(rng, (40, 6), types[1])
+    sums = a.astype("i8") @ b.astype("i8")
+    bias = rng.integers(-99, 99, 6)
+    shift = tw.Operand("bias", "s32", per="column")
+    for written, order in itertools.product(("i8", "f8"), "CF"):
+        old = rng.integers(-(2**52), 2**52, (5, 6)).astype(written, order=order)  # type: ignore[call-overload]
+        calls: tuple[tuple[Array, dict[str, Any]], ...] = (
+            (sums, {}),
+            (3 * sums - 2 * old, {"alpha": 3, "beta": -2}),
+            (sums + bias, {"epilogue": tw.acc + shift, "bias": bias.astype("i4")}),
+            (sums + old + bias, {"beta": 1, "epilogue": tw.acc + shift, "bias": bias.astype("i4")}),
+            (np.maximum(sums, 0) - old, {"epilogue": tw.relu(tw.acc) - tw.dst}),
+        )
+        for right, named in calls:
+            out = old.copy(order="K")
+            assert tw.matmul(a, b, out, **named) is out
+            np.testing.assert_array_equal(out, right)
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("written", ["f2", "f4", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+def test_sums_of_integers_are_scaled_and_added_to_floating_point(written: Any) -> None:
+    """Alpha and beta act in f32, and need not be whole, whether or not out is read."""
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-2, 3, (5, 7)).astype("i1"), rng.integers(-2, 3, (7, 6)).astype("i1")
+    old = rng.integers(0, 4, (5, 6)).astype(written)
+    for beta, epilogue in itertools.product((0, 0.5), (None, tw.acc + 1)):
+        out = old.copy() if beta else np.full_like(old, np.nan)
+        exact = 0.5 * (a.astype("f8") @ b) + (epilogue is not None)
+        exact += beta * old.astype("f8") if beta else 0
+        for _ in range(2):  # by Python, then by C
+            found = out.copy()
+            tw.matmul(a, b, found, alpha=0.5, beta=beta, epilogue=epilogue)
+            np.testing.assert_array_equal(found, exact.astype(written))
+    with pytest.raises(ArgumentValueError, match="whole number"):
+        tw.matmul(a, b, alpha=0.5)
+
+
+@pytest.mark.twice
+def test_a_wide_out_in_32_bits() -> None:
+    """A packed b, and functions that f64 lacks: computed if no digit of integers is lost."""
+    rng = np.random.default_rng(6)
+    small = extremes(rng, (5, 40), "i1"), extremes(rng, (40, 6), "i1")
+    large = extremes(rng, (5, 40), "i2"), extremes(rng, (40, 6), "i2")
+    exact = small[0].astype("i8") @ small[1]
+    for written in ("i8", "f8"):
+        out = np.full((5, 6), 7, written)
+        np.testing.assert_array_equal(tw.matmul(small[0], tw.pack(small[1]), out), exact)
+        added = tw.matmul(small[0], tw.pack(small[1]), out, epilogue=tw.acc + 1)
+        np.testing.assert_array_equal(added, exact + 1)
+        x, y = (z.astype("f4") / 128 for z in small)
+        curved = tw.matmul(x, y, out, epilogue=tw.tanh(tw.acc) * 8)
+        right = np.tanh(x.astype("f8") @ y) * 8
+        np.testing.assert_allclose(curved, np.rint(right) if written == "i8" else right, 1e-5)
+        refused: tuple[tuple[Array, Any, dict[str, Any]], ...] = (
+            (large[0], tw.pack(large[1]), {}),
+            (small[0], tw.pack(small[1]), {"alpha": 2}),
+            (small[0], tw.pack(small[1]), {"beta": 1}),
+            (*large, {"epilogue": tw.tanh(tw.acc)}),
+            (x, y, {"epilogue": tw.tanh(tw.acc) + tw.dst}),
+        )
+        for a, b, named in refused:
+            with pytest.raises(ArgumentTypeError, match="may lose digits") as caught:
+                tw.matmul(a, b, out, **named)
+            assert np.dtype(written).name in str(caught.value)
+    with pytest.raises(ArgumentValueError, match="does not hold all"):
+        tw.matmul(*small, np.full((5, 6), 2**53 + 1), beta=1, epilogue=tw.relu(tw.acc))
+
+
+@pytest.mark.twice
+def test_a_wide_out_changes_no_later_product() -> None:
+    """The type of a new result does not depend on an out that was given before."""
+    a, b = np.ones((3, 11), "f4"), np.ones((11, 2), "f4")
+    for written in ("f8", "f2", "i8"):
+        tw.matmul(a, b, np.empty((3, 2), written))
+        assert tw.matmul(a, b).dtype == np.float32
+
+
+@pytest.mark.twice
+def test_operands_are_promoted_with_the_sums() -> None:
+    a, b = np.full((3, 4), 1 / 3), np.ones((4, 5))
+    half = tw.Operand("half", "bf16", per="row")
+    given = np.arange(3).astype(ml_dtypes.bfloat16)
+    exact = a @ b + given.astype("f8")[:, None]
+    for bits in (given, given.view("u2")):
+        found = tw.matmul(a, b, epilogue=tw.acc + half, half=bits)
+        np.testing.assert_allclose(found, exact, 1e-15)
+    for wrong, said in ((given.astype("f8"), "wrong dtype"), (1, "must be a numpy array")):
+        with pytest.raises(ArgumentTypeError, match=said):
+            tw.matmul(a, b, epilogue=tw.acc + half, half=wrong)
 
 
 def test_64_axes_are_broadcast() -> None:

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    TilewrightError,
+)
 
 Q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
 MATRIX = tw.quantize(np.ones((32, 8), np.float32), Q4)
@@ -84,6 +89,22 @@ def test_a_wrong_argument_is_an_error_of_this_package(name: str) -> None:
         assert len(errors) > len(WRONG) / 2, slot
         unsaid = [wrong for wrong, error in errors if not error.got]
         assert all(wrong is None or repr(wrong) == "''" for wrong in unsaid), unsaid
+
+
+def test_formats_have_the_names_of_containers() -> None:
+    w = np.random.default_rng(0).standard_normal((32, 8), np.float32)
+    for name, form in (
+        ("q4_0", Q4),
+        ("Q4_0", Q4),
+        ("q8_0", tw.Quantized("s8", scale="f16", block=32)),
+    ):
+        found, right = tw.quantize(w, name), tw.quantize(w, form)
+        assert found.format == form
+        assert (found.q == right.q).all()
+        assert (found.scales == right.scales).all()
+    for wrong, kind in (("q4", ArgumentValueError), (4, ArgumentTypeError)):
+        with pytest.raises(kind, match=r"q4_0, q4_1(?s:.*)nvfp4"):
+            tw.quantize(w, wrong)  # type: ignore[arg-type]
 
 
 def test_arrays_with_masked_elements_are_refused() -> None:

@@ -205,7 +205,46 @@ def test_a_kernel_takes_what_was_read() -> None:
     assert np.allclose(got, a.astype(np.float64) @ b.dequantize(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["q4_0", "q6_K", "mxfp4"])
+def test_a_container_is_packed_as_it_is(name: str) -> None:
+    """One matrix, or a stack of as many as there are bytes for."""
+    k = 2 * CONTAINERS[name].elements
+    rows, form = rows_of(name, 10, k, 3), CONTAINERS[name].form
+    for count, batch in ((1, None), (2, tw.Strided(2)), (2, tw.Offsets(tw.dim("count"), a=None))):
+        n = 10 // count
+        spec = tw.Gemm(2, n, k, b=tw.Packed(form), batch=batch)
+        kernel = tw.compile(spec, target="scalar")
+        shape = (k, n) if batch is None else (count, k, n)
+        right = kernel.pack_b(tw.from_gguf(rows, name, shape))
+        for given in (rows, rows.tobytes()):
+            found = kernel.pack_b(given, container=name.upper())
+            assert (found.format, found.shape) == (right.format, right.shape)
+            assert (found.data == right.data).all()
+
+
 # --- what is refused ---------------------------------------------------------------------------
+
+
+def test_a_container_that_does_not_fit_is_refused() -> None:
+    rows = rows_of("q4_0", 10, 64, 3)
+    form, b = CONTAINERS["q4_0"].form, tw.from_gguf(rows, "q4_0", (64, 10))
+    low, plain = (
+        tw.compile(tw.Gemm(2, 10, 64, b=tw.Packed(x)), target="scalar") for x in (form, "f32")
+    )
+    cases: Any = (
+        (low, rows, {"container": "q8_0"}, "not as long as q8_0"),
+        (low, rows_of("q8_0", 10, 64, 3), {"container": "q8_0"}, "quantized in another format"),
+        (low, rows, {"container": "q9"}, "unknown type of a GGUF tensor"),
+        (low, rows[1:], {"container": "q4_0"}, "not as long"),
+        (low, None, {"container": "q4_0"}, "data must be bytes"),
+        (low, rows, {"container": "q4_0", "scales": b.scales}, "a container has its scales"),
+        (low, b, {"container": "q4_0"}, "a QuantizedMatrix has its scales"),
+        (low, rows, {}, 'container="q4_0"'),
+        (plain, rows, {"container": "q4_0"}, "that is not quantized"),
+    )
+    for kernel, given, named, said in cases:
+        with pytest.raises(ArgumentError, match=said):
+            kernel.pack_b(given, **named)
 
 
 def test_what_does_not_fit_is_refused() -> None:

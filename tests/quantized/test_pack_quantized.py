@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentError, PlanError, ScheduleError, SpecError
 from tilewright.generate import Request, generate, interpret_kernel
 from tilewright.plan.formats.lookup import format_of
 from tilewright.runtime.arrays.elements import decode
-from tilewright.runtime.call.pack_source import pack_quantized
+from tilewright.runtime.call.pack_source import Given, pack_quantized
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.dtypes import DTYPES
@@ -58,7 +58,7 @@ def test_every_format_is_packed_as_pack_b_packs_it() -> None:
     for spec, packer in zip(specs, tw.compile_many(specs), strict=True):
         b = drawn(spec.type, spec.k, spec.n, 0)
         product = tw.Gemm(tw.dim("m"), spec.n, spec.k, a=spec.a, b=tw.Packed(spec.type, spec.nb))
-        right = pack_quantized(product, packer.isa, b, None, None)
+        right = pack_quantized(product, packer.isa, Given(b))
         got = packer(b)
         assert got.format == right.format and (got.data == right.data).all(), spec
 

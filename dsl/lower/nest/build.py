@@ -50,7 +50,7 @@ from tilewright.plan.tiling.tiles import (
     SummedBlock,
     UnlessEmpty,
 )
-from tilewright.symbolic import ZERO, div, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, symbol, value
 
 from .calls import Block, TileSet, called, looped, offset_of
 from .configure import configured
@@ -289,7 +289,8 @@ def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[Nes
         there = there.inside(letter, Integer(size), size * symbol(step.counter))
         body = tuple(_nest(tiles, step.body, there))
         first = 0 if step.head is None else 1
-        yield BlockLoop(step.counter, trips, body, first, parallel=step.parallel)
+        work = _work(there) if step.parallel else None
+        yield BlockLoop(step.counter, trips, body, first, parallel=step.parallel, work=work)
     tail = within(step.tail, step.tail_size, size * trips)
     if step.only is not None:
         only = within(step.only, step.tail_size, size * trips)
@@ -307,14 +308,29 @@ def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:
     inside = replace(inside, parallel=block.parallel or step.parallel)
     body = Bind((Bound(here, step.elements),), tuple(_nest(tiles, step.body, inside)))
     note = f"{letter} in equal blocks, each at most {step.most}"
-    loop = BlockLoop(counter, symbol(count), (body,), note=note, parallel=step.parallel)
+    work = None
+    if step.parallel:
+        work = _work(block.inside(letter, symbol(size), ZERO))
+    loop = BlockLoop(counter, symbol(count), (body,), 0, note, step.parallel, work)
     return Bind((Bound(count, step.trips), Bound(size, step.size)), (loop,))
+
+
+def _work(block: Block) -> Expr | None:
+    """The vector multiply-adds of a block; None of a matrix unit's, which does more at a time."""
+    plan = block.plan
+    if plan.product.unit is not None:
+        return None
+    count = plan.batch.count if plan.batch is not None and "b" in plan.inner else ONE
+    lanes = plan.target.of(plan.element)[0].lanes * plan.product.step
+    extents = block.extents
+    return div(extents["m"] * extents["n"] * extents["k"] * count, lanes)
 
 
 def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
     """The grids of tiles of each kind of panels, panel after panel."""
     letters = tiles.plan.outer
     order = sorted("mn", key=letters.lower().rfind)
+    number = tiles.next_group()
     for cell in step.cells:
         inside, parts = block, {"m": cell.m, "n": cell.n}
         for d, part in parts.items():
@@ -322,7 +338,7 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
                 before = step.width * div(block.origin[d], step.width) if step.width else ZERO
                 first = part.at(f"p{d}")
                 inside = inside.inside(d, part.size, first).inside(f"p{d}", ZERO, before + first)
-        nodes = tuple(_grids(tiles, cell.grids, inside))
+        nodes = tuple(_beside(node, number) for node in _grids(tiles, cell.grids, inside))
         if cell.given:
             nodes = (Bind(tuple(Bound(*each) for each in cell.given), nodes),)
         for d in reversed(order):
@@ -330,7 +346,17 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
             if part is not None:
                 parallel = letters[letters.lower().rfind(d) :][:1].isupper()
                 nodes = in_panels(f"p{d}", part, nodes, parallel=parallel)
-        yield from nodes
+        yield from (_beside(node, number) for node in nodes)
+
+
+def _beside(node: NestNode, number: int) -> NestNode:
+    """``node`` with the number of all loops that cover a block of C together."""
+    match node:
+        case BlockLoop(parallel=True):
+            return replace(node, beside=number)
+        case When(body=(inner,), otherwise=()):
+            return replace(node, body=(_beside(inner, number),))
+    return node
 
 
 def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[NestNode]:

@@ -103,6 +103,14 @@ class TileSet:
     prefix: str = ""
     programs: dict[object, TileProgram] = field(default_factory=dict)
     scratch: dict[tuple[Name, Expr], Expr] = field(default_factory=dict)
+    groups: int = 0
+
+    def next_group(self) -> int:
+        """A number for the loops that cover a block of C together; 0 where they overlap."""
+        if self.plan.spec.outputs or self.plan.schedule.tails == "overlap":
+            return 0
+        self.groups += 1
+        return self.groups
 
     def get(self, plan: Plan, tile: RegisterTile) -> TileProgram:
         """The program of ``tile``; ``plan`` has its operands as they are packed there."""

@@ -43,6 +43,12 @@ class Region:
         apart = self.rows > 1 and self.stride >= 2 * self.run
         return max(0.0, 1 - self.run / _SHORT) if apart else 0.0
 
+    def part(self, share: float) -> Region:
+        """This share of it, in whole rows if it has several."""
+        if self.rows > 1:
+            return Region(max(1.0, self.rows * share), self.run, self.stride)
+        return Region(1, self.run * share, self.stride * share)
+
     def units(self, size: int) -> float:
         """How many lines, or pages, of ``size`` bytes it lies in."""
         if not self.run:
@@ -150,22 +156,29 @@ class Piece:
 class Repeat:
     """``body`` so many times; each time with other regions of the operands that it ``moves``.
 
-    ``regions`` are those of all trips together.
+    ``regions`` are those of all trips together. Threads may share the trips if it is ``parallel``;
+    the last one is then so much shorter that ``last`` of it is left.
     """
 
-    trips: int
+    trips: float
     moves: frozenset[str]
     body: Nest
     regions: Mapping[str, Region]
+    parallel: bool = False
+    last: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Nests that follow each other; each but the first has other regions of what it ``moves``."""
+    """Nests that follow each other; each but the first has other regions of what it ``moves``.
+
+    ``together``: its parallel loops are one region.
+    """
 
     parts: tuple[Nest, ...]
     moves: frozenset[str]
     regions: Mapping[str, Region]
+    together: bool = False
 
 
 Nest = Piece | Repeat | Series

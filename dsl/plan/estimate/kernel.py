@@ -46,6 +46,7 @@ from .caches import (
     scattered,
     work,
 )
+from .threads import COPY_LINES, busiest, split
 from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
 
 #: What a size of the call counts as where nobody says what it is.
@@ -107,23 +108,34 @@ class Estimate:
         return max(self.work, key=lambda name: self.work[name]) if total else "nothing"
 
 
-def estimate(plan: Plan, sizes: Mapping[str, int], *, cold: bool = False) -> Estimate:
+def estimate(
+    plan: Plan, sizes: Mapping[str, int], *, cold: bool = False, threads: int = 1
+) -> Estimate:
     """What a call takes by the numbers of the plan's core.
 
     ``sizes`` are those of the call by their slots, "m" and so on; one that is not given counts as
-    ``NOMINAL``. Operands lie in memory if ``cold``, else in the nearest cache that holds all.
+    ``NOMINAL``. Operands lie in memory if ``cold``, else in the nearest cache that holds all. With
+    several ``threads`` the busiest one counts, with its trips of each parallel loop and the price
+    of each parallel region.
     """
-    return estimate_of(plan.target.core, *nest_of(plan, sizes), cold=cold)
+    core = plan.target.core
+    nest, least = nest_of(plan, sizes, parallel=threads > 1)
+    if threads > 1:
+        nest, least = busiest(nest, core, threads), least / threads
+    return estimate_of(core, nest, least, cold=cold)
 
 
-def nest_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[Nest, float]:
-    """All that a kernel does, and its cycles at the peak of the multiply-add that sums."""
+def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
+    """All that a kernel does, and its cycles at the peak of the multiply-add that sums.
+
+    With ``parallel``, loops say whether threads may share them.
+    """
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
     if plan.many is not None and extents["m"] >= plan.many.rows:
-        return nest_of(plan.many.plan, sizes)
+        return nest_of(plan.many.plan, sizes, parallel=parallel)
     slots |= _leading(plan, extents, sizes)
-    walk = _Walk(plan, slots, extents, configured=_configured(plan))
+    walk = _Walk(plan, slots, extents, configured=_configured(plan), parallel=parallel)
     multiply_adds = plan.spec.flops({**extents, "count": walk.count}) / 2
     return walk.whole(), multiply_adds / peak(plan)
 
@@ -194,7 +206,8 @@ class _Walk:
     """Where the walk stands: sizes of the call, of blocks and counters; the block's extents.
 
     ``packed`` are the operands that tiles read from a buffer of the kernel's own, ``configured``
-    is, by its number, which configuration of a matrix unit a tile uses.
+    is, by its number, which configuration of a matrix unit a tile uses. Threads may share the loops
+    that follow if it is ``parallel``: there is no such loop around.
     """
 
     plan: Plan
@@ -202,6 +215,7 @@ class _Walk:
     extents: Mapping[str, int]
     packed: str = ""
     configured: Mapping[int, int] = field(default_factory=dict)
+    parallel: bool = False
     requests: dict[int, TileRequest] = field(default_factory=dict)
 
     def number(self, expr: Expr) -> int:
@@ -288,11 +302,22 @@ class _Walk:
             return parts[0]
         return Series(tuple(parts), moves, self.regions(parts, self.extents))
 
-    def repeat(self, d: str, trips: int, body: Nest, extents: Mapping[str, int]) -> Nest:
+    def repeat(
+        self, d: str, trips: int, body: Nest, extents: Mapping[str, int], *, parallel: bool = False
+    ) -> Nest:
         """A loop over a dimension whose trips together cover a block of such extents."""
         if trips == 1:
             return body
-        return Repeat(trips, self.moves(d), body, self.regions([body], extents))
+        return Repeat(trips, self.moves(d), body, self.regions([body], extents), parallel)
+
+    def alone(self, *, parallel: bool) -> _Walk:
+        """The walk inside of a loop, whose trips are of one thread each if it is ``parallel``."""
+        return replace(self, parallel=False) if parallel else self
+
+    def shares(self, d: str) -> bool:
+        """Whether threads share the loop over tiles along a dimension."""
+        letters = self.plan.outer
+        return self.parallel and letters[letters.lower().rfind(d) :][:1].isupper()
 
     # --- loops -----------------------------------------------------------------------------------
 
@@ -336,7 +361,8 @@ class _Walk:
     def _over_blocks(self, step: OverBlocks) -> Nest:
         letter = step.letter
         trips, tail = self.number(step.trips), self.number(step.tail_size)
-        whole = self.inside(letter, step.size)
+        parallel = self.parallel and step.parallel
+        whole = self.alone(parallel=parallel).inside(letter, step.size)
         parts: list[Nest] = []
         if step.head is not None and trips:
             parts.append(whole.step(step.head))
@@ -345,7 +371,8 @@ class _Walk:
             return self.inside(letter, tail).step(step.only)
         if step.body is not None and trips:
             extents = {**self.extents, letter: trips * step.size}
-            parts.append(self.repeat(letter, trips, whole.step(step.body), extents))
+            body = whole.step(step.body)
+            parts.append(self.repeat(letter, trips, body, extents, parallel=parallel))
         if step.tail is not None and (tail or not parts):
             parts.append(self.inside(letter, tail).step(step.tail))
         return self.series(parts, self.moves(letter))
@@ -357,12 +384,19 @@ class _Walk:
         size = around.number(step.size)
         around = replace(around, sizes={**around.sizes, step.step: size})
 
+        parallel = self.parallel and step.parallel
+        around = around.alone(parallel=parallel)
+
         def at(i: int) -> Nest:
             elements = evaluate(step.elements, {**around.sizes, step.counter: i})
             named = {step.here: elements, step.counter: i}
             return around.inside(letter, elements, **named).step(step.body)
 
         parts = [at(0)]
+        if parallel and trips > 1:
+            moves, regions = self.moves(letter), self.regions(parts, self.extents)
+            last = evaluate(step.elements, {**around.sizes, step.counter: trips - 1}) / size
+            return Repeat(trips, moves, parts[0], regions, parallel=True, last=last)
         if trips > 2:
             extents = {**self.extents, letter: (trips - 2) * size}
             parts.append(self.repeat(letter, trips - 2, at(1), extents))
@@ -383,7 +417,8 @@ class _Walk:
         }
         same = self.plan.unpacks or self.plan.operands[name].type == step.operand.type
         each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
-        fill = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
+        once = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
+        fill = split(once, self.extents["k"] // COPY_LINES) if self.parallel else once
         body = held.step(step.body)
         return Series((fill, body), frozenset(), self.regions((fill, body), self.extents))
 
@@ -410,7 +445,7 @@ class _Walk:
         """``nest``, of such extents, in loops over m and n in the order of the plan."""
         for d in reversed(self._order()):
             extents = {**extents, d: extents[d] * counts.get(d, 1)}
-            nest = self.repeat(d, counts.get(d, 1), nest, extents)
+            nest = self.repeat(d, counts.get(d, 1), nest, extents, parallel=self.shares(d))
         return nest
 
     def _order(self) -> list[str]:
@@ -420,7 +455,10 @@ class _Walk:
     def _side_by_side(self, parts: Sequence[Nest]) -> Nest:
         """Nests that cover a block together."""
         every = frozenset().union(*(self.moves(d) for d in "mn"))
-        return self.series(parts, every)
+        nest = self.series(parts, every)
+        if self.parallel and isinstance(nest, Series) and len(parts) > 1:
+            return replace(nest, together=True)
+        return nest
 
     def _grids(self, grids: Sequence[Grid]) -> Nest | None:
         parts = [*self._each(grids)]
@@ -456,7 +494,8 @@ class _Walk:
         d, rows = self.plan.across, self.number(across.count)
         if beside:
             row = self.series(beside, self.moves(self.plan.along))
-            yield self.repeat(d, rows, row, {**self.extents, d: rows * self.number(across.size)})
+            extents = {**self.extents, d: rows * self.number(across.size)}
+            yield self.repeat(d, rows, row, extents, parallel=self.shares(d))
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
         """One register tile over the block's K."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tilewright.errors import SpecError
 
@@ -93,6 +94,16 @@ def check_functions(expression: Expression, element: str) -> None:
                 expected="arithmetic, comparisons, sqrt, and the powers -2, -1, 0.5, 1 to 4",
                 hint="with f32 operands it is computed in f32",
             )
+
+
+@lru_cache(maxsize=256)
+def has_functions(expression: Expression, element: str) -> bool:
+    """Return True if all functions of ``expression`` are defined for type ``element``."""
+    try:
+        check_functions(expression, element)
+    except SpecError:
+        return False
+    return True
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -1,0 +1,106 @@
+"""What a class of sizes is: the products that one kernel of ``tw.matmul`` serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from tilewright.spec.expression import Expression
+
+#: A number larger than any product's sizes.
+UNBOUNDED = (1 << 62) - 1
+Shape = Literal[
+    "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
+    "across", "along k", "row along k", "column along k", "in matrices", "shares",
+]  # fmt: skip
+Axes = tuple[int, int, int]
+
+
+class Options(NamedTuple):
+    """The arguments of a call besides its arrays.
+
+    ``scaled`` is True if alpha and beta are given, ``reads`` if beta is not 0, so that the output
+    is read.
+    """
+
+    scaled: bool = False
+    reads: bool = False
+    epilogue: Expression | None = None
+    threads: int | None = None
+    deterministic: bool = False
+    target: str = "host"
+
+
+class Class(NamedTuple):
+    """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
+
+    ``shape`` is one of:
+
+    - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
+    - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
+    - ``turned``: a small operand with the other order than the large one is transposed first;
+    - ``across``: a C with few lines and the other order is transposed while it is stored;
+    - ``along k``: types are converted and vectors run along K, for few rows or columns;
+    - ``in matrices``: the same for more rows or columns, on a matrix unit;
+    - ``matrix``: all operands are read in place;
+    - ``blocks``: operands are packed in blocks that fit the caches;
+    - ``shares``: the same with several threads and few lines: each thread packs the panels of the
+      large operand that it multiplies, so no thread waits for another one;
+    - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
+
+    ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
+    and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
+    ``above``: one of m, n and k is larger than this. ``loose``: m, n and k are small, but not all
+    matrices are contiguous.
+    """
+
+    shape: Shape
+    parallel: bool
+    least: tuple[int, int, int, int]
+    most: tuple[int, int, int, int]
+    stacked: bool = False
+    total: tuple[int, int] = (0, UNBOUNDED)
+    tiny: int = 0
+    above: int = -1
+    loose: bool = False
+
+    @property
+    def cube(self) -> bool:
+        """True if m, n and k are one number that has a kernel of its own."""
+        return self.tiny > 0 and self.least[:3] == self.most[:3]
+
+
+class Family(NamedTuple):
+    """Products that one kernel computes.
+
+    ``types`` are those of a, b and the output. ``axes`` tells the contiguous axis of each.
+    """
+
+    types: tuple[str, str, str]
+    axes: Axes
+    sizes: Class
+    options: Options
+
+
+def in_place(axes: Axes) -> bool:
+    """Return True if the operand along C's lines (B or else A) is contiguous along them."""
+    a, b, c = axes
+    return b == 1 if c == 1 else a == 0
+
+
+def crosses(axes: Axes) -> bool:
+    """Return True if the operand across C's lines is not contiguous along K."""
+    a, b, c = axes
+    return a == 0 if c == 1 else b == 1
+
+
+def small_line(axes: Axes) -> int:
+    """Return which of m and n (0, 1) is the small operand's number of rows or columns."""
+    a, b, c = axes
+    return a if a == b else c
+
+
+def short_line(axes: Axes) -> int | None:
+    """Return which of m and n, if it is few, gives C the other order than the large operand."""
+    a, b, c = axes
+    return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None

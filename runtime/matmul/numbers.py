@@ -1,0 +1,148 @@
+"""Numbers in the epilogue of a call: arguments of the kernel, so that one serves all values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError
+from tilewright.runtime.arrays.dtypes import loaded
+from tilewright.runtime.arrays.views import as_array
+from tilewright.spec.expression import (
+    Call,
+    Expression,
+    Number,
+    Operand,
+    is_integer_additions,
+    operands_of,
+    walk,
+)
+from tilewright.spec.expression.checks import has_functions
+from tilewright.spec.types import TypeName
+
+Array = np.ndarray[Any, Any]
+#: Most numbers of an expression that become arguments; if there are more, all stay constants.
+MOST = 8
+#: The largest finite number of f32.
+_LARGEST = 2.0**128 - 2.0**104
+#: Types of sums by the names of the arrays' types. All others are added in f32.
+_SUMS: dict[str, TypeName] = {
+    "float64": "f64", "int8": "s32", "uint8": "s32", "int16": "s32", "uint16": "s32",
+}  # fmt: skip
+#: The same by the arrays' dtypes, as far as they were met.
+_known: dict[Any, TypeName] = {}
+
+
+class Lifted(NamedTuple):
+    """An epilogue with operands in place of numbers, and the numbers by the operands' names."""
+
+    epilogue: Expression
+    numbers: dict[str, Array]
+
+
+def sums_of(a: Any, b: Any, out: Any, *, packed: bool) -> TypeName:
+    """Return the type of the sums of a product: f64 if a, b or out is f64, s32 for integers.
+
+    An ``out`` of None has the type of a. A ``packed`` b has been converted to a's type, and the
+    type of ``out`` does not change it.
+    """
+    first = _sums(a, "a")
+    others = () if packed else ((b, "b"), (out, "out"))
+    wide = "f64" in (first, *(_sums(x, name) for x, name in others if x is not None))
+    return "f64" if wide else first
+
+
+def _sums(x: Any, name: str) -> TypeName:
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:  # an object with a buffer, for example
+        dtype = getattr(as_array(x, name), "dtype", None)
+    try:
+        found = _known.get(dtype)
+    except TypeError:  # no dtype: the call is refused later
+        return "f32"
+    if found is None:
+        found = _known[dtype] = _named(dtype)
+    return found
+
+
+def _named(dtype: Any) -> TypeName:
+    return _SUMS.get(str(dtype).rpartition(".")[2], "f32")
+
+
+def lifted(epilogue: Expression, sums: TypeName) -> Lifted:
+    """Return ``epilogue`` with operands in place of its numbers.
+
+    A number to which a function is applied is replaced, for example both in ``tw.acc * 2 + 1``. A
+    parameter of a function is part of the kernel, for example the bounds of ``tw.clip``. So are
+    numbers that the type of the computation cannot represent, which raise an error when the kernel
+    is compiled, and all numbers if there are more than ``MOST``.
+
+    Examples
+    --------
+    >>> from tilewright.runtime.matmul.numbers import lifted
+    >>> found = lifted(tw.clip(tw.acc * 0.5, 0, 6), "f32")
+    >>> found.epilogue
+    clip(acc * Operand('number_0', 'f32'), 0, 6)
+    >>> found.numbers
+    {'number_0': array([0.5], dtype=float32)}
+    """
+    whole = sums == "s32" and is_integer_additions(epilogue)
+    type_: TypeName = (
+        "s32" if whole else "f64" if sums == "f64" and has_functions(epilogue, "f64") else "f32"
+    )
+    found = {id(node): node for node in _numbers(epilogue) if _fits(node.value, type_)}
+    if not found or len(found) > MOST:
+        return Lifted(epilogue, {})
+    taken = {operand.name for operand in operands_of(epilogue)}
+    stem = "number_"
+    while any(name.startswith(stem) for name in taken):
+        stem += "_"
+    operands = {key: Operand(f"{stem}{i}", type_) for i, key in enumerate(found)}
+    numbers = {
+        operand.name: np.array([found[key].value], loaded(type_))
+        for key, operand in operands.items()
+    }
+    return Lifted(_with(epilogue, operands), numbers)
+
+
+def _numbers(epilogue: Expression) -> Iterator[Number]:
+    """Yield the numbers to which functions are applied; one that is used twice may come twice."""
+    for node in walk(epilogue):
+        for arg in node.operands if isinstance(node, Call) else ():
+            if isinstance(arg, Number):
+                yield arg
+
+
+def _fits(value: float, type_: str) -> bool:
+    """Return True if a type holds ``value``, rounded."""
+    return type_ != "f32" or not _LARGEST < abs(value) < inf
+
+
+def _with(epilogue: Expression, operands: dict[int, Operand]) -> Expression:
+    """Return ``epilogue`` with ``operands`` in place of the numbers that have these addresses."""
+    made: dict[int, Expression] = {}
+    for node in walk(epilogue):
+        new: Expression = node
+        if isinstance(node, Call):
+            count = len(node.operands)
+            args = tuple(
+                operands.get(id(arg), made[id(arg)]) if i < count else arg
+                for i, arg in enumerate(node.args)
+            )
+            new = Call(node.fn, args, node.own)
+        made[id(node)] = new
+    return made[id(epilogue)]
+
+
+def joined(operands: Mapping[str, Any], numbers: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the operands of a call with the numbers of its epilogue."""
+    for name in operands.keys() & numbers.keys():
+        raise ArgumentTypeError(
+            "an operand of the call is not in the epilogue",
+            got=name,
+            expected="the names of the epilogue's operands",
+        )
+    return {**operands, **numbers}
