@@ -17,7 +17,7 @@ ROOMS = (
     "interpret", "explain", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
-    "runtime.quantized", "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench",
+    "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference", "runtime.bench",
     "runtime.edited", "runtime.pickled", "runtime.callable_kernel", "runtime.kernel",
     "runtime.operators", "runtime.driver",
     "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
