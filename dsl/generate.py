@@ -296,6 +296,7 @@ def _defined(kernel: KernelText) -> Defined:
     return Defined(
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
+        parallel=bool(kernel.forks),
         configures=bool(kernel.program.configurations),
         stack=kernel.stack,
         formula=kernel.formula,

@@ -31,6 +31,7 @@ class Defined(NamedTuple):
     """A kernel that C text defines, as its caller must know it.
 
     - ``scratch``: it takes scratch memory.
+    - ``parallel``: it has parallel loops.
     - ``configures``: it configures a matrix unit, and has functions that keep it configured.
     - ``stack``: the most bytes of stack that a call needs.
     - ``formula``: its computation, for people.
@@ -39,6 +40,7 @@ class Defined(NamedTuple):
 
     name: str
     scratch: bool
+    parallel: bool
     configures: bool
     stack: int
     formula: str

@@ -37,7 +37,8 @@ class Told(NamedTuple):
 
     ``most`` is the least of the limits that follow; 0 means no limit: ``cpus`` by affinity and
     quota, ``environment`` of OMP_NUM_THREADS, ``openmp`` of the OpenMP runtime for this thread,
-    ``limit`` of threadpoolctl. ``usable`` is 1 if OpenMP's threads may run loops. ``child`` is 1 in
+    ``limit`` of threadpoolctl. ``usable`` is 1 if OpenMP's threads may run loops.
+    ``late`` is 1 while they are not used because they came late. ``child`` is 1 in
     a child forked after the library was loaded, ``forked`` if the process that loaded it was itself
     forked. ``teams`` are the threads that have a team of OpenMP's for kernels.
 
@@ -52,6 +53,7 @@ class Told(NamedTuple):
     openmp: int
     limit: int
     usable: int
+    late: int
     child: int
     forked: int
     teams: int
