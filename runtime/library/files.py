@@ -11,6 +11,7 @@ from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.build.compilers import Family as Compilers
 from tilewright.runtime.build.toolchain import exact_flags, flags_notes, source_flags
+from tilewright.runtime.threads.build import PATIENCE
 from tilewright.targets import load
 
 from .choice import Choice, machines
@@ -76,6 +77,7 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         "families": told.families,
         "members": told.held.members,
         "threaded": told.threaded,
+        "patience": PATIENCE,
         "sources": told.sources,
         "symbols": (*_own_symbols(name, told.threaded), *told.symbols),
         "notes": flags_notes(load(_ANY)),

@@ -28,6 +28,7 @@ _FUNCTIONS = {
     "tw_threads": ((), "uintptr_t"),
     "tw_threads_ask": (("int64_t", "int64_t"), "int64_t"),
     "tw_threads_tell": (("uintptr_t",), "uintptr_t"),
+    "tw_threads_patience": (("int64_t",), "int64_t"),
     "tw_threads_quota": (("uintptr_t", "uintptr_t"), "int64_t"),
 }
 
@@ -72,7 +73,7 @@ def attach(path: Path) -> None:
         kernels.read_variable(word, SYMBOL)
     except (KeyError, AttributeError):
         return  # it has no parallel loops
-    found = _functions()
+    found = functions()
     if found is not None:
         _ask(found)
         kernels.write_variable(word, SYMBOL, found["tw_threads"]())
@@ -83,7 +84,7 @@ def told() -> tuple[Told, str] | None:
 
     The result is None if the library could not be built.
     """
-    found = _functions()
+    found = functions()
     if found is None:
         return None
     _ask(found)
@@ -96,7 +97,7 @@ def told() -> tuple[Told, str] | None:
 
 def quota_in_c(root: Path, listed: Path) -> int:
     """Return the quota as C reads it: as ``runtime.machine.quota.quota``, with 0 for none."""
-    found = _functions()
+    found = functions()
     assert found is not None, "the library is built"
     texts = [np.frombuffer(bytes(path) + b"\0", np.uint8) for path in (root, listed)]
     return int(found["tw_threads_quota"](*map(address, texts)))
@@ -109,7 +110,7 @@ def _ask(found: dict[str, Any]) -> None:
 
 
 @cache
-def _functions() -> dict[str, Any] | None:
+def functions() -> dict[str, Any] | None:
     """Return the functions of the library, built on first use; None, with a warning, without it."""
 
     def build(folder: Path) -> Any:
