@@ -16,7 +16,7 @@ from tilewright.spec.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A file to generate for a library: the kernel, its C name, spec, schedule, target and caller."""
+    """A file to generate: the library, kernel, C name, spec, schedule, target and caller."""
 
     library: str
     kernel: str

@@ -26,7 +26,9 @@ EVENTS = ("openmp", "own", "taken", "inside", "handler")
 
 def source() -> str:
     """Return the library's C."""
-    return render("threads/process.c.j2", asked=THREADS, events=EVENTS, teams=TEAMS, patience=PATIENCE)
+    return render(
+        "threads/process.c.j2", asked=THREADS, events=EVENTS, teams=TEAMS, patience=PATIENCE
+    )
 
 
 def build(directory: Path) -> Mapping[str, Any]:
