@@ -33,11 +33,11 @@ def register() -> None:
         check_symbols = (SYMBOL,)
 
         def get_num_threads(self) -> int:
-            """Return the most threads of a loop."""
+            """Return the maximum number of threads of a parallel loop."""
             return self._limit().value or usable_cpus()
 
         def set_num_threads(self, num_threads: int) -> None:
-            """Limit the threads of a loop. A limit that allows all CPUs is none."""
+            """Set the maximum number of threads of a parallel loop; all CPUs mean no limit."""
             self._limit().value = 0 if num_threads >= usable_cpus() else num_threads
 
         def get_version(self) -> None:
