@@ -265,6 +265,7 @@ def generate(
         notes=notes,
         asks_at_load=asks_at_load,
         runner=runner,
+        threads="threads/elsewhere.c.j2" if runner else "threads/own.c.j2",
         streaming=_streaming(kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
