@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks import planning
 from benchmarks.frameworks import in_torch
-from benchmarks.matmul import few, products, sizes, small
+from benchmarks.matmul import beside, few, products, sizes, small
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -47,8 +47,8 @@ from benchmarks.weights import section as quantized
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
-    "calls", "peaks", "startup", "compile", "planning", "spills", "threads", "sizes", "products",
-    "few", "small", "torch", "quantized",
+    "calls", "peaks", "startup", "compile", "planning", "spills", "threads", "beside", "sizes",
+    "products", "few", "small", "torch", "quantized",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -95,6 +95,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(kloops.run(options))
     if "threads" in wanted:
         sections.append(threads.run(options))
+    if "beside" in wanted:
+        sections.append(beside.run(options))
     machine.pin(arguments.core)
     if "gemm" in wanted:
         sections.append(gemm.run(options, peers))

@@ -68,13 +68,15 @@ def command(as_json: bool) -> None:
     from tilewright.runtime.call import dispatch
     from tilewright.runtime.machine import host
     from tilewright.runtime.machine.means import survey
+    from tilewright.runtime.threads.words import choice
     from tilewright.targets import load
 
     best = host.resolve("host")
     if as_json:
         found = [_data(name, means) for name, means in survey().items()]
         limit = settings().max_target
-        said = {"host": best.name, "limit": limit, "calls": dispatch.mode()}
+        said: dict[str, Any] = {"host": best.name, "limit": limit, "calls": dispatch.mode()}
+        said["threads"] = choice()._asdict()
         show_json({**said, "targets": found})
         return
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
@@ -98,5 +100,6 @@ def command(as_json: bool) -> None:
     if (limit := settings().max_target) is not None:
         screen.print(f"TILEWRIGHT_MAX_TARGET={limit} limits what host may be.")
     screen.print(f"Calls: {mode} dispatcher ({_MODES[mode]}).")
+    screen.print(f"Threads: {choice()}.")
     for note in dict.fromkeys(notes):
         screen.print(note)

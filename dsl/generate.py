@@ -231,13 +231,18 @@ def interpret_kernel(
 
 
 def generate(
-    requests: Sequence[Request], notes: Sequence[str] = (), *, asks_at_load: bool = True
+    requests: Sequence[Request],
+    notes: Sequence[str] = (),
+    *,
+    asks_at_load: bool = True,
+    runner: str = "",
 ) -> Source:
     """Return one C file with every requested kernel. All requests must be for one target.
 
     ``notes`` are further lines of its first comment. If a kernel needs the operating system's
     consent, the file asks for it when it is loaded. With ``asks_at_load=False`` the caller has to
-    ask.
+    ask. ``runner`` is the name of the library whose file of threads runs the parallel loops; by
+    default the file has a pool of threads.
     """
     macros = Macros()
     several = len(requests) > 1
@@ -262,6 +267,8 @@ def generate(
         further=price_of(target.core) // NEXT_THREAD,
         notes=notes,
         asks_at_load=asks_at_load,
+        runner=runner,
+        threads="threads/elsewhere.c.j2" if runner else "threads/own.c.j2",
         streaming=_streaming(kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
@@ -299,6 +306,7 @@ def _defined(kernel: KernelText) -> Defined:
     return Defined(
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
+        parallel=bool(kernel.forks),
         configures=bool(kernel.program.configurations),
         stack=kernel.stack,
         formula=kernel.formula,

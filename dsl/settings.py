@@ -9,6 +9,8 @@ from .errors import TilewrightError
 #: Prefix of the variables that give a compiler for another architecture, for example
 #: ``TILEWRIGHT_CC_AARCH64``.
 _CROSS = "TILEWRIGHT_CC_"
+#: Values of TILEWRIGHT_THREADS; the first is the default.
+THREADS = ("auto", "openmp", "own")
 
 
 class Settings:
@@ -61,6 +63,20 @@ class Settings:
         """TILEWRIGHT_COMPILE_SECONDS: a compiler's time limit for one file (default: 600 s)."""
         return _seconds("TILEWRIGHT_COMPILE_SECONDS", 600.0)
 
+    @property
+    def threads(self) -> str:
+        """TILEWRIGHT_THREADS: who runs parallel loops: ``openmp``, ``own`` or ``auto`` (default).
+
+        ``auto`` is an OpenMP runtime if the process has loaded one, else tilewright's own threads.
+        """
+        return _one_of("TILEWRIGHT_THREADS", THREADS)
+
+    @property
+    def openmp_threads(self) -> int | None:
+        """OMP_NUM_THREADS: most threads of a parallel loop; of a list, its first number."""
+        text = (_text("OMP_NUM_THREADS") or "").partition(",")[0].strip()
+        return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+
 
 _SETTINGS = Settings()
 
@@ -78,6 +94,16 @@ def _text(name: str) -> str | None:
 def _flag(name: str) -> bool:
     """Return True if environment variable ``name`` is set to anything but "" and 0."""
     return os.environ.get(name, "") not in ("", "0")
+
+
+def _one_of(name: str, values: tuple[str, ...]) -> str:
+    """Return a variable that holds one of ``values``; TilewrightError if it does not."""
+    text = _text(name) or values[0]
+    if text not in values:
+        raise TilewrightError(
+            f"{name} has no such value", got=repr(text), expected=f"one of {', '.join(values)}"
+        )
+    return text
 
 
 def _seconds(name: str, default: float) -> float:

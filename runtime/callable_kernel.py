@@ -23,6 +23,7 @@ from tilewright.runtime.machine import host, threadpools
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import check_whole
+from tilewright.runtime.threads import process as threads
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack, PackQuantized
@@ -117,6 +118,7 @@ class CallableKernel:
         static = {name: dispatch.address(block) for name, block in offsets.items()}
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
+        threads.attach(library)
         threadpools.register()
         found = dispatch.dispatcher()
         self._call_scalars, self.attempt_new = found.call_scalars(words), found.call_new(words)

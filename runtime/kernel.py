@@ -256,6 +256,7 @@ class Kernel(CallableKernel):
         """
         from tilewright.generate import explain_plan
 
+        threads = self._threads()
         given = given_sizes(self.spec, sizes)
         edited = (
             ""
@@ -263,7 +264,7 @@ class Kernel(CallableKernel):
             else f"edited     {self.edited.path}; this is the generated C's plan\n"
         )
         if not measure:
-            return edited + explain_plan(self.plan, given)
+            return edited + explain_plan(self.plan, given) + threads
         if not isinstance(self.spec, Gemm):
             hint = "kernel.explain() without measure, and kernel.bench()"
             raise SpecError("an estimate is of products", got=self.spec, hint=hint)
@@ -273,7 +274,19 @@ class Kernel(CallableKernel):
         self._native("measuring")
         timing = bench(self, sizes=given)
         assert timing.of_peak is not None, "a product has a peak"
-        return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
+        measured = Measured(timing.median, timing.of_peak)
+        return edited + explain_plan(self.plan, given, measured) + threads
+
+    def _threads(self) -> str:
+        """Return whose threads run the parallel loops here, "" if there are none."""
+        if self.emulated is not None or "run_parallel(" not in self.source:
+            return ""
+        from textwrap import fill
+
+        from tilewright.runtime.threads.words import choice
+
+        text = fill(f"  {choice()}", 100, subsequent_indent=" " * 12, break_on_hyphens=False)
+        return f"\n\nThreads here\n{text}"
 
     def _repr_html_(self) -> str:
         """Return a description of the kernel in HTML, which notebooks show.

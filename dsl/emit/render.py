@@ -31,6 +31,7 @@ class Defined(NamedTuple):
     """The facts about a generated kernel that its caller must know.
 
     - ``scratch``: True if the kernel takes scratch memory.
+    - ``parallel``: True if the kernel has parallel loops.
     - ``configures``: True if the kernel configures a matrix unit. It then also has functions that
       keep the unit configured between calls.
     - ``stack``: maximum number of bytes of stack that a call needs.
@@ -40,6 +41,7 @@ class Defined(NamedTuple):
 
     name: str
     scratch: bool
+    parallel: bool
     configures: bool
     stack: int
     formula: str

@@ -69,8 +69,117 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Task number `task` of a parallel loop. `worker` is the number of the thread that runs it, from 0 to the
+ * most threads less one; no two threads have the same number at the same time. */
+typedef void tilewright_task(void *context, int64_t task, int64_t worker);
+
+/* Who runs parallel loops. `most` is how many threads a loop may take. `run` runs the tasks 0 to tasks - 1,
+ * at most as many as `most` says or the loop asks for, each once, and returns 1 after the last; or it runs
+ * none and returns 0: then the caller runs the loop alone. Tasks need not run at the same time. */
+struct tilewright_threads {
+    int64_t (*most)(void);
+    int (*run)(tilewright_task *task, void *context, int64_t tasks);
+};
+
+#ifdef __linux__
+/* The numbers at the start of a control group's file, at most two; returns how many there are. */
+static int cpus_numbers(const char *group, const char *name, long long *first, long long *second)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", group, name);
+    FILE *file = fopen(path, "re");
+    const int found = file ? fscanf(file, "%lld %lld", first, second) : 0;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* CPUs that the quota of one control group pays for, rounded up; INT64_MAX if it has none. */
+static int64_t cpus_of_group(const char *group)
+{
+    long long quota = 0, period = 0, unused;
+    if (cpus_numbers(group, "cpu.max", &quota, &period) < 2
+            && cpus_numbers(group, "cpu.cfs_quota_us", &quota, &unused) == 1)
+        cpus_numbers(group, "cpu.cfs_period_us", &period, &unused);
+    return quota > 0 && period > 0 ? (quota + period - 1) / period : INT64_MAX;
+}
+
+/* The least of the quotas of the process's control groups and of all groups around them. `root` is where
+ * they are mounted, `listed` the file that lists those of the process. Both versions are read. */
+static int64_t cpus_of_quota(const char *root, const char *listed)
+{
+    char line[2048], names[2050], group[4096];
+    int64_t least = INT64_MAX;
+    FILE *file = fopen(listed, "re");
+    while (file && fgets(line, sizeof line, file)) { /* number:controllers:path */
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!path)
+            continue;
+        *controllers++ = *path++ = 0;
+        path[strcspn(path, "\n")] = 0;
+        snprintf(names, sizeof names, ",%s,", controllers);
+        if (*controllers && !strstr(names, ",cpu,"))
+            continue;
+        for (char *end = path; end;) {
+            snprintf(group, sizeof group, "%s%s%s", root, *controllers ? "/cpu" : "", path);
+            const int64_t cpus = cpus_of_group(group);
+            least = cpus < least ? cpus : least;
+            end = strrchr(path, '/');
+            if (end)
+                *end = 0;
+        }
+    }
+    if (file)
+        fclose(file);
+    return least;
+}
+#endif
+
+/* CPUs that the process may use, by its affinity and by the quotas of its control groups. */
+static int64_t cpus_usable(void)
+{
+#ifdef __linux__
+    static int64_t quota; /* atomic: read once, 0 before */
+    int64_t most = __atomic_load_n(&quota, __ATOMIC_RELAXED), cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set;
+    if (most == 0) {
+        most = cpus_of_quota("/sys/fs/cgroup", "/proc/self/cgroup");
+        __atomic_store_n(&quota, most, __ATOMIC_RELAXED);
+    }
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        cpus = CPU_COUNT(&set);
+    return cpus < most ? cpus : most;
+#else
+    return sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+}
+
+/* Whether this thread may be in a signal handler, which must not wait for locks: it blocks a signal that
+ * has a handler, and that it did not block in its last parallel loop. */
+static int threads_in_handler(void)
+{
+    static __thread sigset_t usual;
+    static __thread int known;
+    struct sigaction action;
+    sigset_t now;
+    int found = 0;
+    sigemptyset(&now);
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    if (known && memcmp(&now, &usual, sizeof now) == 0)
+        return 0;
+    for (int signal = 1; signal < 32 && !found; signal++)
+        found = sigismember(&now, signal) == 1 && !(known && sigismember(&usual, signal) == 1)
+            && sigaction(signal, NULL, &action) == 0 && action.sa_handler != SIG_DFL
+            && action.sa_handler != SIG_IGN;
+    if (!found || !known)
+        usual = now;
+    known = 1;
+    return found;
+}
 
 #if defined(__x86_64__)
 #define POOL_PAUSE() __builtin_ia32_pause()
@@ -94,11 +203,10 @@ static struct {
     int waits;             /* atomic: whether the owner sleeps until they are done */
     int patient;           /* atomic: whether each thread has a CPU */
     int64_t places;        /* atomic: in units of POOL_PLACE how many may come, plus how many work */
-    void (*run)(const void *, int64_t, int64_t);
-    const void *context;
-    int64_t trips, parts;
-    fenv_t rounding;
-    int64_t next;  /* atomic: the first trip that nobody has taken */
+    tilewright_task *task;
+    void *context;
+    int64_t tasks;
+    int64_t next, came;    /* atomic: the first task that nobody has taken, and how many threads came */
 } pool;
 
 #define POOL_PLACE ((int64_t)1 << 32)
@@ -132,14 +240,11 @@ static void pool_watch(int (*seen)(void))
     } while ((now.tv_sec - since.tv_sec) * 1000000000ll + now.tv_nsec - since.tv_nsec < POOL_PATIENCE);
 }
 
-/* Parts of the trips that are left: large at first, as neighbours share caches, and small at the end. */
 static void pool_take(void)
 {
-    for (int64_t first; (first = __atomic_load_n(&pool.next, __ATOMIC_SEQ_CST)) < pool.trips;) {
-        const int64_t last = first + (pool.trips - first + pool.parts - 1) / pool.parts;
-        if (__atomic_compare_exchange_n(&pool.next, &first, last, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            pool.run(pool.context, first, last);
-    }
+    const int64_t worker = __atomic_fetch_add(&pool.came, 1, __ATOMIC_SEQ_CST);
+    for (int64_t task; (task = __atomic_fetch_add(&pool.next, 1, __ATOMIC_SEQ_CST)) < pool.tasks;)
+        pool.task(pool.context, task, worker);
 }
 
 /* Whether the thread now works: it takes one of the places, if there is one. */
@@ -188,7 +293,6 @@ static void *pool_worker(void *unused)
     for (;;) {
         pool_watch(pool_open);
         if (pool_enter()) {
-            fesetenv(&pool.rounding);
             pool_take();
             pool_leave();
         } else if (!pool_sleep()) {
@@ -214,6 +318,7 @@ static void pool_grow(int wanted)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Whether the caller may run a loop: no other thread of this process runs one, nor a loop around it. */
 static int pool_claim(void)
 {
     const pid_t self = getpid();
@@ -233,57 +338,25 @@ static int pool_claim(void)
     return 1;
 }
 
-static int pool_cpus(void)
+static void pool_release(void)
 {
-#ifdef __linux__
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
-#endif
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+    __atomic_store_n(&pool.owner, 0, __ATOMIC_SEQ_CST);
 }
 
-/* The most threads that a loop takes, 0 for no limit: what a program sets holds for all its kernels. */
-__attribute__((weak)) int64_t tilewright_most_threads;
-
-/* How many of `most` threads take the least time: the busiest one's trips, and the price of the region. */
-static int64_t pool_pays(int64_t trips, int64_t work, int64_t most)
+/* Runs tasks on the caller, who has claimed the pool, and on one thread less than there are tasks. */
+static void pool_run(tilewright_task *task, void *context, int64_t tasks)
 {
-    int64_t best = 1, least = trips * work, price = 32768;
-    for (int64_t threads = 2; threads <= most && threads <= trips && price < least; threads++) {
-        const int64_t time = (trips + threads - 1) / threads * work + price;
-        if (time < least)
-            least = time, best = threads;
-        price += 4096;
-    }
-    return best;
-}
-
-/* `work` is what a trip does, in vector multiply-adds; `threads` 0: one for each CPU. */
-static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *context,
-    int64_t trips, int64_t work, int64_t threads)
-{
-    const int64_t cpus = trips > 1 && trips * work > 32768 ? pool_cpus() : 1;
-    int64_t most = threads ? threads : cpus;
-    if (tilewright_most_threads && most > tilewright_most_threads)
-        most = tilewright_most_threads;
-    most = pool_pays(trips, work, most);
-    if (most < 2 || !pool_claim()) {
-        run(context, 0, trips);
-        return;
-    }
-    pool.run = run, pool.context = context;
-    pool.trips = trips, pool.parts = 2 * most;
-    fegetenv(&pool.rounding);
+    pool.task = task, pool.context = context, pool.tasks = tasks;
+    __atomic_store_n(&pool.came, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&pool.next, 0, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST) < most - 1) {
+    if (__atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST) < tasks - 1) {
         pthread_mutex_lock(&pool.lock);
-        pool_grow((int)most - 1);
+        pool_grow((int)tasks - 1);
         pthread_mutex_unlock(&pool.lock);
     }
     const int64_t others = __atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&pool.patient, others < cpus, __ATOMIC_RELAXED);
-    __atomic_store_n(&pool.places, POOL_PLACE * (others < most - 1 ? others : most - 1), __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool.patient, others < cpus_usable(), __ATOMIC_RELAXED);
+    __atomic_store_n(&pool.places, POOL_PLACE * (others < tasks - 1 ? others : tasks - 1), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool.asleep, __ATOMIC_SEQ_CST)) {
         pthread_mutex_lock(&pool.lock);
         pthread_cond_broadcast(&pool.work);
@@ -300,7 +373,84 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
         __atomic_store_n(&pool.waits, 0, __ATOMIC_SEQ_CST);
         pthread_mutex_unlock(&pool.lock);
     }
-    __atomic_store_n(&pool.owner, 0, __ATOMIC_SEQ_CST);
+}
+
+/* A parallel loop that runs: each task takes a chunk of its trips at a time, until none is left. So a task
+ * that begins late, or never at the same time as another, keeps nobody waiting. */
+struct region {
+    void (*run)(const void *, int64_t, int64_t);
+    const void *context;
+    int64_t trips, chunk;
+    int64_t next;  /* atomic: the first trip that nobody has taken */
+    fenv_t rounding;
+};
+
+static void region_task(void *given, int64_t task, int64_t worker)
+{
+    struct region *const region = (struct region *)given;
+    fenv_t before;
+    (void)task, (void)worker;
+    if (__atomic_load_n(&region->next, __ATOMIC_SEQ_CST) >= region->trips)
+        return;
+    fegetenv(&before);
+    fesetenv(&region->rounding);
+    for (int64_t first;
+            (first = __atomic_fetch_add(&region->next, region->chunk, __ATOMIC_SEQ_CST)) < region->trips;)
+        region->run(region->context, first,
+            region->trips - first < region->chunk ? region->trips : first + region->chunk);
+    fesetenv(&before);
+}
+
+/* Runs all trips of a loop, on at most `most` threads; `threads` is how many the loop asks for, 0: as many
+ * as `by` says. */
+static void region_run(const struct tilewright_threads *by, void (*run)(const void *, int64_t, int64_t),
+    const void *context, int64_t trips, int64_t most, int64_t threads)
+{
+    if (most > trips)
+        most = trips;
+    if (most >= 2 && threads == 0)
+        threads = by->most();
+    if (most > threads)
+        most = threads;
+    if (most >= 2) {
+        struct region region;
+        region.run = run, region.context = context, region.next = 0;
+        region.trips = trips, region.chunk = (trips + 32 * most - 1) / (32 * most);
+        fegetenv(&region.rounding);
+        if (by->run(region_task, &region, most))
+            return;
+    }
+    run(context, 0, trips);
+}
+
+/* A program sets these for all its kernels: who runs their loops, NULL for the pool above, and the most
+ * threads that its loops take, 0 for one for each CPU. */
+__attribute__((weak)) const struct tilewright_threads *tilewright_threads;
+__attribute__((weak)) int64_t tilewright_most_threads;
+
+static int64_t own_most(void)
+{
+    const int64_t cpus = cpus_usable();
+    return tilewright_most_threads && tilewright_most_threads < cpus ? tilewright_most_threads : cpus;
+}
+
+static int own_run(tilewright_task *task, void *context, int64_t tasks)
+{
+    if (threads_in_handler() || !pool_claim())
+        return 0;
+    pool_run(task, context, tasks);
+    pool_release();
+    return 1;
+}
+
+static const struct tilewright_threads own_threads = {own_most, own_run};
+
+/* `work` is what a trip does, in vector multiply-adds; `threads` 0: as many as there may be. */
+static void run_parallel(void (*run)(const void *, int64_t, int64_t), const void *context,
+    int64_t trips, int64_t work, int64_t threads)
+{
+    region_run(tilewright_threads ? tilewright_threads : &own_threads, run, context, trips,
+        trips * work / 32768, threads);
 }
 
 #ifdef __cplusplus
@@ -467,7 +617,6 @@ struct fork0 {
     const float *b;
     float *c;
     int64_t k;
-    int64_t end[1]; /* the trips before the next loop's */
 };
 
 static void fork0(const void *context, int64_t first, int64_t last)
@@ -478,31 +627,44 @@ static void fork0(const void *context, int64_t first, int64_t last)
     float *c = with->c;
     int64_t k = with->k;
     for (int64_t trip = first; trip < last; trip++) {
-        if (trip < with->end[0]) {
-            int64_t nt = trip;
-            const int64_t mt = nt % 9;
-            nt /= 9;
-            tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
-        } else {
-            int64_t nt = trip - with->end[0];
-            const int64_t mt = nt % 2;
-            nt /= 2;
-            tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
-        }
+        int64_t nt = trip;
+        const int64_t mt = nt % 9;
+        nt /= 9;
+        tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
+    }
+}
+
+struct fork1 {
+    const float *a;
+    const float *b;
+    float *c;
+    int64_t k;
+};
+
+static void fork1(const void *context, int64_t first, int64_t last)
+{
+    const struct fork1 *const with = (const struct fork1 *)context;
+    const float *a = with->a;
+    const float *b = with->b;
+    float *c = with->c;
+    int64_t k = with->k;
+    for (int64_t trip = first; trip < last; trip++) {
+        int64_t nt = trip;
+        const int64_t mt = nt % 2;
+        nt /= 2;
+        tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
     }
 }
 
 void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, int64_t k)
 {
-    { /* in parallel: nt, mt; nt, mt */
-        const int64_t fork0_trips0 = 27;
-        const int64_t fork0_end0 = fork0_trips0;
-        const int64_t fork0_trips1 = 6;
-        const int64_t fork0_end1 = fork0_end0 + fork0_trips1;
-        const int64_t fork0_work = fork0_trips0 * (12 * k) + fork0_trips1 * (10 * k);
-        const int64_t fork0_trips = fork0_end1;
-        const struct fork0 with = {a, b, c, k, {fork0_end0}};
-        pool_run(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2);
+    { /* in parallel: nt, mt */
+        const struct fork0 with = {a, b, c, k};
+        run_parallel(fork0, &with, 27, 12 * k, 2);
+    }
+    { /* in parallel: nt, mt */
+        const struct fork1 with = {a, b, c, k};
+        run_parallel(fork1, &with, 6, 10 * k, 2);
     }
 }
 

@@ -188,8 +188,10 @@ class _Work:
 
     def compile_kernels(self) -> list[tuple[Choice, float, int]]:
         """Compile all kernels and the dispatch; return the seconds and bytes of each target."""
-        source = self.folder / "src" / f"{self.name}.c"
-        units = [Unit(source, self.part / f"{self.name}.o", load(_ANY), self._flags())]
+        units = [
+            Unit(self.folder / path, self.part / f"{Path(path).stem}.o", load(_ANY), self._flags())
+            for path in self.told.sources
+        ]
         by_target = {choice.label: self._objects(choice) for choice in self.members}
         units += [unit for each in by_target.values() for unit in each]
         took = dict(

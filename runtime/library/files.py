@@ -11,6 +11,7 @@ from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.build.compilers import Family as Compilers
 from tilewright.runtime.build.toolchain import exact_flags, flags_notes, source_flags
+from tilewright.runtime.threads.build import PATIENCE
 from tilewright.targets import load
 
 from .choice import Choice, machines
@@ -47,7 +48,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """All data from which a library's files are made."""
+    """All data from which a library's files are made.
+
+    ``threaded`` is True if a kernel has parallel loops.
+    """
 
     library: Identity
     held: Contents
@@ -55,6 +59,13 @@ class Described:
     functions: tuple[Function, ...]
     families: tuple[FamilyFunction, ...]
     symbols: tuple[str, ...]
+    threaded: bool
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The C files that are compiled for any target."""
+        name = self.library.name
+        return (f"src/{name}.c", *([f"src/{name}_threads.c"] if self.threaded else []))
 
 
 def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
@@ -68,7 +79,10 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         "functions": told.functions,
         "families": told.families,
         "members": told.held.members,
-        "symbols": (*_own_symbols(name), *told.symbols),
+        "threaded": told.threaded,
+        "patience": PATIENCE,
+        "sources": told.sources,
+        "symbols": (*_own_symbols(name, told.threaded), *told.symbols),
         "notes": flags_notes(load(_ANY)),
         "anywhere": tuple(each for each in told.choices if not each.machine),
         "selftests": [path for path in selftests if path.endswith(".c")],
@@ -76,7 +90,7 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
     }
     found = {
         f"include/{name}.h": folded(render("library/header.h.j2", **context)),
-        f"src/{name}.c": folded(render("library/dispatch.c.j2", **context)),
+        **_sources(told, context),
         "CMakeLists.txt": render("project/CMakeLists.txt.j2", **context),
         f"cmake/{name}-config.cmake.in": render("project/config.cmake.in.j2", **context),
         "meson.build": render("project/meson.build.j2", **context),
@@ -84,6 +98,8 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         f"{name}.map": render("project/symbols.map.j2", **context),
         "README.md": render("project/readme.md.j2", **context),
     }
+    if told.threaded:
+        found["meson_options.txt"] = render("project/meson_options.txt.j2", **context)
     for choice in told.choices:
         own = [each.on[choice.rank] for each in told.functions]
         text = render("library/kernels.h.j2", implementations=own, choice=choice, **context)
@@ -91,8 +107,18 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _own_symbols(name: str) -> list[str]:
-    ends = ("version", "status", "target", "use", "has", "name", "status_text")
+def _sources(told: Described, context: Mapping[str, object]) -> dict[str, str]:
+    """Return the C files that are compiled for any target."""
+    templates = ("library/dispatch.c.j2", "library/threads.c.j2")
+    return {
+        path: folded(render(template, **context))
+        for path, template in zip(told.sources, templates, strict=False)
+    }
+
+
+def _own_symbols(name: str, threaded: bool) -> list[str]:
+    ends = ["version", "status", "target", "use", "has", "name", "status_text"]
+    ends += ["use_threads", "threads"] if threaded else []
     return [f"{name}_{end}" for end in ends]
 
 

@@ -25,7 +25,10 @@ from .members import Contents, Family, Member, common_sizes
 from .sources import Made
 
 #: Names that no kernel may have: the header declares them, or a target's table has such a field.
-_RESERVED = ("version", "status", "target", "use", "has", "name", "status_text", "needs", "consent")
+_RESERVED = (
+    "version", "status", "target", "use", "has", "name", "status_text", "needs", "consent",
+    "threads", "use_threads", "thread_task", "thread_runner", "run_parallel",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

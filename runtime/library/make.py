@@ -194,7 +194,15 @@ def library(
     made = _generated(name, held, found, jobs)
     known = functions(name, held, found, made)
     families = family_functions(name, held.families, known)
-    told = Described(identity, held, found, known, families, check_symbols(name, known, families))
+    told = Described(
+        identity,
+        held,
+        found,
+        known,
+        families,
+        check_symbols(name, known, families),
+        threaded=any(each.parallel for each in made.values()),
+    )
     files = {
         choice.source(member): made[member, choice.rank].text
         for member, choice in _pairs(held, found)
@@ -240,6 +248,7 @@ def _generated(
     """Return the C of each kernel for each target, by its name and the target's rank."""
     orders = {
         (member.name, choice.rank): Order(
+            name,
             member.name,
             symbol(name, member, choice),
             member.spec,

@@ -16,8 +16,9 @@ from tilewright.spec.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A C file to be generated: the kernel, its C name, spec, schedule, target and caller."""
+    """A C file to be generated: the library, kernel, C name, spec, schedule, target and caller."""
 
+    library: str
     kernel: str
     symbol: str
     spec: Spec
@@ -35,6 +36,7 @@ class Made:
 
     text: str
     scratch: bool
+    parallel: bool
     configures: bool
     stack: int
     formula: str
@@ -48,11 +50,12 @@ def make(order: Order) -> Made:
     target = resolve(order.target)
     request = Request(order.symbol, order.spec, order.schedule, target)
     notes = (*flags_notes(target), f"Called by: {order.caller}")
-    source = generate([request], notes, asks_at_load=False)
+    source = generate([request], notes, asks_at_load=False, runner=order.library)
     (kernel,) = source.kernels
     return Made(
         text=source.text,
         scratch=kernel.scratch,
+        parallel=kernel.parallel,
         configures=kernel.configures,
         stack=kernel.stack,
         formula=kernel.formula,

@@ -14,6 +14,7 @@ from tilewright.targets import NAMES, load
 
 from . import calibrations, processor
 from .processor import Cpu, cpu, machine
+from .quota import own_quota
 from .target_table import Extension, Identity, identities
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ def _users(level: str) -> int:
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return how many CPUs this process may use, by its affinity and its control groups' quotas."""
+    cpus = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cpus = len(os.sched_getaffinity(0))
+    limit = own_quota()
+    return cpus if limit is None else min(cpus, limit)
 
 
 def is_native(target: Target | Identity) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 
-#: Name of the C variable that limits the threads of a library of kernels, and the prefix of such
-#: libraries' file names.
-SYMBOL, PREFIX = "tilewright_most_threads", "kernels"
+from .host import usable_cpus
+
+#: The variable that limits threads, and the name of the library that has it, which runs all
+#: parallel loops of the process.
+SYMBOL, LIBRARY = "tilewright_most_threads", "tilewright_threads"
 _registered = False
 
 
 def register() -> None:
     """Register kernels with threadpoolctl once, if the program has imported it.
 
-    From then on, ``threadpool_limits(1)`` limits the kernels that are loaded, as it limits BLAS.
+    From then on, ``threadpool_limits(1)`` limits the parallel loops of all kernels, as it limits
+    BLAS.
     """
     global _registered
     if _registered or "threadpoolctl" not in sys.modules:
@@ -24,19 +26,19 @@ def register() -> None:
     import threadpoolctl
 
     class Kernels(threadpoolctl.LibController):  # type: ignore[misc]  # it has no stubs
-        """The threads of the kernels in one library."""
+        """The threads of all kernels."""
 
         user_api = internal_api = "tilewright"
-        filename_prefixes = (PREFIX,)
+        filename_prefixes = (LIBRARY,)
         check_symbols = (SYMBOL,)
 
         def get_num_threads(self) -> int:
-            """Return the maximum number of threads of a kernel's parallel loops."""
-            return self._limit().value or len(os.sched_getaffinity(0))
+            """Return the maximum number of threads of a parallel loop."""
+            return self._limit().value or usable_cpus()
 
         def set_num_threads(self, num_threads: int) -> None:
-            """Set the maximum number of threads of a kernel's parallel loops."""
-            self._limit().value = num_threads
+            """Set the maximum number of threads of a parallel loop; all CPUs mean no limit."""
+            self._limit().value = 0 if num_threads >= usable_cpus() else num_threads
 
         def get_version(self) -> None:
             """Return None: a library of kernels has no version."""

@@ -31,6 +31,7 @@ from tilewright.runtime.calibrate import loops
 from tilewright.runtime.call import dispatch_build
 from tilewright.runtime.harness import harness
 from tilewright.runtime.library import make
+from tilewright.runtime.threads import build as threads_build
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.schedule import Schedule
@@ -47,14 +48,15 @@ def library(target: str) -> str:
 
 
 #: The folders of what a library in C is made of.
-OF_LIBRARIES = ("library/", "project/", "selftest/")
+OF_LIBRARIES = ("library/", "project/", "selftest/", "threads/elsewhere", "threads/compiled")
 
 
 def rendered(name: str) -> list[str]:
     """Whatever tilewright makes of its templates, as far as ``name`` may be a part of it."""
     if name.startswith(OF_LIBRARIES):
         packed = Gemm(1, 16, 1, a="s8", b=Packed("s8"))
-        kernels = {"family": [Gemm(1, 1, 1), Gemm(2, 1, 1)], "packed": packed}
+        parallel = Gemm(64, 64, 64), Schedule(loops="NMk")
+        kernels = {"family": [Gemm(1, 1, 1), Gemm(2, 1, 1)], "packed": packed, "loop": parallel}
         made = make.library("lib", kernels, targets=["amx", "neon", "power10", "rvv256"], jobs=1)
         return list(made.files.values())
     return [
@@ -71,6 +73,7 @@ def rendered(name: str) -> list[str]:
         peak.peak_source(targets.load("sme"), ("f32", "f32")),
         loops.source(targets.load("avx2")),
         dispatch_build.source(),
+        threads_build.source(),
         render("dispatch/dispatch.h.j2"),
         render("runner/runner.c.j2", names=["kernel"]),
         render("jax/handler.c.j2", arrays=4),

@@ -169,7 +169,8 @@ def test_processes_make_the_same_files_as_this_one() -> None:
     specs = [tw.Gemm(4 + i, 8, 8) for i in range(24)]
     specs.append(tw.Gemm(4, 8, 8, epilogue=twice(tw.acc)))  # of this program alone
     orders = [
-        Order(f"k{i}", f"k{i}", spec, tw.Schedule(), "avx2", "x") for i, spec in enumerate(specs)
+        Order("lib", f"k{i}", f"k{i}", spec, tw.Schedule(), "avx2", "x")
+        for i, spec in enumerate(specs)
     ]
     assert [each.text for each in make_all(orders, 2)] == [make(each).text for each in orders]
 
@@ -177,9 +178,10 @@ def test_processes_make_the_same_files_as_this_one() -> None:
 def test_an_error_in_another_process_says_whose_it_is() -> None:
     tile = tw.Schedule(tile=(64, 64))
     orders = [
-        Order(f"k{i}", f"k{i}", tw.Gemm(8, 8, 8), tw.Schedule(), "avx2", "") for i in range(24)
+        Order("lib", f"k{i}", f"k{i}", tw.Gemm(8, 8, 8), tw.Schedule(), "avx2", "")
+        for i in range(24)
     ]
-    orders[20] = Order("bad", "bad", tw.Gemm(64, 64, 64), tile, "avx2", "")
+    orders[20] = Order("lib", "bad", "bad", tw.Gemm(64, 64, 64), tile, "avx2", "")
     with pytest.raises(tw.ScheduleError, match="'bad' for avx2: tile 64x64 needs") as raised:
         make_all(orders, 2)
     assert raised.value.where is not None and "test_folder" in raised.value.where
