@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd, inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tilewright.isa.machine import Core
 from tilewright.isa.matrix_unit import MatrixUnit
@@ -20,12 +20,9 @@ from .scaled import UNPACKING, Scaled
 STEPS = 3
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
-#: The bytes of a C scalar, as far as it matters how fast it is loaded.
-_SCALAR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """Vectors by use, each of which takes so many ``registers``.
 
     The accumulators are registers of ``unit`` where there is one.
@@ -69,6 +66,9 @@ class TileShape:
     vectors are taken by loads of a tail of K, whose other lanes are 0. A load reads as many factors
     that are vectors as ``several`` says, most first, () one. ``scalars_apart`` is the target's.
     With ``scaled`` a step is a block of K, whose sums have registers of their own until scaled.
+
+    These follow from the others: ``bands`` and ``columns`` of accumulators, and the
+    ``multiply_adds`` and ``loads`` of a K step.
     """
 
     vector: Vector
@@ -96,16 +96,28 @@ class TileShape:
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
     zeros: int = 0
+    bands: int = field(init=False, repr=False, compare=False)
+    columns: int = field(init=False, repr=False, compare=False)
+    multiply_adds: int = field(init=False, repr=False, compare=False)
+    loads: float = field(init=False, repr=False, compare=False)
 
-    @property
-    def bands(self) -> int:
-        """Rows of accumulators."""
-        return -(-self.rows // self.height)
+    def __post_init__(self) -> None:
+        given = object.__setattr__
+        bands, columns = -(-self.rows // self.height), self.vectors * self.parts
+        given(self, "bands", bands)
+        given(self, "columns", columns)
+        given(self, "multiply_adds", bands * columns)
+        given(self, "loads", self._loads(bands, columns))
 
-    @property
-    def columns(self) -> int:
-        """Columns of accumulators."""
-        return self.vectors * self.parts
+    def _loads(self, bands: int, columns: int) -> float:
+        """Return the loads of a K step; those of matrices are loads of their rows."""
+        if self.unit is not None:
+            return self.rows + self.groups * columns
+        if self.form in ("lane_k", "repeat"):
+            return self.vectors + self.rows / self.group
+        if self.form == "lane_s":
+            return self.vectors - (-self.rows // self.lanes)
+        return columns + bands
 
     @property
     def lanes(self) -> int:
@@ -134,7 +146,7 @@ class TileShape:
         if self.form in ("lane_k", "repeat"):
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and vector.lanes == 1 else 0
-        if self.apart:
+        if self.form == "scalar" and self.apart:
             # No scalar waits for a register: the next vector is loaded beside the one that passes,
             # and of several compilers load yet another early, or move the sums around.
             passing = min(2, self.columns) if self.hold == "across" else self.columns
@@ -177,43 +189,29 @@ class TileShape:
         """Registers of which multiply-adds take lanes, in a tile of so many rows."""
         return {"lane_k": rows, "lane_s": -(-rows // self.lanes)}.get(self.form, 0)
 
-    @property
-    def loads(self) -> float:
-        """Loads per K step; of matrices their rows."""
-        if self.unit is not None:
-            return self.rows + self.groups * self.columns
-        if self.form in ("lane_k", "repeat"):
-            return self.vectors + self.rows / self.group
-        if self.form == "lane_s":
-            return self.vectors - (-self.rows // self.lanes)
-        return self.columns + self.bands
-
     def touched(self, core: Core) -> float:
         """The loads of a K step, with what a vector costs more that reaches into a second line."""
         if self.unit is not None:
             return self.loads
-        vectors = [(self.stride, self.vectors)]
-        if self.form == "along_k":
-            vectors = list(zip(self.lines, (self.columns, self.bands), strict=True))
         size = self.vector.nbytes
-        beyond = sum(count * (size - gcd(stride, size)) for stride, count in vectors)
+        if self.form == "along_k":
+            along, across = self.lines
+            beyond = self.columns * (size - gcd(along, size)) + self.bands * (
+                size - gcd(across, size)
+            )
+        else:
+            beyond = self.vectors * (size - gcd(self.stride, size))
         return self.loads + beyond / core.line * core.crossing
 
-    def loading(self, core: Core) -> float:
-        """The cycles of these; an element across that is spread is a load as narrow as it is."""
-        narrow = self.bands if self.apart or self.form in ("memory", "broadcast") else 0
-        wide = (self.touched(core) - narrow) / core.at(self.vector.nbytes).loads
-        return wide + narrow / core.at(_SCALAR).loads
+    @property
+    def narrow_loads(self) -> int:
+        """The loads of a K step that read single elements, each to spread it."""
+        return self.bands if self.form in ("memory", "broadcast") or self.apart else 0
 
     @property
     def outputs(self) -> int:
         """Vectors of C."""
         return self.rows * self.vectors
-
-    @property
-    def multiply_adds(self) -> int:
-        """Multiply-adds per K step."""
-        return self.bands * self.columns
 
     @property
     def arithmetic(self) -> int:
@@ -312,6 +310,14 @@ class TileRequest:
         if vector not in self._ways:
             self._ways[vector] = tuple(_ways(vector, self))
         return self._ways[vector]
+
+    def __hash__(self) -> int:
+        """Return the hash of the fields, computed once: requests are keys of caches."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, each) for each in self.__match_args__))
 
     @cached_property
     def _ways(self) -> dict[Vector, tuple[Way, ...]]:
