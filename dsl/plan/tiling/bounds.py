@@ -127,10 +127,11 @@ def bounds(shape: TileShape, core: Core, own: Rates | None = None) -> dict[str, 
     }
     if shape.scaled is not None:
         return _of_block(shape, whole, found)
-    shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
-    pairs = max(_pairs(shape) * core.spread / 2, shuffled / core.fma_units)
-    if shape.form == "broadcast" and pairs > found["multiply-add units"]:
-        found["broadcasts"] = pairs  # of the same units: else it is their own bound
+    if shape.form == "broadcast":
+        shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
+        pairs = max(_pairs(shape) * core.spread / 2, shuffled / core.fma_units)
+        if pairs > found["multiply-add units"]:
+            found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 

@@ -9,7 +9,6 @@ pays for adding the sets and for reading and writing C.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from math import ceil, inf
@@ -79,8 +78,7 @@ def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
     return tuple((size, count) for size, count in split if size and count)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """How a region is cut: into parts along and across, and what that costs in cycles.
 
     ``masked``: the last vector of those along is.
@@ -187,7 +185,7 @@ def _cuts(
         return
     tail_cycles = choose(target, across, tail, cuts, request).cycles if ragged else 0.0
     for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, request):
-        yield replace(choice, cycles=choice.cycles + tail_cycles) if ragged else choice
+        yield choice._replace(cycles=choice.cycles + tail_cycles) if ragged else choice
 
 
 def _whole_cuts(

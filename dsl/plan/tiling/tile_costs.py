@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -98,6 +99,10 @@ def _sets_cycles(shape: TileShape, core: Core) -> float:
     return more / core.fma_units + (through if passes else 0)
 
 
+#: A tile's vector, its rows, vectors in a row, and whether the last of these is masked.
+Size = tuple[Vector, int, int, bool]
+
+
 class Costed(NamedTuple):
     """A tile, and its cycles on the target's core."""
 
@@ -110,8 +115,9 @@ class TileTable:
 
     def __init__(self, target: Target, request: TileRequest) -> None:
         self.target, self.request = target, request
-        self._best: dict[tuple[Vector, int, int, bool], Costed | None] = {}
-        self._fits: dict[tuple[Vector, int, int, bool], bool] = {}
+        self._shapes = _shapes(target.registers, request)
+        self._best: dict[Size, Costed | None] = {}
+        self._fits: dict[Size, bool] = {}
 
     def best(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Costed | None:
         """Return the cheapest legal tile of that size; None if none fits the registers.
@@ -124,14 +130,29 @@ class TileTable:
         return self._best[key]
 
     def _cheapest(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Costed | None:
-        target, request, best = self.target, self.request, None
-        for split in sorted(request.splits):
-            for shape in tile_shapes(vector, rows, vectors, split, masked, request):
-                if request.fits(shape.budget, target):
-                    cycles = tile_cycles(shape, target.core, request)
-                    if best is None or cycles < best.cycles:
-                        best = Costed(shape, cycles)
+        key = vector, rows, vectors, masked
+        if key not in self._shapes:
+            self._shapes[key] = tuple(self._legal(vector, rows, vectors, masked))
+        best, least, core = None, (inf, 0), self.target.core
+        for shape in self._shapes[key]:
+            cycles = tile_cycles(shape, core, self.request)
+            if (cycles, shape.k_split) < least:
+                best, least = Costed(shape, cycles), (cycles, shape.k_split)
         return best
+
+    def _legal(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Iterator[TileShape]:
+        """Yield each tile of that size that fits the registers."""
+        target, request = self.target, self.request
+        free = request.free(target)
+        for way in request.ways(vector):
+            if not way.serves(rows, vectors):
+                continue
+            taken = way.taken(rows, vectors)
+            for split in request.splits:
+                if split * taken <= free:
+                    shape = way.shape(rows, vectors, split, masked)
+                    if request.fits(shape.budget, target):
+                        yield shape
 
     def fits(self, vector: Vector, rows: int, vectors: int, masked: bool) -> bool:
         """Return True if a tile of that size with the fewest accumulator sets fits."""
@@ -140,6 +161,12 @@ class TileTable:
             least = need(vector, rows, vectors, masked, self.request)
             self._fits[key] = self.request.fits(least, self.target)
         return self._fits[key]
+
+
+@lru_cache(maxsize=512)
+def _shapes(registers: int, request: TileRequest) -> dict[Size, tuple[TileShape, ...]]:
+    """Return where tables of a request keep the legal tiles: they are the same on each core."""
+    return {}
 
 
 @lru_cache(maxsize=512)

@@ -46,7 +46,7 @@ class Budget(NamedTuple):
         return (self.along + self.across + self.masks) * self.registers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TileShape:
     """A register tile.
 
@@ -67,8 +67,10 @@ class TileShape:
     that are vectors as ``several`` says, most first, () one. ``scalars_apart`` is the target's.
     With ``scaled`` a step is a block of K, whose sums have registers of their own until scaled.
 
-    These follow from the others: ``bands`` and ``columns`` of accumulators, and the
-    ``multiply_adds`` and ``loads`` of a K step.
+    The last fields follow from the others: ``bands`` and ``columns`` of accumulators; ``outputs``,
+    vectors of C; and of a K step its ``multiply_adds``, ``arithmetic``, their instructions,
+    ``loads``, those of matrices by rows, and ``issued``, the instructions of both, of which a
+    multiply-add that reads memory is one.
     """
 
     vector: Vector
@@ -98,19 +100,35 @@ class TileShape:
     zeros: int = 0
     bands: int = field(init=False, repr=False, compare=False)
     columns: int = field(init=False, repr=False, compare=False)
+    outputs: int = field(init=False, repr=False, compare=False)
     multiply_adds: int = field(init=False, repr=False, compare=False)
+    arithmetic: int = field(init=False, repr=False, compare=False)
     loads: float = field(init=False, repr=False, compare=False)
+    issued: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given = object.__setattr__
         bands, columns = -(-self.rows // self.height), self.vectors * self.parts
-        given(self, "bands", bands)
-        given(self, "columns", columns)
-        given(self, "multiply_adds", bands * columns)
-        given(self, "loads", self._loads(bands, columns))
+        loads, arithmetic = self._loads(bands, columns), bands * columns * self.instructions
+        vars(self).update(
+            bands=bands,
+            columns=columns,
+            outputs=self.rows * self.vectors,
+            multiply_adds=bands * columns,
+            arithmetic=arithmetic,
+            loads=loads,
+            issued=arithmetic + (columns if self.form == "memory" else loads),
+        )
+
+    def of_size(self, rows: int, vectors: int, k_split: int, hold: str, masked: bool) -> TileShape:
+        """Return this tile with another size; faster than ``replace``: searches make thousands."""
+        made = object.__new__(TileShape)
+        vars(made).update(
+            vars(self), rows=rows, vectors=vectors, k_split=k_split, hold=hold, masked=masked
+        )
+        made.__post_init__()
+        return made
 
     def _loads(self, bands: int, columns: int) -> float:
-        """Return the loads of a K step; those of matrices are loads of their rows."""
         if self.unit is not None:
             return self.rows + self.groups * columns
         if self.form in ("lane_k", "repeat"):
@@ -208,21 +226,6 @@ class TileShape:
         """The loads of a K step that read single elements, each to spread it."""
         return self.bands if self.form in ("memory", "broadcast") or self.apart else 0
 
-    @property
-    def outputs(self) -> int:
-        """Vectors of C."""
-        return self.rows * self.vectors
-
-    @property
-    def arithmetic(self) -> int:
-        """Instructions of the multiply-adds of a K step."""
-        return self.multiply_adds * self.instructions
-
-    @property
-    def issued(self) -> float:
-        """Multiply-adds and loads of a K step, of which those that read memory are one."""
-        return self.arithmetic + (self.columns if self.form == "memory" else self.loads)
-
 
 # --- what is asked, and in which forms ---------------------------------------------------------
 
@@ -290,9 +293,11 @@ class TileRequest:
 
     def fits(self, budget: Budget, target: Target) -> bool:
         """Whether there are as many registers."""
-        if budget.total > self.free(target):
+        accumulators, along, across, masks, registers, unit = budget
+        beside = (along + across + masks) * registers
+        if (accumulators if unit else accumulators * registers + beside) > self.free(target):
             return False
-        taken = self.sums.aliases * budget.accumulators + budget.beside if self.sums else 0
+        taken = self.sums.aliases * accumulators + beside if self.sums else 0
         return taken <= target.registers - self.spare
 
     def most_rows(self, target: Target) -> int:
@@ -373,36 +378,20 @@ class Way:
                 return rows % self.one.lanes == 0
         return True
 
-    def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
-        """The tile of that size; written out, as a search for a tile makes thousands."""
+    def taken(self, rows: int, vectors: int) -> int:
+        """Return the registers that one set of accumulators takes at least."""
         one = self.one
-        bands = -(-rows // one.height)
-        return TileShape(
-            vector=one.vector,
-            rows=rows,
-            vectors=vectors,
-            k_split=split,
-            form=one.form,
-            hold=self.hold or ("along" if vectors * one.parts <= bands else "across"),
-            masked=masked if self.masked is None else self.masked,
-            op=one.op,
-            plain=one.plain,
-            instructions=one.instructions,
-            height=one.height,
-            parts=one.parts,
-            unit=one.unit,
-            sums=one.sums,
-            groups=one.groups,
-            group=one.group,
-            shuffles=one.shuffles,
-            latency=one.latency,
-            converts=one.converts,
-            stride=one.stride,
-            lines=one.lines,
-            scalars_apart=one.scalars_apart,
-            scaled=one.scaled,
-            several=one.several,
-            zeros=one.zeros,
+        registers = 1 if one.unit or one.sums else one.vector.registers
+        return -(-rows // one.height) * vectors * one.parts * registers
+
+    def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
+        """Return the tile of that size."""
+        one = self.one
+        hold: str = self.hold
+        if not hold:
+            hold = "along" if vectors * one.parts <= -(-rows // one.height) else "across"
+        return one.of_size(
+            rows, vectors, split, hold, masked if self.masked is None else self.masked
         )
 
 
