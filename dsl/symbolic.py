@@ -105,7 +105,16 @@ class Least(_OfSizes, sympy.Function):  # type: ignore[misc]
 def div(expr: Expr, by: int) -> Expr:
     """Return ``expr`` divided by ``by``, rounded down. ``expr`` is 0 or more."""
     most = _most(expr)
-    return ZERO if most is not None and most < by else sympy.floor(expr / by)
+    if most is not None and most < by:
+        return ZERO
+    terms = _terms(expr)
+    whole = [coefficient // by * rest for coefficient, rest in terms if coefficient % by == 0]
+    left = [(coefficient, rest) for coefficient, rest in terms if coefficient % by]
+    if all(rest == 1 for _, rest in left):
+        return sympy.Add(*whole, *(coefficient // by for coefficient, _ in left))
+    parts = sympy.Add(*(Rational(coefficient, by) * rest for coefficient, rest in left))
+    # sympy would spend long on trying to prove that the parts are less than 1, or less than 2.
+    return sympy.Add(*whole, sympy.floor(parts, evaluate=False))
 
 
 @lru_cache(maxsize=65536)

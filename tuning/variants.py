@@ -17,8 +17,8 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.stack import side_by_side
 from tilewright.plan.tiling.bounds import chains_wanted
-from tilewright.plan.tiling.cost_model import shape_of, tile_cycles
 from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve, usable_cpus

@@ -56,13 +56,14 @@ def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = Non
 
 
 def _tile(tile: RegisterTile) -> dict[str, Any]:
+    budget = tile.shape.budget
     return {
         "mr": text_of(tile.mr),
         "nr": text_of(tile.nr),
         "steps": text_of(tile.steps),
         "k_split": tile.shape.k_split,
         "k_unroll": tile.unroll.steps,
-        "registers": asdict(tile.shape.budget),
+        "registers": budget._asdict() | {"unit": budget.unit and asdict(budget.unit)},
         "bound": tile.bound,
     }
 

@@ -123,11 +123,18 @@ class Core:
     memory: float = 4
     _at: Mapping[int, Core] = field(init=False, repr=False, compare=False)
     _speeds: Mapping[str, Speed] = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        numbers = self.fma_latency, self.fma_units, self.issue, self.loads, self.memory, self.caches
+        object.__setattr__(self, "_hash", hash(numbers))
         narrower = {size: self._narrowed(size) for size in _SIZES if self.widths or self.speeds}
         object.__setattr__(self, "_at", narrower)
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
+
+    def __hash__(self) -> int:
+        """Return the hash of some numbers, computed once: cores are keys of caches."""
+        return self._hash
 
     def _narrowed(self, size: int) -> Core:
         """Return this core with its rates for ``size``-byte vectors; ``self`` if none differs."""

@@ -229,6 +229,12 @@ def _has(target: Target, vector: Vector) -> bool:
 
 
 @cache
+def on_core(target: Target, core: Core) -> Target:
+    """Return ``target`` with the numbers of ``core``."""
+    return target if core is target.core else replace(target, core=core)
+
+
+@cache
 def uncut(target: Target) -> Target:
     """Return ``target`` without masked and partial accesses: only whole vectors are accessed."""
     vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)

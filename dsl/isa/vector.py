@@ -254,7 +254,8 @@ class Vector:
       subtracting half of their range.
 
     ``registers`` is the number of target registers that the vector takes; RISC-V groups several.
-    ``support`` is a template of C functions that the spellings use besides intrinsics.
+    ``support`` is a template of C functions that the spellings use besides intrinsics. ``nbytes``
+    are the bytes of the vector.
     """
 
     name: str
@@ -293,10 +294,12 @@ class Vector:
     registers: int = 1
     stream: str = ""
     support: str = ""
+    nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
             raise TargetError(f"vector {self.name}: lanes must be positive", got=self.lanes)
+        object.__setattr__(self, "nbytes", self.lanes * ITEMSIZE[self.element])
         if self.muladd and not any(op.form in ("broadcast", "scalar") for op in self.muladd):
             raise TargetError(
                 f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
@@ -399,11 +402,6 @@ class Vector:
     def cuts(self, active: int) -> bool:
         """Return True if exactly the first ``active`` lanes can be loaded and stored."""
         return self.mask is not None or active in self.partial_load
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the vector in bytes."""
-        return self.lanes * ITEMSIZE[self.element]
 
     @property
     def cuts_any(self) -> bool:

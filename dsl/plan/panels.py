@@ -11,6 +11,7 @@ from sympy import Integer
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.isa.machine import Core
+from tilewright.isa.target import on_core
 from tilewright.spec.schedule import MANY_ROWS, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, symbol, value
@@ -21,7 +22,7 @@ from .formats.quantized_b import COLUMNS
 from .loops import Decision
 from .operands import LINE
 from .plan import NOMINAL, STACK_BYTES, Plan
-from .tiling.cost_model import Choice, steady
+from .tiling.cost_model import steady
 from .tiling.requests import tile_request
 
 #: Rows and columns for which panels of f32 are unpacked: their sums fit on the stack.
@@ -136,10 +137,13 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     cycles: Counter[tuple[int, int]] = Counter()
     for share, core in plan.target.states:
         least: dict[tuple[int, int], float] = {}
-        for each in steady(replace(plan.target, core=core), request, (0, 1), plan.few_across):
+        arriving = _arriving(plan, core)
+        for each in steady(on_core(plan.target, core), request, (0, 1), plan.few_across):
             size = each.across[0][0], each.along[0][0] * each.vector.lanes
-            uneven = _UNEVEN if size[0] > _MANY and size[0] % 8 else 1.0
-            least.setdefault(size, share * uneven * _streamed(plan, each, core))
+            if size not in least:
+                uneven = _UNEVEN if size[0] > _MANY and size[0] % 8 else 1.0
+                streamed = _streamed(each.cycles, arriving / size[0], core)
+                least[size] = share * uneven * (streamed * _filled_up(plan, size[1]))
         cycles.update(least)
     sizes = sorted(cycles, key=lambda size: cycles[size])
     if plan.unpacks:
@@ -166,26 +170,30 @@ def _spans_blocks(plan: Plan, columns: int) -> bool:
     return apart and plan.quantized.nb % columns != 0
 
 
-def _streamed(plan: Plan, choice: Choice, core: Core) -> float:
+def _streamed(cycles: float, arriving: float, core: Core) -> float:
     """The cycles per element of C of a tile whose panel along the vectors comes from a far cache.
 
     Those of its K steps, or those in which the vectors arrive, whichever are more; the others
     count as what is not the bound does in a step.
     """
+    less, more = sorted((cycles, arriving))
+    return more + core.overlap * less
+
+
+def _arriving(plan: Plan, core: Core) -> float:
+    """Return the cycles in which one column of the panel along the vectors arrives."""
     item = ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
     lines = plan.blocks.get(d, NOMINAL)
     lines = min(lines, value(plan.sizes[d]) or lines)
     block = lines * plan.blocks["k"] * item if name in plan.packs else 0
     rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
-    arriving = plan.blocks["k"] * item / rate / choice.across[0][0]
-    less, more = sorted((choice.cycles, arriving))
-    return (more + core.overlap * less) * _filled_up(plan, choice)
+    return plan.blocks["k"] * item / rate
 
 
-def _filled_up(plan: Plan, choice: Choice) -> float:
+def _filled_up(plan: Plan, width: int) -> float:
     """How many times as many columns as there are whole tiles have, where a block is one wide."""
-    columns, width = value(plan.sizes[plan.along]), choice.along[0][0] * choice.vector.lanes
+    columns = value(plan.sizes[plan.along])
     return -(-columns // width) * width / columns if plan.unpacks and columns else 1.0
 
 

@@ -28,8 +28,9 @@ from .plan import NOMINAL, STACK_BYTES, ManyRows, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
-from .tiling.cost_model import choose, shape_of, tile_cycles
+from .tiling.cost_model import choose
 from .tiling.requests import tile_request
+from .tiling.tile_costs import tile_table
 from .vector_axis import (
     Layout,
     asks_for_panels,
@@ -451,8 +452,8 @@ def _product_cycles(plan: Plan, across: int, along: int) -> float:
         return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile
     vector = next((v for v in request.vectors if v.lanes <= columns), request.vectors[-1])
-    shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, request)
-    if shape is None:
+    width = -(-columns // vector.lanes)
+    found = tile_table(plan.target, request).best(vector, rows, width, False)
+    if found is None:
         return inf
-    tiles = -(-across // rows) * -(-along // columns)
-    return tiles * tile_cycles(shape, plan.target.core, request)
+    return -(-across // rows) * -(-along // columns) * found.cycles

@@ -25,8 +25,8 @@ import numpy as np
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiling.cost_model import tile_cycles
 from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.tile_costs import tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.call import dispatch

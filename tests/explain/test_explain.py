@@ -15,9 +15,10 @@ from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, lowered, plan_for, program_for
 from tilewright.ir.count import formulas
 from tilewright.plan import contraction
-from tilewright.plan.tiling import bounds, cost_model, partition, tile_shape
-from tilewright.plan.tiling.cost_model import ranking, shape_of, tile_cycles
+from tilewright.plan.tiling import bounds, cost_model, partition, tile_costs, tile_shape
+from tilewright.plan.tiling.cost_model import ranking
 from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec
@@ -139,13 +140,13 @@ def test_another_number_of_sets_is_estimated_too() -> None:
 
 #: What searches for tiles.
 SEARCHES = (
-    cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.shape_of,
-    cost_model.fitting, cost_model.need, cost_model.unroll,
+    cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.unroll,
+    tile_costs.tile_table, tile_costs.shape_of, tile_costs.fitting, tile_costs.need,
     tile_shape.tile_shapes, partition.partition, contraction.choose_product,
 )  # fmt: skip
 #: What asks what a tile costs, as the estimate of a plan does.
 COSTS = (
-    cost_model.tile_cycles, bounds.bounds, bounds.step_cycles, bounds.chains_wanted,
+    tile_costs.tile_cycles, bounds.bounds, bounds.step_cycles, bounds.chains_wanted,
 )  # fmt: skip
 
 

@@ -29,16 +29,14 @@ from tilewright.isa.vector import Mask, MulAdd, Vector
 from tilewright.plan.tiling.bounds import bounds, chains_wanted, step_cycles
 from tilewright.plan.tiling.cost_model import (
     CLOSE,
-    EXPOSED,
-    UNASKED,
     _fits,
     choose,
     equal_parts,
     ranking,
     steady,
-    tile_cycles,
 )
 from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.tile_costs import EXPOSED, UNASKED, tile_cycles
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm

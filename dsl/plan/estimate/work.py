@@ -8,8 +8,9 @@ from tilewright.isa.machine import Core
 from tilewright.plan.operands import LINE
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.bounds import bounds, step_cycles, tightest, together
-from tilewright.plan.tiling.cost_model import LOOP_OVERHEAD, tile_cycles
+from tilewright.plan.tiling.cost_model import LOOP_OVERHEAD
 from tilewright.plan.tiling.scaled import UNPACKING
+from tilewright.plan.tiling.tile_costs import tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.tiling.tiles import RegisterTile
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from tilewright.isa.machine import Core
-from tilewright.isa.vector import ALIKE
+from tilewright.isa.vector import ALIKE, MulAdd, Vector
 from tilewright.spec.types import is_integer
 
 from .scaled import NARROWING, SHARED, UNPACKING, WIDENING
@@ -22,34 +24,70 @@ _CONVERTING = 1 / 8
 #: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
 #: waits for the other (measured on an Intel core with AMX).
 _APART = 0.7
+#: The bytes of a C scalar, as far as it matters how fast it is loaded.
+_SCALAR = 4
 #: What crossing takes of all loads at least in the tiles on which that is measured, of two vectors
 #: and more. Tiles of one vector, which load an element for each multiply-add, wait hardly ever.
 _CROSSING = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The numbers of a core for the multiply-adds of a tile.
+
+    - ``core``: the core with its rates for the tile's vectors.
+    - ``between``: cycles from the start of one multiply-add to the start of the next.
+    - ``latency``: cycles until a multiply-add has its sum.
+    - ``chains``: number of chains of multiply-adds that hide this latency.
+    - ``scalars``: C scalars that are loaded in a cycle.
+    """
+
+    core: Core
+    between: float
+    latency: float
+    chains: int
+    scalars: float
+
+
+def rates(shape: TileShape, core: Core) -> Rates:
+    """Return the numbers of ``core`` for the multiply-adds of a tile."""
+    return _rates(core, shape.vector, shape.op, shape.latency)
+
+
+@lru_cache(maxsize=4096)
+def _rates(core: Core, vector: Vector, op: MulAdd, latency: int) -> Rates:
+    scalars, core = core.at(_SCALAR).loads, core.at(vector.nbytes)
+    speed, between = core.speed(op.mnemonic), core.between(op.mnemonic, op.instructions)
+    waits = (latency or core.fma_latency) if speed is None else speed.latency
+    started = core.fma_units if speed is None else 1 / speed.cycles
+    chains = max(1, ceil(waits * started - 0.01))  # measured: a hundredth is none
+    return Rates(core, between, waits, chains, scalars)
 
 
 def chains_wanted(shape: TileShape, core: Core) -> int:
     """How many chains of multiply-adds hide the latency of one."""
     if shape.unit is not None:
         return -(-shape.unit.latency * shape.bands // shape.rows)
-    core = core.at(shape.vector.nbytes)
-    speed = core.speed(shape.op.mnemonic)
-    started = core.fma_units if speed is None else 1 / speed.cycles
-    return max(1, ceil(latency(shape, core) * started - 0.01))  # measured: a hundredth is none
+    return rates(shape, core).chains
 
 
 def latency(shape: TileShape, core: Core) -> float:
     """Cycles until a multiply-add of the tile has its sum."""
-    core = core.at(shape.vector.nbytes)
-    speed = core.speed(shape.op.mnemonic)
-    return (shape.latency or core.fma_latency) if speed is None else speed.latency
+    return rates(shape, core).latency
 
 
-def step_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency, as ``together`` says."""
-    return together(bounds(shape, core), shape, core)
+def step_cycles(shape: TileShape, core: Core, own: Rates | None = None) -> float:
+    """Cycles per K step: the tightest of units, loads, issue and latency, as ``together`` says.
+
+    ``own`` are the tile's ``rates``, for callers that have them.
+    """
+    own = own or rates(shape, core)
+    return together(bounds(shape, core, own), shape, core, own)
 
 
-def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
+def together(
+    bounds: dict[str, float], shape: TileShape, core: Core, own: Rates | None = None
+) -> float:
     """Cycles of a step with such bounds: the tightest one's.
 
     The others count a little too: bounds that lie close together are not reached together, least of
@@ -57,18 +95,19 @@ def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
     multiply next.
     """
     each = bounds.values()
-    cycles = max(each) + (sum(each) - max(each)) * core.overlap
-    crossing = 1 - shape.loads / shape.touched(core)
-    if core.contention and crossing:
+    most = max(each)
+    cycles = most + (sum(each) - most) * core.overlap
+    if core.contention and (crossing := 1 - shape.loads / shape.touched(core)):
         less, more = sorted((bounds["multiply-add units"], bounds["loads"]))
         share = min(1.0, crossing / _CROSSING)
         cycles *= 1 + core.contention * share * max(0.0, (less / more - _APART) / (1 - _APART))
-    chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
+    wanted = chains_wanted(shape, core) if own is None or shape.unit else own.chains
+    chains = shape.multiply_adds * shape.k_split / wanted
     strain = max(core.strain, _CONVERTING if shape.shuffles else 0)
     return cycles * (1 + strain * min(1, max(0, 3 - 2 * chains)))
 
 
-def bounds(shape: TileShape, core: Core) -> dict[str, float]:
+def bounds(shape: TileShape, core: Core, own: Rates | None = None) -> dict[str, float]:
     """Cycles per K step by what bounds them."""
     if shape.unit is not None:
         found = {
@@ -77,22 +116,22 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "latency": shape.unit.latency / shape.k_split,
         }
         return found if shape.scaled is None else _of_matrices(shape, core, found)
-    converting, loading = shape.bands * shape.shuffles, shape.loading(core)
-    whole, core = core, core.at(shape.vector.nbytes)
+    own, converting = own or rates(shape, core), shape.bands * shape.shuffles
+    whole, core, narrow = core, own.core, shape.narrow_loads
     found = {
-        "multiply-add units": shape.multiply_adds
-        * core.between(shape.op.mnemonic, shape.op.instructions)
+        "multiply-add units": shape.multiply_adds * own.between
         + converting * core.shared / core.fma_units,
-        "loads": loading,
+        "loads": (shape.touched(whole) - narrow) / core.loads + narrow / own.scalars,
         "issue": (shape.issued + converting) / core.issue,
-        "latency": latency(shape, core) / shape.k_split,
+        "latency": own.latency / shape.k_split,
     }
     if shape.scaled is not None:
         return _of_block(shape, whole, found)
-    shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
-    pairs = max(_pairs(shape) * core.spread / 2, shuffled / core.fma_units)
-    if shape.form == "broadcast" and pairs > found["multiply-add units"]:
-        found["broadcasts"] = pairs  # of the same units: else it is their own bound
+    if shape.form == "broadcast":
+        shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
+        pairs = max(_pairs(shape) * core.spread / 2, shuffled / core.fma_units)
+        if pairs > found["multiply-add units"]:
+            found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 

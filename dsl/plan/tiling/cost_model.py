@@ -9,7 +9,6 @@ pays for adding the sets and for reading and writing C.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from math import ceil, inf
@@ -21,166 +20,15 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.schedule import LINES
-from tilewright.spec.types import ITEMSIZE
 
-from .bounds import latency, step_cycles
+from .bounds import step_cycles
 from .configurations import Shape, configurations_of, register_shapes
-from .tile_shape import Budget, TileRequest, TileShape, tile_shapes
-
-#: The share of its rate at which the second cache feeds multiply-adds, and of the time of lines of
-#: rows apart that no work hides even so.
-FEEDS, EXPOSED = 0.5, 0.3
-#: As how many lines one counts that nothing asked for ahead, as lines of a panel are. On Zen 4, in
-#: 49x1280x320 of f64, tiles of 4x24 have 40 GFLOPS, those of 8x24 51, and those of 28x8 38.
-UNASKED = 4
-#: The part of the first cache that keeps a panel, beside lines of the other operand and of C; and
-#: the share of it that those drive out nevertheless.
-NEAR, GONE = 0.75, 0.02
-
+from .tile_costs import need, shape_of, tile_cycles, tile_table
+from .tile_shape import TileRequest, TileShape
 
 #: What rows of the call are mostly multiples of, and what a tile is charged that is not one: with 8
 #: rows 16 pass in two tiles, with 9 in four.
 OFTEN, ODD = 4, 1.03
-
-
-def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
-    """Cycles of one whole tile."""
-    step = _fed(shape, core, request)
-    outputs, core = shape.outputs, core.at(shape.vector.nbytes)
-    around = core.idle * latency(shape, core)
-    if not request.streams:  # memory hides what comes late
-        around += max(0, outputs - core.hidden) * core.late / core.stores
-    around += _sets_cycles(shape, core)
-    if shape.masked:
-        around += outputs / core.stores / shape.vectors
-    if shape.unit is not None:
-        around += shape.unit.latency + outputs / core.stores
-    if request.reads_c:
-        around += outputs / core.loads
-    if shape.vectors * shape.vector.nbytes < request.passing:
-        around += shape.rows * core.line / core.caches[-1].rate
-    if request.transposed:
-        blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
-        around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
-    if request.dot:
-        around += 3 * outputs / core.fma_units
-        around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
-        return around + -(-request.steps // shape.vector.lanes) * step
-    return around + request.steps * step
-
-
-def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
-    """Cycles of a step, those in which multiply-adds wait for the second cache counted.
-
-    Vectors come from there where the first one keeps no panel of K as wide as the tile until the
-    next tile comes; and so do elements of more rows across them than have places in it. Those of a
-    packed block arrive beside the multiply-adds: wide tiles ask for more of them. Where only
-    the call knows how far lines of a panel are apart the elements across come from there, too. What
-    is ``beyond`` the first cache as a whole has each step of a tile wait once, however wide it is.
-    """
-    step, late = step_cycles(shape, core), core.line / core.second.rate
-    if request.long:
-        more = max(0, shape.rows - LINES) + max(0, shape.vectors - LINES)
-        return step + more * UNASKED * late
-    if request.streams:
-        lines = shape.vectors * shape.vector.nbytes / core.line
-        return max(step, lines / FEEDS * late) + EXPOSED * late
-    along, across = request.kept
-    if request.far:
-        return max(step, shape.loads * late) + max(0.0, shape.rows - across) * late
-    size = shape.vectors * shape.vector.nbytes
-    waits, arrives = max(0.0, shape.rows - across) / shape.group, 0.0
-    if along == inf and request.beyond:
-        step += core.overlap * size / core.line * late
-    if along < inf:
-        lines = size / core.line + (1 if request.stride % core.line else 0)
-        near = request.steps <= along and request.steps * size < NEAR * core.caches[0].size
-        if near or request.stride:
-            arrives = 0.0 if near else lines / FEEDS
-            waits += lines * GONE if near else lines if size < request.stride else 0.0
-            waits += request.beyond
-        else:
-            elements = shape.rows * request.product.depth * ITEMSIZE[request.product.across]
-            waits += lines + 1 + UNASKED * elements / core.line
-    return max(step, arrives * late) + EXPOSED * waits * late
-
-
-def _sets_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles in which sets are added to the first; those in matrices pass through memory."""
-    more = shape.outputs * (shape.k_split - 1)
-    through = more / core.stores + (shape.outputs + more) / core.loads
-    passes = shape.unit is not None and more > 0
-    return more / core.fma_units + (through if passes else 0)
-
-
-def shape_of(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
-) -> TileShape | None:
-    """The cheapest legal tile of that size: its form, what it holds, its accumulator sets."""
-    fits = (
-        shape
-        for split in request.splits
-        for shape in tile_shapes(vector, rows, vectors, split, masked, request)
-        if request.fits(shape.budget, target)
-    )
-    return min(fits, key=lambda s: (tile_cycles(s, target.core, request), s.k_split), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """Another number of accumulator sets: the tile's ``cycles`` with them.
-
-    Where they do not fit those are None, and it needs so many ``registers``.
-    """
-
-    count: int
-    cycles: float | None
-    registers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """The cheapest legal tile of a size, its cycles, and the next best number of sets, if any."""
-
-    shape: TileShape
-    cycles: float
-    other: Sets | None
-    free: int
-
-
-def fitting(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
-) -> Fitting | None:
-    """What ``shape_of`` finds, beside the number of sets that comes next."""
-    free = request.free(target)
-    found: list[tuple[float, int, TileShape]] = []
-    least: dict[int, int] = {}
-    for split in request.splits:
-        for shape in tile_shapes(vector, rows, vectors, split, masked, request):
-            registers = shape.budget.total
-            least[split] = min(registers, least.get(split, registers))
-            if request.fits(shape.budget, target):
-                found.append((tile_cycles(shape, target.core, request), split, shape))
-    if not found:
-        return None
-    cycles, split, shape = min(found, key=lambda each: each[:2])
-    more = [each for each in found if each[1] != split]
-    others = [each for each in request.splits if each != split]
-    other = None
-    if more:
-        next_best = min(more, key=lambda each: each[0])
-        other = Sets(next_best[1], next_best[0], next_best[2].budget.total)
-    elif others:
-        other = Sets(others[0], None, least[others[0]])
-    return Fitting(shape, cycles, other, free)
-
-
-def need(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
-) -> Budget:
-    """The smallest register budget of a tile of that size, whether it fits or not."""
-    shapes = tile_shapes(vector, rows, vectors, min(request.splits), masked, request)
-    return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
 
 
 def does_not_fit(
@@ -197,7 +45,7 @@ def does_not_fit(
 
     ``tile`` is its extents across and along the vectors, which lie along ``along``, m or n.
     """
-    budget = need(target, vector, rows, vectors, masked, request)
+    budget = need(vector, rows, vectors, masked, request)
     smaller = max(
         (r for r in range(1, rows) if shape_of(target, vector, r, vectors, masked, request)),
         default=0,
@@ -230,8 +78,7 @@ def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
     return tuple((size, count) for size, count in split if size and count)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """How a region is cut: into parts along and across, and what that costs in cycles.
 
     ``masked``: the last vector of those along is.
@@ -338,7 +185,7 @@ def _cuts(
         return
     tail_cycles = choose(target, across, tail, cuts, request).cycles if ragged else 0.0
     for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, request):
-        yield replace(choice, cycles=choice.cycles + tail_cycles) if ragged else choice
+        yield choice._replace(cycles=choice.cycles + tail_cycles) if ragged else choice
 
 
 def _whole_cuts(
@@ -380,7 +227,7 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
 def _fits(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> bool:
-    return request.fits(need(target, vector, rows, vectors, masked, request), target)
+    return tile_table(target, request).fits(vector, rows, vectors, masked)
 
 
 def _cut_cycles(
@@ -392,13 +239,15 @@ def _cut_cycles(
     request: TileRequest,
 ) -> float:
     total, used = 0.0, list[tuple[Shape, ...]]()
+    tiles, configures = tile_table(target, request), request.unit is not None
     for width, columns in along:
         for rows, count in across:
-            shape = shape_of(target, vector, rows, width, masked, request)
-            if shape is None:
-                return float("inf")
-            total += columns * count * tile_cycles(shape, target.core, request)
-            used += _registers(shape, columns, masked and width == along[-1][0])
+            found = tiles.best(vector, rows, width, masked)
+            if found is None:
+                return inf
+            total += columns * count * found.cycles
+            if configures:
+                used += _registers(found.shape, columns, masked and width == along[-1][0])
     return total + configuring(used, request.unit)
 
 
@@ -442,6 +291,7 @@ def steady(
     rows of which tiles leave none. Of ``few`` rows what tiles leave of them counts.
     """
     found: list[Choice] = []
+    table = tile_table(target, request)
     for vector in request.vectors:
         lanes = 1 if request.dot else vector.lanes
         most = request.most_rows(target) - 1
@@ -449,13 +299,12 @@ def steady(
             fitting = (_tails_fit(target, vector, rows, request) for rows in range(1, most + 1))
             most = sum(takewhile(bool, fitting))
         for vectors in range(1, target.registers):
-            tiles: list[float] = []
+            shared = None if few is None else _FewRows(few)
             for rows in range(1, most + 1):
-                shape = shape_of(target, vector, rows, vectors, False, request)
-                if shape is None:
+                tile = table.best(vector, rows, vectors, False)
+                if tile is None:
                     break
-                tiles.append(tile_cycles(shape, target.core, request))
-                row = _of_few_rows(tiles, few) if few else tiles[-1] / rows
+                row = tile.cycles / rows if shared is None else shared.with_tile(tile.cycles)
                 cost = row / (vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
                     cost *= 1.25 if multiple > 1 and multiple % size else 1.0
@@ -476,23 +325,56 @@ def steady(
     return (first, *(each for each in found if each is not first))
 
 
-def _of_few_rows(tiles: Sequence[float], few: FewLines) -> float:
+class _FewRows:
     """The cycles of a row, where C has any number of them up to ``few.most``.
 
-    ``tiles`` are the cycles of tiles of 1, 2 and more rows. The last of them are those that C is
-    cut into.
+    Tiles of 1, 2 and more rows are added one by one. C is cut into whole tiles, as tall as the
+    last one added, and what those leave. A number of rows up to the tallest tile's is left whole
+    if the cut is even, else in tiles of powers of 2; the sums of cycles of all numbers up to one
+    are kept.
     """
-    cycles, tallest = 0.0, len(tiles)
-    for m in range(1, few.most + 1):
-        whole = (m - 1) // tallest - 1 if few.even else m // tallest
-        whole, left = max(0, whole), m - tallest * max(0, whole)
-        if few.even:
-            low = left // 2 if left > tallest else 0
-            cut = [left - low, low]
-        else:
-            cut = [1 << i for i in range(left.bit_length()) if left >> i & 1]
-        cycles += whole * tiles[-1] + sum(tiles[rows - 1] for rows in cut if rows)
-    return cycles / (few.most * (few.most + 1) // 2)
+
+    def __init__(self, few: FewLines) -> None:
+        self.few = few
+        self._tiles: list[float] = []
+        #: The cycles of 0, 1, 2 and more rows in tiles of powers of 2.
+        self._powers: list[float] = [0.0]
+        #: By a number of rows, the sum of the cycles of as many rows or fewer: in one tile, in two
+        #: of nearly equal heights, and in tiles of powers of 2, of which the last is left out.
+        self._ones, self._twos, self._below = [0.0], [0.0, 0.0], [0.0]
+
+    def with_tile(self, cycles: float) -> float:
+        """Return the mean cycles of a row, after a tile taller by a row has been added."""
+        tiles = self._tiles
+        tiles.append(cycles)
+        tallest, most = len(tiles), self.few.most
+        self._ones.append(self._ones[-1] + cycles)
+        for low in (tallest - 1, tallest):  # two tiles of 2 * tallest - 1 rows, and of 2 * tallest
+            if low:
+                self._twos.append(self._twos[-1] + (cycles + tiles[low - 1]))
+        self._below.append(self._below[-1] + self._powers[-1])
+        high = 1 << tallest.bit_length() - 1
+        self._powers.append(self._powers[tallest - high] + tiles[high - 1])
+        total = self._even(tallest, most) if self.few.even else self._cut(tallest, most)
+        return total / (most * (most + 1) // 2)
+
+    def _even(self, tallest: int, most: int) -> float:
+        """Return the cycles of all numbers of rows, the last two tiles of each even."""
+        if most <= tallest:
+            return self._ones[most]
+        twos, first = self._twos, self._twos[tallest]
+        rounds, last = divmod(most - tallest, tallest)
+        total = self._ones[tallest] + rounds * (twos[2 * tallest] - first)
+        total += twos[tallest + last] - first
+        whole = tallest * (rounds * (rounds - 1) // 2) + last * rounds
+        return total + whole * self._tiles[-1]
+
+    def _cut(self, tallest: int, most: int) -> float:
+        """Return the cycles of all numbers of rows, what whole tiles leave in powers of 2."""
+        rounds, last = divmod(most + 1, tallest)
+        total = rounds * self._below[tallest] + self._below[last]
+        whole = tallest * (rounds * (rounds - 1) // 2) + last * rounds
+        return total + whole * self._tiles[-1]
 
 
 @lru_cache(maxsize=1024)

@@ -15,14 +15,10 @@ from ..plan import Plan
 from .bounds import bounds, tightest
 from .cost_model import (
     Choice,
-    Fitting,
     does_not_fit,
-    fitting,
     ranking,
-    shape_of,
     steady,
     steady_cuts,
-    tile_cycles,
 )
 from .parts import (
     Part,
@@ -36,6 +32,7 @@ from .parts import (
     positive_part,
 )
 from .requests import tile_request
+from .tile_costs import Fitting, fitting, shape_of, tile_table
 from .tile_shape import TileRequest
 from .tiles import Search
 
@@ -545,10 +542,8 @@ def _tail(
     request: TileRequest,
 ) -> _Tail | None:
     """The tile for what is left within ``limits``; None where it does not fit."""
-    shape = shape_of(plan.target, vector, rows, units, True, request)
-    if shape is None:
-        return None
-    return _Tail(vector, units, *limits, tile_cycles(shape, plan.target.core, request))
+    found = tile_table(plan.target, request).best(vector, rows, units, True)
+    return None if found is None else _Tail(vector, units, *limits, found.cycles)
 
 
 def _in_one_tile(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd, inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tilewright.isa.machine import Core
 from tilewright.isa.matrix_unit import MatrixUnit
@@ -20,12 +20,9 @@ from .scaled import UNPACKING, Scaled
 STEPS = 3
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
-#: The bytes of a C scalar, as far as it matters how fast it is loaded.
-_SCALAR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """Vectors by use, each of which takes so many ``registers``.
 
     The accumulators are registers of ``unit`` where there is one.
@@ -49,7 +46,7 @@ class Budget:
         return (self.along + self.across + self.masks) * self.registers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TileShape:
     """A register tile.
 
@@ -69,6 +66,11 @@ class TileShape:
     vectors are taken by loads of a tail of K, whose other lanes are 0. A load reads as many factors
     that are vectors as ``several`` says, most first, () one. ``scalars_apart`` is the target's.
     With ``scaled`` a step is a block of K, whose sums have registers of their own until scaled.
+
+    The last fields follow from the others: ``bands`` and ``columns`` of accumulators; ``outputs``,
+    vectors of C; and of a K step its ``multiply_adds``, ``arithmetic``, their instructions,
+    ``loads``, those of matrices by rows, and ``issued``, the instructions of both, of which a
+    multiply-add that reads memory is one.
     """
 
     vector: Vector
@@ -96,16 +98,44 @@ class TileShape:
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
     zeros: int = 0
+    bands: int = field(init=False, repr=False, compare=False)
+    columns: int = field(init=False, repr=False, compare=False)
+    outputs: int = field(init=False, repr=False, compare=False)
+    multiply_adds: int = field(init=False, repr=False, compare=False)
+    arithmetic: int = field(init=False, repr=False, compare=False)
+    loads: float = field(init=False, repr=False, compare=False)
+    issued: float = field(init=False, repr=False, compare=False)
 
-    @property
-    def bands(self) -> int:
-        """Rows of accumulators."""
-        return -(-self.rows // self.height)
+    def __post_init__(self) -> None:
+        bands, columns = -(-self.rows // self.height), self.vectors * self.parts
+        loads, arithmetic = self._loads(bands, columns), bands * columns * self.instructions
+        vars(self).update(
+            bands=bands,
+            columns=columns,
+            outputs=self.rows * self.vectors,
+            multiply_adds=bands * columns,
+            arithmetic=arithmetic,
+            loads=loads,
+            issued=arithmetic + (columns if self.form == "memory" else loads),
+        )
 
-    @property
-    def columns(self) -> int:
-        """Columns of accumulators."""
-        return self.vectors * self.parts
+    def of_size(self, rows: int, vectors: int, k_split: int, hold: str, masked: bool) -> TileShape:
+        """Return this tile with another size; faster than ``replace``: searches make thousands."""
+        made = object.__new__(TileShape)
+        vars(made).update(
+            vars(self), rows=rows, vectors=vectors, k_split=k_split, hold=hold, masked=masked
+        )
+        made.__post_init__()
+        return made
+
+    def _loads(self, bands: int, columns: int) -> float:
+        if self.unit is not None:
+            return self.rows + self.groups * columns
+        if self.form in ("lane_k", "repeat"):
+            return self.vectors + self.rows / self.group
+        if self.form == "lane_s":
+            return self.vectors - (-self.rows // self.lanes)
+        return columns + bands
 
     @property
     def lanes(self) -> int:
@@ -134,7 +164,7 @@ class TileShape:
         if self.form in ("lane_k", "repeat"):
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and vector.lanes == 1 else 0
-        if self.apart:
+        if self.form == "scalar" and self.apart:
             # No scalar waits for a register: the next vector is loaded beside the one that passes,
             # and of several compilers load yet another early, or move the sums around.
             passing = min(2, self.columns) if self.hold == "across" else self.columns
@@ -177,53 +207,24 @@ class TileShape:
         """Registers of which multiply-adds take lanes, in a tile of so many rows."""
         return {"lane_k": rows, "lane_s": -(-rows // self.lanes)}.get(self.form, 0)
 
-    @property
-    def loads(self) -> float:
-        """Loads per K step; of matrices their rows."""
-        if self.unit is not None:
-            return self.rows + self.groups * self.columns
-        if self.form in ("lane_k", "repeat"):
-            return self.vectors + self.rows / self.group
-        if self.form == "lane_s":
-            return self.vectors - (-self.rows // self.lanes)
-        return self.columns + self.bands
-
     def touched(self, core: Core) -> float:
         """The loads of a K step, with what a vector costs more that reaches into a second line."""
         if self.unit is not None:
             return self.loads
-        vectors = [(self.stride, self.vectors)]
-        if self.form == "along_k":
-            vectors = list(zip(self.lines, (self.columns, self.bands), strict=True))
         size = self.vector.nbytes
-        beyond = sum(count * (size - gcd(stride, size)) for stride, count in vectors)
+        if self.form == "along_k":
+            along, across = self.lines
+            beyond = self.columns * (size - gcd(along, size)) + self.bands * (
+                size - gcd(across, size)
+            )
+        else:
+            beyond = self.vectors * (size - gcd(self.stride, size))
         return self.loads + beyond / core.line * core.crossing
 
-    def loading(self, core: Core) -> float:
-        """The cycles of these; an element across that is spread is a load as narrow as it is."""
-        narrow = self.bands if self.apart or self.form in ("memory", "broadcast") else 0
-        wide = (self.touched(core) - narrow) / core.at(self.vector.nbytes).loads
-        return wide + narrow / core.at(_SCALAR).loads
-
     @property
-    def outputs(self) -> int:
-        """Vectors of C."""
-        return self.rows * self.vectors
-
-    @property
-    def multiply_adds(self) -> int:
-        """Multiply-adds per K step."""
-        return self.bands * self.columns
-
-    @property
-    def arithmetic(self) -> int:
-        """Instructions of the multiply-adds of a K step."""
-        return self.multiply_adds * self.instructions
-
-    @property
-    def issued(self) -> float:
-        """Multiply-adds and loads of a K step, of which those that read memory are one."""
-        return self.arithmetic + (self.columns if self.form == "memory" else self.loads)
+    def narrow_loads(self) -> int:
+        """The loads of a K step that read single elements, each to spread it."""
+        return self.bands if self.form in ("memory", "broadcast") or self.apart else 0
 
 
 # --- what is asked, and in which forms ---------------------------------------------------------
@@ -292,9 +293,11 @@ class TileRequest:
 
     def fits(self, budget: Budget, target: Target) -> bool:
         """Whether there are as many registers."""
-        if budget.total > self.free(target):
+        accumulators, along, across, masks, registers, unit = budget
+        beside = (along + across + masks) * registers
+        if (accumulators if unit else accumulators * registers + beside) > self.free(target):
             return False
-        taken = self.sums.aliases * budget.accumulators + budget.beside if self.sums else 0
+        taken = self.sums.aliases * accumulators + beside if self.sums else 0
         return taken <= target.registers - self.spare
 
     def most_rows(self, target: Target) -> int:
@@ -312,6 +315,14 @@ class TileRequest:
         if vector not in self._ways:
             self._ways[vector] = tuple(_ways(vector, self))
         return self._ways[vector]
+
+    def __hash__(self) -> int:
+        """Return the hash of the fields, computed once: requests are keys of caches."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, each) for each in self.__match_args__))
 
     @cached_property
     def _ways(self) -> dict[Vector, tuple[Way, ...]]:
@@ -367,36 +378,20 @@ class Way:
                 return rows % self.one.lanes == 0
         return True
 
-    def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
-        """The tile of that size; written out, as a search for a tile makes thousands."""
+    def taken(self, rows: int, vectors: int) -> int:
+        """Return the registers that one set of accumulators takes at least."""
         one = self.one
-        bands = -(-rows // one.height)
-        return TileShape(
-            vector=one.vector,
-            rows=rows,
-            vectors=vectors,
-            k_split=split,
-            form=one.form,
-            hold=self.hold or ("along" if vectors * one.parts <= bands else "across"),
-            masked=masked if self.masked is None else self.masked,
-            op=one.op,
-            plain=one.plain,
-            instructions=one.instructions,
-            height=one.height,
-            parts=one.parts,
-            unit=one.unit,
-            sums=one.sums,
-            groups=one.groups,
-            group=one.group,
-            shuffles=one.shuffles,
-            latency=one.latency,
-            converts=one.converts,
-            stride=one.stride,
-            lines=one.lines,
-            scalars_apart=one.scalars_apart,
-            scaled=one.scaled,
-            several=one.several,
-            zeros=one.zeros,
+        registers = 1 if one.unit or one.sums else one.vector.registers
+        return -(-rows // one.height) * vectors * one.parts * registers
+
+    def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
+        """Return the tile of that size."""
+        one = self.one
+        hold: str = self.hold
+        if not hold:
+            hold = "along" if vectors * one.parts <= -(-rows // one.height) else "across"
+        return one.of_size(
+            rows, vectors, split, hold, masked if self.masked is None else self.masked
         )
 
 

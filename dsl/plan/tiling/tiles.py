@@ -19,8 +19,9 @@ from tilewright.symbolic import ONE, Least, Quotient, div, symbol, value
 from ..contraction import Product
 from ..operands import Operand
 from .bounds import bounds, chains_wanted, step_cycles, tightest
-from .cost_model import LOOP_OVERHEAD, SHORT, Fitting, unroll
+from .cost_model import LOOP_OVERHEAD, SHORT, unroll
 from .parts import Part
+from .tile_costs import Fitting
 from .tile_shape import TileShape
 
 #: What a tile does with sums: all of it, or only sum them into a buffer, or only finish them there.

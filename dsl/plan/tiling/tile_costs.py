@@ -1,0 +1,238 @@
+"""What a register tile costs: of each size its cheapest form, estimated once for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
+
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.schedule import LINES
+from tilewright.spec.types import ITEMSIZE
+
+from .bounds import Rates, rates, step_cycles
+from .tile_shape import Budget, TileRequest, TileShape, tile_shapes
+
+#: The share of its rate at which the second cache feeds multiply-adds, and of the time of lines of
+#: rows apart that no work hides even so.
+FEEDS, EXPOSED = 0.5, 0.3
+#: As how many lines one counts that nothing asked for ahead, as lines of a panel are. On Zen 4, in
+#: 49x1280x320 of f64, tiles of 4x24 have 40 GFLOPS, those of 8x24 51, and those of 28x8 38.
+UNASKED = 4
+#: The part of the first cache that keeps a panel, beside lines of the other operand and of C; and
+#: the share of it that those drive out nevertheless.
+NEAR, GONE = 0.75, 0.02
+
+
+def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
+    """Cycles of one whole tile."""
+    own = rates(shape, core)
+    step = _fed(shape, core, own, request)
+    outputs, core = shape.outputs, own.core
+    around = core.idle * own.latency
+    if not request.streams:  # memory hides what comes late
+        around += max(0, outputs - core.hidden) * core.late / core.stores
+    around += _sets_cycles(shape, core) if shape.k_split > 1 else 0.0
+    if shape.masked:
+        around += outputs / core.stores / shape.vectors
+    if shape.unit is not None:
+        around += shape.unit.latency + outputs / core.stores
+    if request.reads_c:
+        around += outputs / core.loads
+    if shape.vectors * shape.vector.nbytes < request.passing:
+        around += shape.rows * core.line / core.caches[-1].rate
+    if request.transposed:
+        blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
+        around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
+    if request.dot:
+        around += 3 * outputs / core.fma_units
+        around += own.latency * (shape.vector.lanes.bit_length() - 1)
+        return around + -(-request.steps // shape.vector.lanes) * step
+    return around + request.steps * step
+
+
+def _fed(shape: TileShape, core: Core, own: Rates, request: TileRequest) -> float:
+    """Cycles of a step, those in which multiply-adds wait for the second cache counted.
+
+    Vectors come from there where the first one keeps no panel of K as wide as the tile until the
+    next tile comes; and so do elements of more rows across them than have places in it. Those of a
+    packed block arrive beside the multiply-adds: wide tiles ask for more of them. Where only
+    the call knows how far lines of a panel are apart the elements across come from there, too. What
+    is ``beyond`` the first cache as a whole has each step of a tile wait once, however wide it is.
+    """
+    step, late = step_cycles(shape, core, own), core.line / core.second.rate
+    if request.long:
+        more = max(0, shape.rows - LINES) + max(0, shape.vectors - LINES)
+        return step + more * UNASKED * late
+    if request.streams:
+        lines = shape.vectors * shape.vector.nbytes / core.line
+        return max(step, lines / FEEDS * late) + EXPOSED * late
+    along, across = request.kept
+    if request.far:
+        return max(step, shape.loads * late) + max(0.0, shape.rows - across) * late
+    size = shape.vectors * shape.vector.nbytes
+    waits, arrives = max(0.0, shape.rows - across) / shape.group, 0.0
+    if along == inf and request.beyond:
+        step += core.overlap * size / core.line * late
+    if along < inf:
+        lines = size / core.line + (1 if request.stride % core.line else 0)
+        near = request.steps <= along and request.steps * size < NEAR * core.caches[0].size
+        if near or request.stride:
+            arrives = 0.0 if near else lines / FEEDS
+            waits += lines * GONE if near else lines if size < request.stride else 0.0
+            waits += request.beyond
+        else:
+            elements = shape.rows * request.product.depth * ITEMSIZE[request.product.across]
+            waits += lines + 1 + UNASKED * elements / core.line
+    return max(step, arrives * late) + EXPOSED * waits * late
+
+
+def _sets_cycles(shape: TileShape, core: Core) -> float:
+    """Cycles in which sets are added to the first; those in matrices pass through memory."""
+    more = shape.outputs * (shape.k_split - 1)
+    through = more / core.stores + (shape.outputs + more) / core.loads
+    passes = shape.unit is not None and more > 0
+    return more / core.fma_units + (through if passes else 0)
+
+
+#: A tile's vector, its rows, vectors in a row, and whether the last of these is masked.
+Size = tuple[Vector, int, int, bool]
+
+
+class Costed(NamedTuple):
+    """A tile, and its cycles on the target's core."""
+
+    shape: TileShape
+    cycles: float
+
+
+class TileTable:
+    """The tiles of a request: a search asks for most sizes more than once."""
+
+    def __init__(self, target: Target, request: TileRequest) -> None:
+        self.target, self.request = target, request
+        self._shapes = _shapes(target.registers, request)
+        self._best: dict[Size, Costed | None] = {}
+        self._fits: dict[Size, bool] = {}
+
+    def best(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Costed | None:
+        """Return the cheapest legal tile of that size; None if none fits the registers.
+
+        Of tiles that cost the same it is one with the fewest accumulator sets.
+        """
+        key = vector, rows, vectors, masked
+        if key not in self._best:
+            self._best[key] = self._cheapest(vector, rows, vectors, masked)
+        return self._best[key]
+
+    def _cheapest(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Costed | None:
+        key = vector, rows, vectors, masked
+        if key not in self._shapes:
+            self._shapes[key] = tuple(self._legal(vector, rows, vectors, masked))
+        best, least, core = None, (inf, 0), self.target.core
+        for shape in self._shapes[key]:
+            cycles = tile_cycles(shape, core, self.request)
+            if (cycles, shape.k_split) < least:
+                best, least = Costed(shape, cycles), (cycles, shape.k_split)
+        return best
+
+    def _legal(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Iterator[TileShape]:
+        """Yield each tile of that size that fits the registers."""
+        target, request = self.target, self.request
+        free = request.free(target)
+        for way in request.ways(vector):
+            if not way.serves(rows, vectors):
+                continue
+            taken = way.taken(rows, vectors)
+            for split in request.splits:
+                if split * taken <= free:
+                    shape = way.shape(rows, vectors, split, masked)
+                    if request.fits(shape.budget, target):
+                        yield shape
+
+    def fits(self, vector: Vector, rows: int, vectors: int, masked: bool) -> bool:
+        """Return True if a tile of that size with the fewest accumulator sets fits."""
+        key = vector, rows, vectors, masked
+        if key not in self._fits:
+            least = need(vector, rows, vectors, masked, self.request)
+            self._fits[key] = self.request.fits(least, self.target)
+        return self._fits[key]
+
+
+@lru_cache(maxsize=512)
+def _shapes(registers: int, request: TileRequest) -> dict[Size, tuple[TileShape, ...]]:
+    """Return where tables of a request keep the legal tiles: they are the same on each core."""
+    return {}
+
+
+@lru_cache(maxsize=512)
+def tile_table(target: Target, request: TileRequest) -> TileTable:
+    """Return the tiles of a request."""
+    return TileTable(target, request)
+
+
+def shape_of(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
+) -> TileShape | None:
+    """The cheapest legal tile of that size: its form, what it holds, its accumulator sets."""
+    found = tile_table(target, request).best(vector, rows, vectors, masked)
+    return None if found is None else found.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Another number of accumulator sets: the tile's ``cycles`` with them.
+
+    Where they do not fit those are None, and it needs so many ``registers``.
+    """
+
+    count: int
+    cycles: float | None
+    registers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The cheapest legal tile of a size, its cycles, and the next best number of sets, if any."""
+
+    shape: TileShape
+    cycles: float
+    other: Sets | None
+    free: int
+
+
+def fitting(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
+) -> Fitting | None:
+    """What ``shape_of`` finds, beside the number of sets that comes next."""
+    free = request.free(target)
+    found: list[tuple[float, int, TileShape]] = []
+    least: dict[int, int] = {}
+    for split in request.splits:
+        for shape in tile_shapes(vector, rows, vectors, split, masked, request):
+            registers = shape.budget.total
+            least[split] = min(registers, least.get(split, registers))
+            if request.fits(shape.budget, target):
+                found.append((tile_cycles(shape, target.core, request), split, shape))
+    if not found:
+        return None
+    cycles, split, shape = min(found, key=lambda each: each[:2])
+    more = [each for each in found if each[1] != split]
+    others = [each for each in request.splits if each != split]
+    other = None
+    if more:
+        next_best = min(more, key=lambda each: each[0])
+        other = Sets(next_best[1], next_best[0], next_best[2].budget.total)
+    elif others:
+        other = Sets(others[0], None, least[others[0]])
+    return Fitting(shape, cycles, other, free)
+
+
+def need(vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest) -> Budget:
+    """The smallest register budget of a tile of that size, whether it fits or not."""
+    shapes = tile_shapes(vector, rows, vectors, min(request.splits), masked, request)
+    return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
