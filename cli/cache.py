@@ -24,6 +24,7 @@ from .screen import (
     table,
     working,
 )
+from .words import ElementType
 
 if TYPE_CHECKING:
     from tilewright.runtime.store.cache import Entry
@@ -126,7 +127,7 @@ def _entries(n: int) -> str:
 @click.option(
     "--type",
     "types",
-    type=click.Choice(INPUTS),
+    type=ElementType(INPUTS),
     multiple=True,
     default=("f32",),
     show_default="f32",

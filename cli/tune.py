@@ -15,7 +15,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import tilewright as tw
-from tilewright.errors import SpecError, TilewrightError
+from tilewright.errors import SpecError, TilewrightError, install
 from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Spec
@@ -103,7 +103,7 @@ def command(
         missing = "'SIZES...', --spec, --file, --export, --merge or --forget"
         raise click.UsageError(f"Missing argument {missing}.")
     if report is not None and find_spec("matplotlib") is None:
-        raise click.UsageError("--report needs matplotlib: pip install 'tilewright[tune]'")
+        raise click.UsageError(f"--report needs matplotlib: {install('tune')}")
     database = Database()
     if merged is not None:
         click.echo(_merge(database, merged), err=as_json)

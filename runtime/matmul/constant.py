@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -74,6 +74,23 @@ class PackedB(NamedTuple):
     target: str
     quantized: Quantized | None = None
     quantize: Quantize | None = None
+
+    # numpy then leaves ``a @ packed`` to ``__rmatmul__``, and does not read this tuple as an array.
+    __array_ufunc__ = None
+
+    def __matmul__(self, other: Any) -> NoReturn:
+        """Raise ArgumentTypeError: only ``tw.matmul`` multiplies a packed matrix."""
+        self.__rmatmul__(other)
+
+    def __rmatmul__(self, other: Any) -> NoReturn:
+        """Raise ArgumentTypeError: only ``tw.matmul`` multiplies a packed matrix."""
+        raise ArgumentTypeError(
+            "@ does not multiply a matrix that tw.pack packed", hint="tw.matmul(a, packed)"
+        )
+
+    def where_it_is_passed(self) -> str:
+        """Return a hint for a call that does not take a packed matrix."""
+        return "tw.matmul(a, packed): a matrix that tw.pack packed can only be b of tw.matmul"
 
     @property
     def factor(self) -> str:

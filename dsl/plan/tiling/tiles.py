@@ -349,16 +349,19 @@ def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
 
 
 def why_split(fitting: Fitting, target: Target, asked: int | None) -> str:
-    """Chains of multiply-adds beside the latency, and what another number of sets would take."""
+    """Return the number of multiply-add chains, the number that hides the latency, and what another
+    number of accumulator sets would take.
+    """
     shape = fitting.shape
     chains, wanted = shape.multiply_adds, chains_wanted(shape, target.core)
     if asked:
         return f"asked for: {chains * shape.k_split} chains; {wanted} hide the latency"
     why = f"{chains} chain{'s' if chains > 1 else ''} of multiply-adds, "
-    if shape.k_split > 1:
-        why += f"too few to hide the latency, which takes {wanted}"
-    elif chains >= wanted:
+    if chains >= wanted:
         why += f"enough to hide the latency, which takes {wanted}"
+        why += ", but more sets take fewer cycles" if shape.k_split > 1 else ""
+    elif shape.k_split > 1:
+        why += f"too few to hide the latency, which takes {wanted}"
     else:
         why += f"though {wanted} hide the latency: adding up more sets would cost more"
     return f"{why}; {_other_sets(fitting)}"
