@@ -138,7 +138,7 @@ def _entries(n: int) -> str:
 )
 @json_option
 def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
-    """Compile the kernels that `tw.matmul(a, b)` and `tw.matmul(x, w.T)` use most.
+    """Compile the commonest kernels in advance.
 
     They cover all sizes, from one row to large matrices, because one kernel serves a class of
     sizes. Rows must be contiguous. Kernels with an epilogue, with alpha and beta, for stacks and

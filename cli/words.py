@@ -509,4 +509,4 @@ def schedule_text(schedule: Schedule) -> str:
             said.append(f"{name}={value}")
     if schedule.tails != "auto":
         said.append(f"tails={schedule.tails}")
-    return " ".join(said) or "chosen by the cost model"
+    return " ".join(said) or "schedule chosen by the cost model"

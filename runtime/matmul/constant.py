@@ -75,9 +75,6 @@ class PackedB(NamedTuple):
     quantized: Quantized | None = None
     quantize: Quantize | None = None
 
-    # numpy then leaves ``a @ packed`` to ``__rmatmul__``, and does not read this tuple as an array.
-    __array_ufunc__ = None
-
     def __matmul__(self, other: Any) -> NoReturn:
         """Raise ArgumentTypeError: only ``tw.matmul`` multiplies a packed matrix."""
         self.__rmatmul__(other)
@@ -117,6 +114,10 @@ class PackedB(NamedTuple):
     def ndim(self) -> int:
         """Always 2."""
         return len(self.shape)
+
+
+# numpy then leaves ``a @ packed`` to ``__rmatmul__``, and does not read the tuple as an array.
+PackedB.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
 @spelled(ArgumentTypeError)

@@ -149,7 +149,7 @@ def test_everything_of_a_wrong_kind_that_is_packed(kind: str) -> None:
 def test_what_is_told_to_try_loses_nothing(dtype: Any, cure: str | None) -> None:
     wrong = np.zeros((3, 4), dtype)
     with pytest.raises(
-        ArgumentTypeError, match="a has a type that tw.matmul does not multiply"
+        ArgumentTypeError, match=r"a has a type that tw\.matmul does not multiply"
     ) as caught:
         tw.matmul(wrong, ONES[1])
     said = caught.value.hint

@@ -315,12 +315,14 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
         if shape.k_split == 1:
             return "a step keeps the matrix unit longer than the loop's own instructions take"
         trip = "a step for each set of accumulators"
-        return f"a trip has {trip}" if made.loop else f"K is less than two trips, each of {trip}"
+        if made.loop:
+            return f"an iteration has {trip}"
+        return f"K is less than two iterations, each of {trip}"
     if not made.loop:
         done = -(-steps // made.lanes) * shape.issued
         most = SHORT * core.issue
         if dot or done > most:
-            return f"K is less than two trips of a loop, {done:.0f} operations"
+            return f"K is less than two iterations of a loop, {done:.0f} operations"
         return f"K is short, {done:.0f} operations of at most {most:g}"
     if dot:
         adds = made.count * shape.multiply_adds
@@ -330,16 +332,16 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
         return f"loads read up to {most} vectors, and as many steps share the loop's own work"
     taken, issue = _trip(shape, core, made.count)
     loop = f"the loop's {LOOP_OVERHEAD}"
-    why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"
+    why = f"one iteration takes {taken} cycles; issuing its operations and {loop} takes {issue}"
     if shape.form == "memory" and made.count > 1:
         return (
             f"{why}: steps whose multiply-adds read memory are short, {made.count} share the loop"
         )
     fewer = made.count - max(shape.k_split, shape.group)
     if not fewer:
-        return f"{why}: more would hide nothing more"
+        return f"{why}: more steps would not be faster"
     taken, issue = _trip(shape, core, fewer)
-    return f"{why}; {fewer} take {taken}, and {issue} to issue"
+    return f"{why}; with {fewer} steps {taken}, and {issue}"
 
 
 def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
