@@ -31,8 +31,8 @@ def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> N
     """Show how a kernel computes, and why.
 
     SIZES is MxNxK, or `transpose ROWSxCOLS`. A size that is a name is known only at the call; it is
-    estimated as 64. Nothing is compiled, except with --measure. If no schedule is given, it explains
-    the kernel that tw.compile makes: with the stored winner of `tilewright tune`, or else with the
+    estimated as 64. Nothing is compiled, except with --measure. If no schedule is given, it is the
+    one of the kernel that tw.compile makes: the stored winner of `tilewright tune`, or else the
     cost model's choice.
     """
     from tilewright.explain.text import WIDTH

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -35,7 +35,13 @@ _BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class ElementType(click.Choice):  # type: ignore[type-arg]
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:  # click before 8.2 has no types of choices
+    _Choice = click.Choice
+
+
+class ElementType(_Choice):
     """An element type of ``names``, also by numpy's name: ``s8`` or ``int8``."""
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -189,7 +189,7 @@ def test_a_packed_matrix_in_the_wrong_place_is_told_its_place() -> None:
 
 
 @pytest.mark.parametrize("type_", ["f32", "bf16"])
-def test_the_hint_to_pack_keeps_the_type(type_: str) -> None:
+def test_the_hint_to_pack_keeps_the_type(type_: Any) -> None:
     kernel = tw.compile(tw.Gemm(3, 5, 4, a=type_, b=type_))
     hint = _hint(lambda: kernel.pack_b(ONES[1]), "takes no packed B")
     assert hint == f'tw.Gemm(..., b=tw.Packed("{type_}"))'
@@ -209,7 +209,7 @@ def test_operands_of_the_epilogue_are_asked_for_as_matmul_takes_them() -> None:
     shifted = tw.relu(tw.acc + bias)
     usage = "tw.matmul(a, b, epilogue=..., bias=array of shape (n,))"
     for given, problem in (
-        ({}, "bias is missing"),
+        (dict[str, Any](), "bias is missing"),
         ({"bias": np.ones(5, "f4"), "other": 1}, "this product has no argument 'other'"),
     ):
         with pytest.raises(ArgumentTypeError, match=problem) as caught:
