@@ -67,7 +67,10 @@ def _refused(error: OSError) -> TilewrightError:
 
 
 class Failure(click.ClickException):
-    """An error of the library, printed without a place in the code: the user has no code here."""
+    """An error of the library, printed without the line of Python that caused it.
+
+    The user of a command wrote no Python code, so the line would not help.
+    """
 
     def __init__(self, error: TilewrightError) -> None:
         super().__init__(error.problem)
@@ -83,4 +86,4 @@ class Failure(click.ClickException):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tilewright")
 def main() -> None:
-    """Matrix micro-kernels: declared in Python, compiled from C, called on numpy arrays."""
+    """Multiply matrices on the CPU with generated C kernels."""

@@ -45,10 +45,10 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
     requests = [(spec, wanted.asked, wanted.target) for spec in wanted.specs]
     with working(f"compiling {len(requests)} kernels"):
         kernels = tw.compile_many(requests)
-    numbers = ("median", "best", "spread", "rate", "of peak", "max error")
+    numbers = ("median", "best", "spread", "rate", "of peak", "max error", "allowed")
     data = "memory" if cold else "cache"
     shown = table(
-        f"{kernels[0].target}, {_how(kernels, wanted)}, data in {data}",
+        f"target {kernels[0].target}, {_how(kernels, wanted)}, data in {data}",
         *("product", *numbers),
         numbers=numbers,
     )
@@ -56,7 +56,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
     for kernel in progress(kernels, "timing"):
         checked = kernel.verify()
         timing = kernel.bench(cold=cold, seconds=seconds)
-        found.append(_data(kernel, timing, checked.max_error))
+        found.append(_data(kernel, timing, checked))
         shown.add_row(
             spec_text(kernel.spec),
             duration(timing.median),
@@ -65,6 +65,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
             rate(kernel, timing),
             percent(timing.of_peak),
             f"{checked.max_error:.2g}",
+            f"{checked.bound:.2g}",
         )
     if as_json:
         show_json(found)
@@ -72,7 +73,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
         console().print(shown)
 
 
-def _data(kernel: tw.Kernel, timing: tw.Timing, error: float) -> dict[str, Any]:
+def _data(kernel: tw.Kernel, timing: tw.Timing, checked: tw.Verification) -> dict[str, Any]:
     """Return the results of a kernel: seconds of a call, GFLOPS, and the share of the peak."""
     chosen = {"name": kernel.name, "spec": repr(kernel.spec), "schedule": asdict(kernel.schedule)}
     return {
@@ -80,7 +81,8 @@ def _data(kernel: tw.Kernel, timing: tw.Timing, error: float) -> dict[str, Any]:
         "target": kernel.target,
         "tuned": kernel.tuned is not None,
         **asdict(timing),
-        "max_error": error,
+        "max_error": checked.max_error,
+        "bound": checked.bound,
     }
 
 

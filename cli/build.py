@@ -52,7 +52,9 @@ def command(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Build the libraries that a Python file makes: each `tw.library(...)` at its top level.
+    """Build the C libraries of a Python file.
+
+    These are the variables at its top level that hold a `tw.library(...)`.
 
     SPECS is run like any Python file. The C is written to the output folder, with a header, files
     for CMake, meson and pkg-config, a self-test and a manifest. Then it is compiled for every

@@ -24,6 +24,7 @@ from .screen import (
     table,
     working,
 )
+from .words import ElementType
 
 if TYPE_CHECKING:
     from tilewright.runtime.store.cache import Entry
@@ -126,7 +127,7 @@ def _entries(n: int) -> str:
 @click.option(
     "--type",
     "types",
-    type=click.Choice(INPUTS),
+    type=ElementType(INPUTS),
     multiple=True,
     default=("f32",),
     show_default="f32",
@@ -137,7 +138,7 @@ def _entries(n: int) -> str:
 )
 @json_option
 def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
-    """Compile the kernels that `tw.matmul(a, b)` and `tw.matmul(x, w.T)` use most.
+    """Compile the commonest kernels in advance.
 
     They cover all sizes, from one row to large matrices, because one kernel serves a class of
     sizes. Rows must be contiguous. Kernels with an epilogue, with alpha and beta, for stacks and

@@ -48,7 +48,7 @@ _WHOLE = (
 @click.option("--forget", is_flag=True, help="Remove the stored measurements of this machine.")
 @json_option
 def command(seconds: float, path: Path | None, forget: bool, as_json: bool) -> None:
-    """Measure this machine's core for the cost model, and store the numbers.
+    """Measure this CPU for the cost model.
 
     From then on the target "host" uses them. If the machine is too busy to measure, that is an
     error and nothing is changed. The numbers are in the user's data directory, or in

@@ -18,6 +18,7 @@ import numpy as np
 from rich.console import Console
 
 import tilewright as tw
+from tilewright.errors import install
 from tilewright.examples import neon_chapter, oriented_filters
 
 from .measured import Measured, beside
@@ -119,9 +120,7 @@ def _needs_extras() -> None:
         if find_spec(name) is None
     ]
     if missing:
-        raise click.ClickException(
-            f"the demo needs {', '.join(missing)}\n  try: pip install 'tilewright[demo]'"
-        )
+        raise click.ClickException(f"the demo needs {', '.join(missing)}\n  try: {install('demo')}")
 
 
 def _one_core() -> AbstractContextManager[Any]:

@@ -59,7 +59,7 @@ def command(
     bench: bool,
     as_json: bool,
 ) -> None:
-    """Write the C of kernels: all into one file, or one file each into a folder.
+    """Write the C code of kernels.
 
     SIZES is MxNxK, or `transpose ROWSxCOLS`. Nothing is compiled, and the target need not run on
     this machine. With --main the file is a program that tests one kernel, for boards and simulators

@@ -28,11 +28,12 @@ from .words import wanted as takes_kernels
 )
 @json_option
 def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> None:
-    """Print the plan of a kernel: formulas, registers, estimates, and each decision's reason.
+    """Show how a kernel computes, and why.
 
     SIZES is MxNxK, or `transpose ROWSxCOLS`. A size that is a name is known only at the call; it is
-    estimated as 64. Nothing is compiled, except with --measure. Without a schedule it is the one
-    that tw.compile takes: the stored winner of `tilewright tune`, or else the cost model's choice.
+    estimated as 64. Nothing is compiled, except with --measure. If no schedule is given, it is the
+    one of the kernel that tw.compile makes: the stored winner of `tilewright tune`, or else the
+    cost model's choice.
     """
     from tilewright.explain.text import WIDTH
     from tilewright.generate import draw_plan, explain_plan, plan_facts

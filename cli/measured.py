@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import tilewright as tw
+from tilewright.spec.types import is_integer
 
 #: Seconds of a round for each function, short compared with the time slice of a scheduler; and the
 #: least number of rounds.
@@ -70,7 +71,8 @@ def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
     """Return the work per second in a C loop, with its unit."""
     if isinstance(kernel.spec, tw.Transpose):
         return f"{work(kernel) / timing.median:.1f} GiB/s"
-    return f"{timing.gflops:.1f} GFLOPS"
+    whole = isinstance(kernel.spec, tw.Gemm) and is_integer(kernel.spec.factors[0])
+    return f"{timing.gflops:.1f} {'GOPS' if whole else 'GFLOPS'}"
 
 
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:

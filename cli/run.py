@@ -57,7 +57,7 @@ def command(wanted: Wanted, source: Path, cases: int, as_json: bool) -> None:
     click.echo(f"{kernel.name}: right in {checked.cases} cases")
     if kernel.emulated:
         click.echo(kernel.diff() or "nothing was changed")
-        click.echo(f"not timed: {kernel.target} runs here through {kernel.emulated}")
+        click.echo(f"not timed: {kernel.target} is emulated here ({kernel.emulated})")
     else:
         click.echo(kernel.diff(measure=True))
 

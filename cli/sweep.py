@@ -58,7 +58,7 @@ def command(
     optimize: str | None,
     as_json: bool,
 ) -> None:
-    """Compile, run and check random products over all types, layouts and epilogues.
+    """Compile, run and check random kernels.
 
     A case that is refused is a failure too. For each failure, the Python that repeats it is shown.
     The same seed makes the same cases on every target.

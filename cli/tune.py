@@ -15,7 +15,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import tilewright as tw
-from tilewright.errors import SpecError, TilewrightError
+from tilewright.errors import SpecError, TilewrightError, install
 from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Spec
@@ -88,7 +88,7 @@ def command(
     forget: bool,
     as_json: bool,
 ) -> None:
-    """Find the best schedules of products by measuring; store the winners for this CPU.
+    """Find the fastest schedules by measuring.
 
     SIZES is MxNxK. From then on tw.compile takes the winner if no schedule is given. Each round of
     measurements is stored. After an interruption the same command continues; specs that have a
@@ -103,7 +103,7 @@ def command(
         missing = "'SIZES...', --spec, --file, --export, --merge or --forget"
         raise click.UsageError(f"Missing argument {missing}.")
     if report is not None and find_spec("matplotlib") is None:
-        raise click.UsageError("--report needs matplotlib: pip install 'tilewright[tune]'")
+        raise click.UsageError(f"--report needs matplotlib: {install('tune')}")
     database = Database()
     if merged is not None:
         click.echo(_merge(database, merged), err=as_json)
@@ -205,8 +205,8 @@ def _tune(tunings: Sequence[Tuning], again: bool) -> None:
 
 
 def _show(database: Database, tunings: Sequence[Tuning]) -> None:
-    numbers = ("GFLOPS", "x default", "measured", "failed")
-    title = f"{tunings[0].target.name}, {tunings[0].subject.cpu}"
+    numbers = ("GFLOPS", "times default speed", "schedules timed", "failed")
+    title = f"target {tunings[0].target.name}, CPU {tunings[0].subject.cpu}"
     shown = table(title, "product", *numbers, "tuned", "schedule", numbers=numbers)
     for tuning in tunings:
         winner = database.winner(tuning.subject)
@@ -219,7 +219,7 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
             str(len(results) - failed), str(failed), winner.day, schedule_text(winner.schedule),
         )  # fmt: skip
     console().print(shown)
-    click.echo(f"stored in {database.path}; tilewright tune --forget removes it")
+    click.echo(f"stored in {database.path}; the same command with --forget removes it")
 
 
 def _data(database: Database, tuning: Tuning) -> dict[str, Any]:

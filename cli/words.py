@@ -5,10 +5,10 @@ In go the words of arguments and options. Out come specs, a schedule and a targe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -33,6 +33,26 @@ _BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
     "addresses": Addresses,
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:  # click before 8.2 has no types of choices
+    _Choice = click.Choice
+
+
+class ElementType(_Choice):
+    """An element type of ``names``, also by numpy's name: ``s8`` or ``int8``."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(list(names))
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return tilewright's name of a type; numpy's names are translated."""
+        return super().convert(_BY_NUMPY.get(value, value), param, ctx)
+
+
+_BY_NUMPY = {TYPES[name].numpy: name for name in TYPES}
 
 
 def size(word: str) -> Size:
@@ -202,7 +222,7 @@ _SPEC = (
     click.option(
         "--type",
         "element",
-        type=click.Choice(list(TYPES)),
+        type=ElementType(TYPES),
         default="f32",
         help="Type of A, and of B unless --b is given.",
     ),
@@ -217,11 +237,11 @@ _SPEC = (
     ),
     click.option(
         "--c",
-        type=click.Choice(list(TYPES)),
+        type=ElementType(TYPES),
         help="Type of the matrix C; default: the type of the sums.",
     ),
     click.option(
-        "--d", type=click.Choice(list(TYPES)), help="Type of the output D; default: the type of C."
+        "--d", type=ElementType(TYPES), help="Type of the output D; default: the type of C."
     ),
     _option(
         "--order",
@@ -495,4 +515,4 @@ def schedule_text(schedule: Schedule) -> str:
             said.append(f"{name}={value}")
     if schedule.tails != "auto":
         said.append(f"tails={schedule.tails}")
-    return " ".join(said) or "chosen by the cost model"
+    return " ".join(said) or "schedule chosen by the cost model"

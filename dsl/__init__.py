@@ -1,4 +1,4 @@
-"""A Python-embedded language for matrix micro-kernels.
+"""Multiply matrices on the CPU: generated C kernels, called on numpy arrays.
 
 A spec (``Gemm``, ``Transpose``, ``Pack``) says what is computed, a ``Schedule`` how, and a target
 where. ``compile`` turns them into a ``Kernel``, which is called on numpy arrays.

@@ -6,6 +6,8 @@ Each error says what was got, what was expected, where, and what to try.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from types import FrameType
 
@@ -54,6 +56,27 @@ def described(value: object) -> str:
     """
     text = repr(value) if isinstance(value, str | None) else _shown(value)
     return f"{type(value).__name__}: {text:.60}"
+
+
+def install(extra: str) -> str:
+    """Return the command that installs the packages of one of tilewright's extras.
+
+    The packages are read from the metadata of the installation: tilewright itself is not on PyPI,
+    so that ``pip install 'tilewright[...]'`` would fail.
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        required = requires("tilewright") or []
+    except PackageNotFoundError:
+        required = []
+    named = [line.partition(";") for line in required]
+    packages = [
+        package.strip() for package, _, extras in named if re.search(rf"\b{extra}\b", extras)
+    ]
+    if not packages:
+        return f"pip install '.[{extra}]' in the checkout of tilewright"
+    return f"pip install {' '.join(map(shlex.quote, packages))}"
 
 
 class TilewrightError(Exception):

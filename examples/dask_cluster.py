@@ -8,7 +8,7 @@ A task makes one block of C of a row of blocks of A and a column of blocks of B:
 
     python examples/dask_cluster.py 20 1024         (seconds of tuning, and the matrices' size)
 
-It starts two processes on this machine. It needs Dask: pip install 'tilewright[dask,tune]'.
+It starts two processes on this machine. It needs Dask: pip install '.[dask,tune]' in a checkout.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class CallableKernel:
         if self.emulated is not None:
             raise TargetError(
                 f"{what} needs a CPU with {self._target.title}",
-                got=f"{self.name} runs here through {self.emulated}",
+                got=f"here the kernel is emulated ({self.emulated})",
                 hint="call the kernel, or compile it for target='host'",
             )
 

@@ -331,8 +331,14 @@ class Kernel(CallableKernel):
         """
         from tilewright.runtime.call.pack_source import Given, pack_for, pack_quantized
 
-        if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
-            raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
+        if not isinstance(self.spec, Gemm):
+            raise SpecError("this kernel has no B that could be packed", got=repr(self.spec))
+        if not isinstance(self.spec.b, Packed):
+            raise SpecError(
+                "this kernel takes no packed B",
+                got=f"a kernel whose B is {self.spec.factors[1]}, not packed",
+                hint=f'tw.Gemm(..., b=tw.Packed("{self.spec.factors[1]}"))',
+            )
         if self.spec.quantized is not None:
             return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
         spec, b = pack_for(self.spec, Given(b, scales, zeros, container))

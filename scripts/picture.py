@@ -33,10 +33,10 @@ STAGES = (
     ("spec", "what"),
     ("schedule", "how"),
     ("target", "where"),
-    ("plan", "every number"),
-    ("tile program", "operations"),
+    ("plan", "every choice"),
+    ("program", "operations"),
     ("C", "intrinsics"),
-    ("kernel", "numpy arrays"),
+    ("kernel", "a function"),
 )
 SIGNS = ("+", "+", "→", "→", "→", "→", "")
 

@@ -34,7 +34,7 @@ def processors(target: str) -> dict[str, Feature]:
             title=f"scheduled for {core.title}",
             processors=tuple(core.described()),
             core=core.cores[target],
-            core_source=f"{core.title}, shipped: {core.source}",
+            core_source=f"{core.title}: figures of targets/cores/{core.name}.json",
         )
         for core in shipped()
         if target in core.cores

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from math import log
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tilewright.errors import TilewrightError, TuningError
+from tilewright.errors import TilewrightError, TuningError, install
 from tilewright.spec.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def check_method(method: str) -> Method:
     if find_spec("optuna") is None:
         raise TuningError(
             "the search needs Optuna, which is not installed",
-            hint="pip install 'tilewright[tune]'; or search=\"ranked\", which measures the "
+            hint=f'{install("tune")}; or search="ranked", which measures the '
             "variants in the cost model's order and explores nothing around them",
         )
     return "optuna"

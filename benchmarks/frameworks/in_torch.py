@@ -13,6 +13,7 @@ from rich.table import Table
 from benchmarks.measure.figures import Figure, Section
 from benchmarks.measure.native import Effort, MissingError
 from benchmarks.measure.options import Options
+from tilewright.errors import install
 
 SIZE, LOOPS = 8, 300
 #: Of the time of the operator of PyTorch; microseconds beyond the kernel's own.
@@ -26,7 +27,7 @@ def run(options: Options) -> Section:
     try:
         import torch
     except ImportError:
-        raise MissingError("PyTorch: pip install 'tilewright[torch]'") from None
+        raise MissingError(f"PyTorch: {install('torch')}") from None
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     calls, rows = _calls(torch, options)

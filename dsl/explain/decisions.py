@@ -78,12 +78,16 @@ def formula(plan: AnyPlan) -> str:
     return " ".join(next(head(plan)).split())
 
 
+#: The contiguous lines of a matrix by its order.
+_LINES = {"C": "row", "F": "column"}
+
+
 def _head_of_packing(plan: PackPlan) -> Iterator[str]:
     spec, strides = plan.spec, plan.operands["b"].strides
-    apart = strides["k" if spec.order == "C" else "n"]
+    apart, line = strides["k" if spec.order == "C" else "n"], _LINES[spec.order]
     yield (
-        f"pack      B {spec.k} x {spec.n} (lines {text_of(apart)} apart), {spec.source} as "
-        f"{spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
+        f"pack      B {spec.k} x {spec.n} ({line}s {text_of(apart)} elements apart), "
+        f"{spec.source} as {spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
     )
     if plan.batch:
         yield f"batch     strided, {text_of(plan.batch.count)} of B"
@@ -110,7 +114,8 @@ def _matrix(plan: Plan | StackPlan | TransposePlan, name: str, typed: bool = Fal
         if isinstance(given, Packed):
             return f"{name.upper()} {shape} (packed)"
     apart = next((d for d in dimensions if operand.strides[d] != 1), dimensions[0])
-    return f"{name.upper()} {shape} (lines {text_of(operand.strides[apart])} apart)"
+    line = "column" if apart == dimensions[1] else "row"
+    return f"{name.upper()} {shape} ({line}s {text_of(operand.strides[apart])} elements apart)"
 
 
 def _formula(spec: Gemm) -> str:
@@ -280,9 +285,9 @@ def _schedule_decisions(plan: Plan) -> Iterator[Row]:
     if schedule.tails == "auto":
         masks = any(vector.mask for vector in plan.vectors)
         how = "masked vectors" if masks else "partial accesses or narrower vectors"
-        why = f"{how}, or a last vector that overlaps the one before in the same tile"
+        why = f"last columns or rows: {how}, or a last vector that overlaps the previous one"
     if plan.bounces:
-        why += ": a last vector goes whole to a buffer on the stack, what exists of it from there"
+        why += "; a partly filled vector passes through a buffer on the stack"
     yield "tails", schedule.tails, why
     if plan.transposed:
         yield (

@@ -29,16 +29,16 @@ def told(
     """Yield rows (title, text): the estimates for data in cache and in memory, the measurement."""
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
     yield "in cache", summary(hot)
-    yield "", f"work: {_cycles(hot.work)}"
-    yield "", f"arriving meanwhile: {_arriving(hot)}"
+    yield "", f"cycles of computing: {_cycles(hot.work)}"
+    yield "", f"transfers at the same time: {_arriving(hot)}"
     yield "in memory", summary(cold)
-    yield "", f"arriving meanwhile: {_arriving(cold)}"
+    yield "", f"transfers at the same time: {_arriving(cold)}"
     if measured is not None:
         cycles = hot.least / measured.of_peak
         yield (
             "measured",
             f"{_count(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
-            f"{_time(measured.seconds)}; the estimate is {hot.cycles / cycles:.2f} of it",
+            f"{_time(measured.seconds)}; the estimate is {_differs(hot.cycles / cycles)}",
         )
 
 
@@ -72,18 +72,27 @@ def _cycles(each: Mapping[str, float]) -> str:
 
 def _arriving(found: Estimate) -> str:
     parts = [
-        f"{_bytes(each.bytes)} from {name} in {_count(each.cycles)}"
+        f"{_bytes(each.bytes)} from {name} in {_count(each.cycles)} cycles"
         for name, each in found.arrivals.items()
         if each.bytes >= 1
     ]
     if found.pages.cycles >= 1:
         parts.append(
-            f"{_count(found.pages.bytes / PAGE)} pages looked up in {_count(found.pages.cycles)}"
+            f"{_count(found.pages.bytes / PAGE)} pages looked up in "
+            f"{_count(found.pages.cycles)} cycles"
         )
-    return ", ".join(parts) or "nothing: all stays in L1"
+    return ", ".join(parts) or "none, all data are in L1"
+
+
+def _differs(ratio: float) -> str:
+    """Return how far an estimate is from the measurement, for example ``3 % too high``."""
+    percent = round(100 * (ratio - 1))
+    return f"{abs(percent)} % too {'high' if percent > 0 else 'low'}" if percent else "equal to it"
 
 
 def _time(seconds: float) -> str:
+    if seconds < 1e-7:
+        return f"{seconds * 1e9:.4g} ns"
     return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"
 
 

@@ -41,13 +41,12 @@ WIDTH = 100
 LONGEST = 6 * WIDTH
 
 _FORM_TEXTS = {
-    "memory": "the multiply-add itself reads {one} of {other} from memory and spreads it: "
-    "no register",
-    "broadcast": "{one} of {other} at a time is spread over a register",
-    "scalar": "{one} of {other} at a time is a scalar, which the multiply-add takes",
-    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} {steps}",
-    "repeat": "{lanes} of {other} along K per row are converted together and repeated over a "
-    "register: from there they are spread",
+    "memory": "each multiply-add reads {one} of {other} from memory and broadcasts it",
+    "broadcast": "{one} of {other} at a time is broadcast to all lanes of a register",
+    "scalar": "{one} of {other} at a time is a scalar operand of the multiply-add",
+    "lane_k": "a vector of {other} along K for each row: its lanes serve {lanes} {steps}",
+    "repeat": "{lanes} elements of {other} along K for each row are converted together, repeated "
+    "over a register, and broadcast from there",
     "lane_s": "a vector of {other} across the rows: its lanes serve {lanes} rows",
 }
 
@@ -85,8 +84,8 @@ def explain(
         matrices = f", {unit.most} of {unit.rows} rows of {unit.row_bytes} bytes"
     about = (
         f"target    {target.name}, {target.title}: {target.registers} vector registers{matrices}; "
-        f"multiply-add {core.fma_latency:g} cycles, {core.fma_units:g} per cycle; per cycle "
-        f"{core.loads:g} loads, {core.stores:g} stores, {core.issue:g} operations in all"
+        f"multiply-add: latency {core.fma_latency:g} cycles, {core.fma_units:g} per cycle; "
+        f"per cycle {core.loads:g} loads, {core.stores:g} stores, {core.issue:g} operations in all"
         f"{f'; {core.hidden} stores of a tile cost nothing' if core.hidden else ''}"
     )
     lines: list[str] = []
@@ -232,7 +231,7 @@ def _tile(plan: Plan, tile: TileProgram, planned: RegisterTile) -> Iterator[str]
     yield f"K sets     {planned.shape.k_split}: {planned.why_split}"
     steps = planned.unroll.steps
     counted = steps_text(plan.product, steps)
-    how = f"{steps} {counted} a trip" if steps else "all of K, without a loop"
+    how = f"{steps} {counted} per iteration" if steps else "all of K, without a loop"
     yield f"unroll     {how}: {planned.unroll.reason}"
     yield f"bound      {planned.bound}"
     for text in reasons.why_lines(plan, tile):
@@ -355,7 +354,7 @@ def _formulas(rows: Sequence[tuple[str, Expr]]) -> Iterator[str]:
     each = {name: value(expr) or 0 for name, expr in rows}
     total = each.get("bytes read", 0) + each.get("bytes written", 0)
     if total and (count := each.get("flops", 0)):
-        yield f"{count / total:.2f} flops for each byte that passes between registers and cache"
+        yield f"{count / total:.2f} flops per byte loaded or stored"
 
 
 def formula_text(expr: Expr) -> str:

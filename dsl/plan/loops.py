@@ -65,7 +65,11 @@ def read_loops(
             grid = "Mn" if spec.outputs else grid.upper()
         inside = f"{grid}bk" if spec.batch else f"{grid}k"
         loops = f"b{grid}k" if spec.batch and (packs or _scattered(spec)) else inside
-        reason = f"a panel along {along} stays in the cache while the other dimension passes"
+        reason = (
+            "a panel of B stays in cache while all rows of C are computed"
+            if along == "n"
+            else "a panel of A stays in cache while all columns of C are computed"
+        )
         if panels and schedule.threads is None and spec.batch is None:
             loops, reason = "mnk", "rows of A are converted beside the tiles before; B stays cached"
     cut = outer_length(loops)

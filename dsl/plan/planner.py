@@ -269,7 +269,7 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
 
 def _ahead(plan: Plan) -> str:
     """What is done before the tiles, for people."""
-    packed = f" with packing {plan.packs}" if plan.packs else ""
+    packed = f" with {' and '.join(plan.packs.upper())} packed" if plan.packs else ""
     converted = " and ".join(name.upper() for name in sorted(plan.sources))
     return f"{packed} with {converted} converted first" if converted else packed
 

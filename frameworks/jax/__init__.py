@@ -9,8 +9,10 @@ from __future__ import annotations
 try:
     import jax as _jax  # noqa: F401 (said here, and not where one of its parts is first used)
 except ImportError as _error:
+    from tilewright.errors import install as _install
+
     raise ImportError(
-        "tilewright.jax needs JAX, which is not installed: pip install 'tilewright[jax]'"
+        f"tilewright.jax needs JAX, which is not installed: {_install('jax')}"
     ) from _error
 
 from .operator import Operator, operator

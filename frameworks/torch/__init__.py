@@ -11,8 +11,10 @@ from __future__ import annotations
 try:
     import torch as _torch  # noqa: F401 (said here, and not where one of its parts is first used)
 except ImportError as _error:
+    from tilewright.errors import install as _install
+
     raise ImportError(
-        "tilewright.torch needs PyTorch, which is not installed: pip install 'tilewright[torch]'"
+        f"tilewright.torch needs PyTorch, which is not installed: {_install('torch')}"
     ) from _error
 
 from .backend import backend

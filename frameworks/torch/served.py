@@ -62,7 +62,7 @@ def summary(graphs: Sequence[Served] | None = None) -> None:
     >>> left = tt.Left("linear", "float16 is not served", "model.bfloat16()")
     >>> tt.summary([tt.Served(layers=2, activations=1, products=0), tt.Served(0, 0, 0, (left,))])
     graphs: 2
-    served: 2 layers, 1 activations in them, 0 other products
+    served: 2 layers, 1 activation in them, 0 other products
     left: 1
       1 x linear: float16 is not served
         try: model.bfloat16()
@@ -74,11 +74,17 @@ def summary(graphs: Sequence[Served] | None = None) -> None:
     left = [one for each in graphs for one in each.left]
     lines = [
         f"graphs: {len(graphs)}",
-        f"served: {layers} layers, {activations} activations in them, {products} other products",
+        f"served: {_counted(layers, 'layer')}, {_counted(activations, 'activation')} in them, "
+        f"{_counted(products, 'other product')}",
         f"left: {len(left)}",
         *_lines(left, counted=True),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return a count with its noun, for example ``2 layers``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _lines(left: Sequence[Left], *, counted: bool) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import install
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import Signature
 
@@ -30,9 +31,15 @@ class NumbaFunction:
     def __init__(self, kernel: Any, key: str, call: Callable[..., Any]) -> None:
         """Register the kernel with numba; SpecError if an operand is not a single array.
 
-        ``key`` identifies the kernel's library. Calls from Python go to ``call``.
+        ``key`` identifies the kernel's library. Calls from Python go to ``call``. Raises ImportError
+        if numba is not installed.
         """
-        from numba.extending import overload
+        try:
+            from numba.extending import overload
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"kernel.numba needs numba, which is not installed: {install('numba')}"
+            ) from error
 
         from .numba_link import Linked
 

@@ -55,6 +55,8 @@ def torch_if_loaded() -> ModuleType | None:
 
 def what_to_do(value: Any, name: str) -> str | None:
     """Return advice on how to make an array from ``value``, None if there is none."""
+    if callable(told := getattr(value, "where_it_is_passed", None)):
+        return str(told())
     if is_masked(value):
         return f"{name}.filled(0): elements that are masked have no value"
     for method, meaning in (

@@ -126,11 +126,20 @@ def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, kn
         raise ArgumentValueError(
             f"{name} has the wrong shape",
             got=array.shape,
-            expected=f"({wanted}{',' * (len(sizes) == 1)}): {slot} is {known.say(size)}",
+            expected=f"({wanted}{',' * (len(sizes) == 1)}): {_because(slot, size, known)}",
             hint=f"{name}.T has this shape"
             if turned and len(sizes) == 2 and not parameter.packed
             else None,
         )
+
+
+def _because(slot: str, size: Size, known: Known) -> str:
+    """Return the required value of a slot, for example ``n is 8, from b.shape[1]``."""
+    if not isinstance(size, Dim) or size.name not in known.values:
+        return f"{slot} is {known.say(size)}"
+    if size.name == slot:
+        return f"{slot} is {known.values[slot]}, from {known.source[slot]}"
+    return f"{slot} is {known.say(size)}"
 
 
 def _plain(size: Size, known: Known) -> str:
@@ -238,7 +247,8 @@ def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, li
         return
     if parameter.leading is None:
         raise ArgumentValueError(
-            f"{name} is a strided view, and this kernel takes tight arrays only",
+            f"{name} is a strided view, with gaps between its {whole}s; this kernel takes arrays "
+            "without gaps",
             got=f"a {whole} every {leading} elements",
             expected=f"every {line}, the length of a {whole}",
             hint=f'{slot}=tw.dim("{slot}") in the spec, or {name}.copy()',
@@ -422,7 +432,7 @@ def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
         raise ArgumentValueError(
             f"{name} is read-only and would be written",
             got=describe(array),
-            hint=f"{name}.copy()",
+            hint="a writable array, which then holds the result",
         )
 
 

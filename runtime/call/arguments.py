@@ -205,7 +205,11 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
     output = signature.output.name
     for name in given:
         if name not in expected:
-            _unknown(signature, name)
+            raise ArgumentTypeError(
+                f"this kernel has no argument {name!r}",
+                expected=_usage(signature),
+                hint=instead_of(name),
+            )
     missing = [name for name in expected if name not in given and name != output]
     if output not in given and not signature.allocates:
         missing.append(output)
@@ -247,9 +251,10 @@ def _usage(signature: Signature) -> str:
     return f"kernel({', '.join([*places, *(f'{name}=...' for name in by_name)])})"
 
 
-def _unknown(signature: Signature, name: str) -> None:
+def instead_of(name: str) -> str | None:
+    """Return what to try instead of an argument that a kernel or ``tw.matmul`` does not have."""
     quantity = f'tw.Gemm(..., {name}="scalar") takes it at the call'
-    hints = {
+    return {
         **dict.fromkeys(("alpha", "beta", "a_scale", "b_scale", "d_scale"), quantity),
         **dict.fromkeys(("a_zero", "b_zero", "d_zero"), quantity),
         **dict.fromkeys(
@@ -270,10 +275,7 @@ def _unknown(signature: Signature, name: str) -> None:
         **dict.fromkeys(("dtype", "casting"), "out=, an array of that type"),
         "c": "beta is 0, so C is not read; out= takes the array for D",
         "d": "out= takes the array that is written",
-    }
-    raise ArgumentTypeError(
-        f"this kernel has no argument {name!r}", expected=_usage(signature), hint=hints.get(name)
-    )
+    }.get(name)
 
 
 # --- outputs made here -------------------------------------------------------------------------

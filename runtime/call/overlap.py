@@ -91,8 +91,8 @@ def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) ->
         for item in items:
             array = item.data if parameter.packed else item
             if np.shares_memory(out, array):
-                low, high = np.lib.array_utils.byte_bounds(array)
-                _refuse(output, parameter, "", f"{parameter.name} in bytes {low:#x} to {high:#x}")
+                start, other_start = (np.lib.array_utils.byte_bounds(x)[0] for x in (out, array))
+                _refuse(output, parameter, "", start - other_start)
     if not disjoint(out):
         raise ArgumentValueError(
             f"matrices of {output.name} share elements",
@@ -124,18 +124,16 @@ def _shared(
     output: ArrayParameter, out: Region, other: ArrayParameter, held: list[Region], found: int
 ) -> NoReturn:
     which = f" ({'matrix' if other.kind != 'sequence' else 'array'} {found})"
-    got = (
-        f"{output.name} in bytes {out.start:#x} to {out.end:#x}, "
-        f"{other.name} in {held[found].start:#x} to {held[found].end:#x}"
-    )
-    _refuse(output, other, which if len(held) > 1 else "", got)
+    _refuse(output, other, which if len(held) > 1 else "", out.start - held[found].start)
 
 
-def _refuse(output: ArrayParameter, other: ArrayParameter, which: str, got: str) -> NoReturn:
+def _refuse(output: ArrayParameter, other: ArrayParameter, which: str, after: int) -> NoReturn:
+    """Raise the error; ``after`` is how many bytes after ``other`` the output starts."""
+    where = f"{abs(after)} bytes {'after' if after > 0 else 'before'} {other.name}{which}"
     raise ArgumentValueError(
         f"{output.name} shares elements with {other.name}{which}",
-        got=got,
-        expected="an output that has no element in common with what else is passed",
+        got=f"{output.name} starts {where if after else f'where {other.name}{which} starts'}",
+        expected="an output that has no element in common with the other arrays",
         hint=f"pass {other.name}.copy()",
     )
 

@@ -31,8 +31,8 @@ def notice(target: str, means: str) -> None:
     _told.add(target)
     place = caller()
     warnings.warn(
-        f"kernels for {target} are emulated here, through {means}: calls take some hundred times "
-        "as long as on a CPU that has it; leave target out for kernels of this CPU",
+        f"kernels for {target} are emulated here ({means}): calls take a few hundred times as "
+        "long as on a CPU that has it; leave target out for kernels of this CPU",
         EmulationWarning,
         stacklevel=1 if place is None else place[2],
     )

@@ -58,9 +58,9 @@ def _named(dtype: np.dtype[Any], name: str) -> str:
         found = next((t for t in known if TYPES[t].numpy == dtype.name), None)
         if found is not None:
             return found
-    told = "written" if name == "out" else "multiplied"
+    does = "write" if name == "out" else "multiply"
     raise ArgumentTypeError(
-        f"{name} has a type that is not {told}",
+        f"{name} has a type that tw.matmul does not {does}",
         got=dtype.str if not dtype.isnative else dtype.name,
         expected=", ".join(TYPES[t].numpy for t in known),
         hint=_cure(dtype, name),
@@ -80,9 +80,12 @@ def _cure(dtype: np.dtype[Any], name: str) -> str | None:
     if dtype.kind == "b":
         return f"{name}.astype(np.uint8), or to(torch.uint8) of a tensor: sums are int32"
     if dtype.name in ("int64", "uint64", "longdouble", "float128"):
-        return "np.matmul; float64 holds whole numbers up to 2**53 alone"
+        return f"np.matmul(a, b), or {name}.astype(np.float64), which is exact up to 2**53"
     if dtype.name in ("int32", "uint32"):
-        return f"{name}.astype(np.float64), or to(torch.float64) of a tensor: it holds all of them"
+        return (
+            f"{name}.astype(np.float64), or to(torch.float64) of a tensor: float64 represents "
+            f"every {dtype.name} exactly"
+        )
     # These are the small types of ml_dtypes, for example float8_e5m2.
     if dtype.name.startswith(("float", "int", "uint")):
         return f"{name}.astype(np.float32), or to(torch.float32) of a tensor"
@@ -100,8 +103,7 @@ def factors(a: str, b: str) -> tuple[TypeName, TypeName]:
             "matmul multiplies integers by integers, and floating point by floating point",
             got=f"a of {TYPES[a].numpy}, b of {TYPES[b].numpy}",
             expected="two of int8, uint8, int16 and uint16, or two of floating point",
-            hint=f"{whole}.astype(np.{'float64' if other == 'f64' else 'float32'}), which holds "
-            "all of them",
+            hint=f"{whole}.astype(np.{'float64' if other == 'f64' else 'float32'}), which is exact",
         )
     if "f64" in (a, b):
         return "f64", "f64"

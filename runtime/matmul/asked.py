@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, described
+from tilewright.runtime.call.arguments import instead_of
 from tilewright.runtime.machine.host import identify
-from tilewright.spec.expression import Expression, as_expression
+from tilewright.spec.expression import Expression, as_expression, operands_of
 from tilewright.spec.types import TypeName
 
 from .families import Options
-from .numbers import lifted
+from .numbers import is_lifted, lifted
 from .routes import Routes
 
 Array = np.ndarray[Any, Any]
@@ -69,6 +71,35 @@ def asked_for(
             _asked.clear()
         _asked[key] = found
     return found[:3]
+
+
+#: Shapes of a product's operands, by their ``per``, for messages.
+_SHAPES = {None: "a number", "row": "array of shape (m,)", "column": "array of shape (n,)",
+           "full": "array of shape (m, n)"}  # fmt: skip
+
+
+def check_operands(options: Options, named: Iterable[str]) -> None:
+    """Raise ArgumentTypeError unless a call names all operands of its epilogue, and no others."""
+    operands = () if options.epilogue is None else operands_of(options.epilogue)
+    given = set(named) - {"alpha", "beta"}
+    missing = [operand for operand in operands if operand.name not in given]
+    unknown = sorted(given - {operand.name for operand in operands})
+    own = [operand for operand in operands if not is_lifted(operand.name)]
+    usage = "".join(f", {operand.name}={_SHAPES[operand.per]}" for operand in own)
+    usage = f"tw.matmul(a, b{', epilogue=...' if operands else ''}{usage})"
+    if unknown:
+        raise ArgumentTypeError(
+            f"this product has no argument {unknown[0]!r}",
+            expected=usage,
+            hint=instead_of(unknown[0]),
+        )
+    if missing:
+        names = " and ".join(operand.name for operand in missing)
+        raise ArgumentTypeError(
+            f"{names} {'is' if len(missing) == 1 else 'are'} missing",
+            got=f"an epilogue that uses {names}, and no array or number for it",
+            expected=usage,
+        )
 
 
 def _epilogue(given: Any, sums: TypeName) -> tuple[Expression, dict[str, Array]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -76,6 +76,20 @@ class PackedB(NamedTuple):
     quantized: Quantized | None = None
     quantize: Quantize | None = None
 
+    def __matmul__(self, other: Any) -> NoReturn:
+        """Raise ArgumentTypeError: only ``tw.matmul`` multiplies a packed matrix."""
+        self.__rmatmul__(other)
+
+    def __rmatmul__(self, other: Any) -> NoReturn:
+        """Raise ArgumentTypeError: only ``tw.matmul`` multiplies a packed matrix."""
+        raise ArgumentTypeError(
+            "@ does not multiply a matrix that tw.pack packed", hint="tw.matmul(a, packed)"
+        )
+
+    def where_it_is_passed(self) -> str:
+        """Return a hint for a call that does not take a packed matrix."""
+        return "tw.matmul(a, packed): a matrix that tw.pack packed can only be b of tw.matmul"
+
     @property
     def factor(self) -> str:
         """The type in which B is multiplied: a low-bit B is multiplied in A's type."""
@@ -126,6 +140,10 @@ class PackedB(NamedTuple):
     def ndim(self) -> int:
         """The number of dimensions, always 2."""
         return len(self.shape)
+
+
+# numpy then leaves ``a @ packed`` to ``__rmatmul__``, and does not read the tuple as an array.
+PackedB.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
 @spelled(ArgumentTypeError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple
@@ -135,6 +136,11 @@ def _with(epilogue: Expression, operands: dict[int, Operand]) -> Expression:
             new = Call(node.fn, args, node.own)
         made[id(node)] = new
     return made[id(epilogue)]
+
+
+def is_lifted(name: str) -> bool:
+    """Return True if ``name`` is one that ``lifted`` gives to a number."""
+    return re.fullmatch(r"number_+\d+", name) is not None
 
 
 def joined(operands: Mapping[str, Any], numbers: Mapping[str, Array]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
 from .arrays import contiguous_axis, factors, type_of
-from .asked import asked_for, routes_of
+from .asked import asked_for, check_operands, routes_of
 from .constant import PackedB, product_with
 from .empty import computed as empty_product
 from .families import (
@@ -320,6 +320,7 @@ def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
     """Compute a product of numpy arrays, made from the originals ``given``."""
+    check_operands(options, named)
     packed = b if isinstance(b, PackedB) else None
     types: tuple[str, str] = type_of(a, "a"), b.factor if packed else type_of(b, "b")
     if packed is None:
@@ -376,7 +377,7 @@ def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
     if out.shape != shape:
         raise ArgumentValueError("matmul: out has the wrong shape", got=out.shape, expected=shape)
     if not out.flags.writeable:
-        raise ArgumentValueError("matmul: out is read-only", hint="out.copy()")
+        raise ArgumentValueError("matmul: out is read-only", hint="a writable out")
     if not disjoint(out):
         raise ArgumentValueError(
             "matmul: elements of out share memory",

@@ -83,8 +83,8 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("plain", (ones(8, 6), B, C), {}, r"\(8, 6\).*a\.T has this shape"),
     ("plain", (ones(6), B, C), {}, "a must be a 2-d array.*1-d.*axes m, k"),
     ("plain", (F32(3), B, C), {}, "a must be a numpy array"),
-    ("dims", (ones(6, 8), ones(12, 4), C), {}, r"k is k == 8, from a\.shape\[1\]"),
-    ("dims", (ones(6, 8), B, ones(5, 4)), {}, r"m is m == 6, from a\.shape\[0\]"),
+    ("dims", (ones(6, 8), ones(12, 4), C), {}, r"k is 8, from a\.shape\[1\]"),
+    ("dims", (ones(6, 8), B, ones(5, 4)), {}, r"m is 6, from a\.shape\[0\]"),
     ("dims", (ones(6, 6), ones(6, 4), C), {}, r"k is not a multiple of 4.*6, from a\.shape\[1\]"),
     ("dims", (ones(6, 20), ones(20, 4), C), {}, "k is not at most 16.*20"),
     # strides
@@ -108,7 +108,7 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("strided", (ones(3, 6, 8)[::-1], B, C), {}, "wrong batch stride.*-48"),
     ("strided", (ones(3, 6, 8), ones(8), C), {}, "b must be a 2-d or 3-d array"),
     ("far", (ones(3, 6, 8), ones(3, 8, 4), C), {}, "wrong batch stride.*48 elements.*100"),
-    ("far", (ones(1, 6, 8), ones(2, 8, 4), C), {}, r"count is count == 1, from a\.shape\[0\]"),
+    ("far", (ones(1, 6, 8), ones(2, 8, 4), C), {}, r"count is 1, from a\.shape\[0\]"),
     ("one for all", (A, B, C), {}, "count is not known.*batch axis"),
     ("offsets", (FLAT_A, FLAT_B, C), {"a_offsets": OFFSETS["a_offsets"]},
      r"b_offsets is missing.*kernel\(a, b, c, a_offsets=\.\.\., b_offsets=\.\.\.\)"),
@@ -137,7 +137,7 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("addresses", ([A, ones(6, 9)[:, :8]], [B, B], C), {}, r"a\[1\] is a strided view"),
     # overlap
     ("one leading", (SHARED[:, :8], ones(8, 12)[:, :4], SHARED[:, 7:11]), {},
-     r"c shares elements with a.*a\.copy\(\)"),
+     r"c shares elements with a.*got: c starts 28 bytes after a\n.*a\.copy\(\)"),
     # names
     ("plain", (A,), {}, r"b is missing.*kernel\(a, b, c\)"),
     ("plain", (), {}, "a and b are missing.*got: nothing"),

@@ -78,7 +78,7 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
      r"shape.*\(6,\): m is 6"),
     ("row", (U8, S8), {"a_zero": ones(6, dtype=np.uint8), "a_scale": ones(6)}, "a_zero has the "
      "wrong dtype.*uint8.*int32"),
-    ("dims", (A, B), {"b_scale": SCALE, "a_scale": ones(5)}, r"m is m == 6, from a\.shape\[0\]"),
+    ("dims", (A, B), {"b_scale": SCALE, "a_scale": ones(5)}, r"m is 6, from a\.shape\[0\]"),
     # one value
     ("one", (U8, S8), {"b_zero": 0.5}, "must be a whole number of type s32.*0.5.*2147483647"),
     ("one", (U8, S8), {"b_zero": 2**31}, "b_zero must be a whole number of type s32"),

@@ -526,5 +526,5 @@ def test_the_demo_says_which_packages_it_lacks(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     stderr = run("demo", "--out", str(tmp_path / "out"), status=1).stderr
     assert "the demo needs matplotlib, scipy, sklearn, threadpoolctl" in stderr
-    assert "pip install 'tilewright[demo]'" in stderr
+    assert "pip install 'matplotlib>=3.8' 'scikit-learn>=1.4' 'scipy>=" in stderr
     assert not (tmp_path / "out").exists()

@@ -72,7 +72,7 @@ def test_a_command_line_names_containers_of_few_bits(run: Run) -> None:
 def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
     assert sizes_text(tw.Gemm(tw.dim("m"), 8, 9)) == "mx8x9"
     assert sizes_text(tw.Transpose(8, 9)) == "8x9"
-    assert schedule_text(tw.Schedule()) == "chosen by the cost model"
+    assert schedule_text(tw.Schedule()) == "schedule chosen by the cost model"
     schedule = tw.Schedule((16, 6), "nmmk", block={"m": 48}, k_unroll=2, tails="mask")
     assert schedule_text(schedule) == "16x6 nmmk m=48 k_unroll=2 tails=mask"
 

@@ -73,6 +73,15 @@ def test_no_command_writes_to_the_folder_of_somebody(page: Path) -> None:
     assert not re.search(r"/tmp/\w+\.json|pip install 'tilewright", page.read_text())
 
 
+def test_no_source_installs_tilewright_from_pypi() -> None:
+    """The package is not there, and a stranger could register the name."""
+    folders = ("benchmarks", "cli", "dsl", "examples", "frameworks", "runtime", "targets", "tuning")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    allowed = ROOT / "dsl" / "errors.py"  # says there why not
+    wrong = [p for p in sources if "pip install 'tilewright" in p.read_text() and p != allowed]
+    assert not wrong and len(sources) > 100
+
+
 @pytest.mark.parametrize("script", ["scripts.figures", "scripts.picture"])
 def test_what_is_made_by_a_script_is_current(script: str) -> None:
     command = [sys.executable, "-m", script, "--check"]

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.source_tree import ROOT
+from support.source_tree import ROOT, modules
 
 import tilewright as tw
 from tilewright.cli import main
@@ -99,3 +99,20 @@ def test_every_command_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
     for name in main.commands:
         assert f"`tilewright {name}" in page, f"no row for tilewright {name}"
+
+
+def test_the_messages_of_the_page_of_errors_are_those_of_the_code() -> None:
+    """A reader searches the page for words of a message."""
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    said = [text for module in modules() for text, _ in module.strings()]
+    rows = re.findall(r'^\| (".*?") \| ', page, re.MULTILINE)
+    quoted = [message for row in rows for message in re.findall(r'"([^"]+)"', row)]
+    assert len(quoted) > 30
+    assert not [message for message in quoted if not _is_said(message, said)]
+
+
+def _is_said(message: str, texts: list[str]) -> bool:
+    """True if a text contains the message, of which one part may be a hole of the text."""
+    ends = range(len("is not "), len(message) + 1)
+    parts = [f"{message[:i]}{{}}{message[j:]}" for i in ends for j in ends if i < j]
+    return any(part in text for part in (message, *parts) for text in texts)

@@ -286,7 +286,7 @@ def test_a_summary_counts_what_was_served_and_left(capsys: Any) -> None:
     assert tt.history[-1] == Served(0, 0, 0)
     tt.summary(tt.history[-2:])
     assert capsys.readouterr().out == (
-        "graphs: 2\nserved: 1 layers, 1 activations in them, 1 other products\nleft: 1\n"
+        "graphs: 2\nserved: 1 layer, 1 activation in them, 1 other product\nleft: 1\n"
         "  1 x linear: the weight has the shape (5,)\n    try: a weight of two dimensions\n"
     )
 

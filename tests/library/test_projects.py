@@ -179,8 +179,14 @@ def test_meson_builds_it(tmp_path: Path) -> None:
     assert {"lib.h", "lib.pc", "liblib.a", "liblib.so.1.0.0"} <= names
 
 
-def test_the_page_shows_the_cmake_lines_of_the_example() -> None:
+def test_the_project_of_the_page_builds(installed: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "ship-c.md").read_text()
     assert "../../examples/cmake_project" in page
-    shown = page.partition("```cmake\n")[2].partition("```")[0]
-    assert shown and shown in (EXAMPLE / "CMakeLists.txt").read_text()
+    for fence, name in (("cmake", "CMakeLists.txt"), ("c", "main.c")):
+        shown = page.partition(f"```{fence} {name}\n")[2].partition("```")[0]
+        (tmp_path / name).write_text(shown)
+    said = cmake(tmp_path, tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}")
+    assert "warning" not in said.lower()
+    line = "smallmm 1.2.0 on scalar: 600\n"
+    assert ran(tmp_path / "build" / "network", SMALLMM_TARGET="scalar") == line
+    assert f"prints: {line}" in page

@@ -93,10 +93,10 @@ def told(spec: tw.Gemm, schedule: tw.Schedule | None = None) -> str:
 def test_explain_says_why() -> None:
     why = "K sets 4: 1 chain of multiply-adds, too few to hide the latency, which takes 4; "
     assert f"{why}485 cycles a tile, 584 with 2" in told(LONG)
-    assert "4 steps of 32 K a trip: a trip has a step for each set" in told(LONG)
+    assert "4 steps of 32 K per iteration: an iteration has a step for each set" in told(LONG)
     short = told(tw.Gemm(16, 16, 64, a="bf16"), tw.Schedule(k_split=2))
     assert "K sets 2: asked for: 2 chains; 4 hide the latency" in short
-    assert "all of K, without a loop: K is less than two trips" in short
+    assert "all of K, without a loop: K is less than two iterations" in short
     square = told(tw.Gemm(64, 64, 4096, a="bf16"))
     assert "K sets 1: 4 chains of multiply-adds, enough to hide the latency" in square
     assert "2 sets need 12 of 8 registers" in square

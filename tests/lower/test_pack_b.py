@@ -305,7 +305,9 @@ def test_a_packing_has_no_schedule() -> None:
 def test_explain_tells_the_format() -> None:
     spec = Pack(64, 48, "s8", source="f32", batch=tw.Strided(3))
     text = explain_plan(plan_for(spec, Schedule(), resolve("avx2+vnni")))
-    assert "pack      B 64 x 48 (lines 48 apart), f32 as s8, for A of s8: 3264 bytes" in text
+    assert (
+        "pack      B 64 x 48 (rows 48 elements apart), f32 as s8, for A of s8: 3264 bytes" in text
+    )
     assert "s8 as s8, 64x48 in groups of 4 along k, blocks of 48 columns and their sums" in text
     assert "+128" not in text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -12,7 +13,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TargetError
+from tilewright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    TargetError,
+    TilewrightError,
+)
 
 Array = np.ndarray[Any, Any]
 ONES = np.ones((3, 4), "f4"), np.ones((4, 5), "f4")
@@ -134,14 +141,16 @@ def test_everything_of_a_wrong_kind_that_is_packed(kind: str) -> None:
     ("dtype", "cure"),
     [
         (">f4", r"astype\('<f4'\)"), (">i2", r"astype\('<i2'\)"), ("c8", r"a\.real.*a\.imag"),
-        ("i8", r"np\.matmul"), ("u8", r"np\.matmul"), ("i4", r"astype\(np\.float64\)"),
+        ("i8", r"np\.matmul.*2\*\*53"), ("u8", r"np\.matmul"), ("i4", r"astype\(np\.float64\)"),
         ("?", r"astype\(np\.uint8\)"), (ml_dtypes.float8_e5m2fnuz, r"astype\(np\.float32\)"),
         (">c8", r"a\.real.*a\.imag"), ("O", None), ("U3", None), ("M8[s]", None), ("i4,f4", None),
     ],
 )  # fmt: skip
 def test_what_is_told_to_try_loses_nothing(dtype: Any, cure: str | None) -> None:
     wrong = np.zeros((3, 4), dtype)
-    with pytest.raises(ArgumentTypeError, match="a has a type that is not multiplied") as caught:
+    with pytest.raises(
+        ArgumentTypeError, match=r"a has a type that tw\.matmul does not multiply"
+    ) as caught:
         tw.matmul(wrong, ONES[1])
     said = caught.value.hint
     assert (said is None) == (cure is None)
@@ -157,3 +166,56 @@ def test_results_beyond_all_memory() -> None:
         with pytest.raises(ArgumentValueError, match="result is too large"):
             tw.matmul(many, many.T)
         tw.matmul(many[:3], many[:5].T)
+
+
+# -- hints that help ------------------------------------------------------------------------------
+
+
+def _hint(call: Callable[[], object], problem: str) -> str:
+    with pytest.raises(TilewrightError, match=problem) as caught:
+        call()
+    return caught.value.hint or ""
+
+
+def test_a_packed_matrix_in_the_wrong_place_is_told_its_place() -> None:
+    a, b = ONES
+    packed = tw.pack(b)
+    kernel = tw.compile(tw.Gemm(3, 5, 4))
+    for call in (lambda: tw.matmul(packed, a), lambda: kernel(a, packed)):
+        assert "tw.matmul(a, packed)" in _hint(call, "must be a numpy array")
+    for call in (lambda: a @ packed, lambda: packed @ a):
+        assert _hint(call, "@ does not multiply") == "tw.matmul(a, packed)"
+    assert (tw.matmul(a, packed) == a @ b).all()
+
+
+@pytest.mark.parametrize("type_", ["f32", "bf16"])
+def test_the_hint_to_pack_keeps_the_type(type_: Any) -> None:
+    kernel = tw.compile(tw.Gemm(3, 5, 4, a=type_, b=type_))
+    hint = _hint(lambda: kernel.pack_b(ONES[1]), "takes no packed B")
+    assert hint == f'tw.Gemm(..., b=tw.Packed("{type_}"))'
+
+
+def test_no_result_goes_into_a_copy() -> None:
+    fixed = np.zeros((3, 5), "f4")
+    fixed.flags.writeable = False
+    kernel = tw.compile(tw.Gemm(3, 5, 4))
+    for call in (lambda: tw.matmul(*ONES, out=fixed), lambda: kernel(*ONES, fixed)):
+        hint = _hint(call, "read-only")
+        assert "writable" in hint and "copy" not in hint
+
+
+def test_operands_of_the_epilogue_are_asked_for_as_matmul_takes_them() -> None:
+    bias = tw.Operand("bias", "f32", per="column")
+    shifted = tw.relu(tw.acc + bias)
+    usage = "tw.matmul(a, b, epilogue=..., bias=array of shape (n,))"
+    for given, problem in (
+        (dict[str, Any](), "bias is missing"),
+        ({"bias": np.ones(5, "f4"), "other": 1}, "this product has no argument 'other'"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=problem) as caught:
+            tw.matmul(*ONES, epilogue=shifted, **given)
+        assert caught.value.expected == usage
+    hint = _hint(lambda: tw.matmul(*ONES, bias=np.ones(5, "f4")), "no argument 'bias'")
+    assert hint.startswith("epilogue=")
+    with pytest.raises(ArgumentError, match=r"\(5,\): n is 5, from b\.shape\[1\]"):
+        tw.matmul(*ONES, epilogue=shifted, bias=np.ones(3, "f4"))

@@ -171,9 +171,8 @@ def test_a_core_that_hides_few_stores_gets_tiles_of_few_vectors() -> None:
     plain, few = (list(planned(Gemm(60, 60, 60), t)) for t in (target, dear))
     assert min(found.shape.outputs for found in plain) > 4
     assert max(found.shape.outputs for found in few) <= 4
-    assert "4 stores of a tile cost nothing" in explain_plan(
-        plan_for(Gemm(9, 9, 9), Schedule(), dear)
-    )
+    text = explain_plan(plan_for(Gemm(9, 9, 9), Schedule(), dear))
+    assert "4 stores of a tile cost nothing" in " ".join(text.split())
 
 
 def test_what_a_core_overlaps_is_not_charged() -> None:

@@ -1,9 +1,10 @@
 """Pages whose code runs: blocks of Python share one interpreter, and what they print is compared.
 
 ``text`` and ``c`` hold what the Python block before them prints; ``console`` is a ``tilewright``
-command with its output, which may go through a pipe; ``sh`` and ``cmake`` are for reading, and
-``{name}`` for Sphinx. Output stands on the page as it was printed. A block of ``text measured`` or
-``console measured`` has output that depends on the machine: there any number equals any other.
+command with its output, which may go through a pipe; ``sh`` is for reading, and ``{name}`` for
+Sphinx. A block with a file's name shows that file. Output stands on the page as it was printed. A
+block of ``text measured`` or ``console measured`` has output that depends on the machine: there any
+number equals any other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tilewright.cli import main
 FENCE = re.compile(r"^```([\w{}-]*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = ("text", "c")
 SPHINX = ("{eval-rst}", "{include}", "{toctree}")
-LANGUAGES = ("python", "console", "sh", "cmake", *OUTPUT, *SPHINX)
+#: The language of a block that shows a file: its fence is, for example, ``c main.c``.
+FILE = "file"
+LANGUAGES = ("python", "console", "sh", FILE, *OUTPUT, *SPHINX)
 #: Digests in names, numbers, and the rules of tables, which are as long as their numbers.
 _NUMBER = re.compile(r"_[0-9a-f]{6,}\b|-?\d[\d.,]*(?:e[-+]?\d+)?|─+")
 
@@ -44,7 +47,7 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text()
     found = [
         Block(
-            match[1],
+            match[1] if match[2] in ("", "measured") else FILE,
             match[3],
             text[: match.start()].count("\n") + 2,
             match.span(3),

@@ -22,7 +22,7 @@ ROOMS = (
     "runtime.edited", "runtime.pickled", "runtime.callable_kernel", "runtime.kernel",
     "runtime.operators", "runtime.driver",
     "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
-    "tuning", "torch", "jax", "examples", "cli",
+    "tuning", "torch", "jax", "examples", "cli", "__main__",
 )  # fmt: skip
 
 

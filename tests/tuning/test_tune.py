@@ -242,7 +242,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "find_spec", lambda name: None)
     with pytest.raises(TuningError, match="Optuna, which is not installed") as raised:
         tw.tune(SPEC, seconds=1)
-    assert "pip install 'tilewright[tune]'" in str(raised.value)
+    assert "pip install 'matplotlib>=3.8' 'optuna>=4.0'" in str(raised.value)
     assert 'search="ranked"' in str(raised.value)
     assert search.check_method("ranked") == "ranked"
 

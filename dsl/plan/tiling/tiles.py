@@ -316,12 +316,14 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
         if shape.k_split == 1:
             return "a step keeps the matrix unit longer than the loop's own instructions take"
         trip = "a step for each set of accumulators"
-        return f"a trip has {trip}" if made.loop else f"K is less than two trips, each of {trip}"
+        if made.loop:
+            return f"an iteration has {trip}"
+        return f"K is less than two iterations, each of {trip}"
     if not made.loop:
         done = -(-steps // made.lanes) * shape.issued
         most = SHORT * core.issue
         if dot or done > most:
-            return f"K is less than two trips of a loop, {done:.0f} operations"
+            return f"K is less than two iterations of a loop, {done:.0f} operations"
         return f"K is short, {done:.0f} operations of at most {most:g}"
     if dot:
         adds = made.count * shape.multiply_adds
@@ -331,16 +333,16 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
         return f"loads read up to {most} vectors, and as many steps share the loop's own work"
     taken, issue = _trip(shape, core, made.count)
     loop = f"the loop's {LOOP_OVERHEAD}"
-    why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"
+    why = f"one iteration takes {taken} cycles; issuing its operations and {loop} takes {issue}"
     if shape.form == "memory" and made.count > 1:
         return (
             f"{why}: steps whose multiply-adds read memory are short, {made.count} share the loop"
         )
     fewer = made.count - max(shape.k_split, shape.group)
     if not fewer:
-        return f"{why}: more would hide nothing more"
+        return f"{why}: more steps would not be faster"
     taken, issue = _trip(shape, core, fewer)
-    return f"{why}; {fewer} take {taken}, and {issue} to issue"
+    return f"{why}; with {fewer} steps {taken}, and {issue}"
 
 
 def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
@@ -350,16 +352,19 @@ def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
 
 
 def why_split(fitting: Fitting, target: Target, asked: int | None) -> str:
-    """Chains of multiply-adds beside the latency, and what another number of sets would take."""
+    """Return the number of multiply-add chains, the number that hides the latency, and what another
+    number of accumulator sets would take.
+    """
     shape = fitting.shape
     chains, wanted = shape.multiply_adds, chains_wanted(shape, target.core)
     if asked:
         return f"asked for: {chains * shape.k_split} chains; {wanted} hide the latency"
     why = f"{chains} chain{'s' if chains > 1 else ''} of multiply-adds, "
-    if shape.k_split > 1:
-        why += f"too few to hide the latency, which takes {wanted}"
-    elif chains >= wanted:
+    if chains >= wanted:
         why += f"enough to hide the latency, which takes {wanted}"
+        why += ", but more sets take fewer cycles" if shape.k_split > 1 else ""
+    elif shape.k_split > 1:
+        why += f"too few to hide the latency, which takes {wanted}"
     else:
         why += f"though {wanted} hide the latency: adding up more sets would cost more"
     return f"{why}; {_other_sets(fitting)}"
