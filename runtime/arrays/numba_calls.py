@@ -31,8 +31,8 @@ class NumbaFunction:
     def __init__(self, kernel: Any, key: str, call: Callable[..., Any]) -> None:
         """Register the kernel with numba; SpecError if an operand is not a single array.
 
-        ``key`` identifies the kernel's library. Calls from Python go to ``call``. Raises ImportError
-        if numba is not installed.
+        ``key`` identifies the kernel's library. Calls from Python go to ``call``. Raises
+        ImportError if numba is not installed.
         """
         try:
             from numba.extending import overload
