@@ -64,7 +64,7 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
 }
 #endif
 
-/* transpose_f32_8x8: transpose X 8 x 8 (lines 8 apart) to OUT 8 x 8 (lines 8 apart), f32
+/* transpose_f32_8x8: transpose X 8 x 8 (rows 8 elements apart) to OUT 8 x 8 (rows 8 elements apart), f32
  *
  * Spec:     Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
  * Schedule: Schedule()
