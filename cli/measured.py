@@ -14,8 +14,8 @@ from typing import Any
 import tilewright as tw
 from tilewright.spec.types import is_integer
 
-#: Seconds of a round for each function, short compared with the time slice of a scheduler; and the
-#: least number of rounds.
+#: Seconds of a round for each function, which is short compared with a scheduler's time slice; and
+#: the minimum number of rounds.
 _SLICE, _ROUNDS = 300e-6, 9
 
 

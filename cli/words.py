@@ -91,7 +91,10 @@ def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
 
     One word of the command line may contain several, such as ``"transpose 64x48"``.
     """
-    rest = iter(" ".join(words).split())
+    every = " ".join(words).split()
+    if len(every) > 1 and all(map(str.isdecimal, every)):
+        raise ValueError(f"sizes are joined by x: did you mean {'x'.join(every)}?")
+    rest = iter(every)
     for word in rest:
         if word != _TRANSPOSE:
             yield sizes(word)
@@ -356,7 +359,7 @@ _SCHEDULE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a command line asks for: specs of one kind, a schedule, and a target's name.
+    """The kernels that a command line asks for: specs of one kind, a schedule, and a target's name.
 
     ``asked`` is the schedule if the command line has options for it, else None.
     """

@@ -132,7 +132,10 @@ _WIDE = {
 
 
 def wide(mnemonic: str = "", factors: tuple[str, ...] = ()) -> Vector:
-    """Return the vector of one s64; ``factors`` are further types that it multiplies."""
+    """Return the vector type of one s64.
+
+    ``factors`` are element types whose products it also sums, in addition to s64.
+    """
     alike = MulAdd(
         form="scalar",
         mnemonic=mnemonic,

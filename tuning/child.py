@@ -74,7 +74,7 @@ class Child:
         """Compile variants into one library; return the failure of each, None if it compiled."""
         wanted = list(schedules)
         answer = self._ask("build", wanted, self.limits.build)
-        if isinstance(answer, Failure):  # the faulty variant is not known
+        if isinstance(answer, Failure):  # for all: the answer does not say which one failed
             if len(wanted) == 1:
                 return {wanted[0]: answer}
             return {one: self.build([one])[one] for one in wanted}

@@ -24,11 +24,14 @@ _KC = (256, 512)
 _SHARE = 0.5
 #: The size of a block along the vectors is a multiple of this many vectors.
 _VECTORS = 12
+#: Steps of K that a tile prefetches ahead.
 _AHEAD = (4, 8)
-#: Factor on the cycles of tiles that prefetch operands. The model knows only the cost of
-#: prefetching; measurements show the gain.
+#: The estimated cycles of tiles that prefetch operands are multiplied by this, so that they rank
+#: just after the same tiles without prefetching. The model cannot estimate the gain of prefetching;
+#: only a measurement shows it.
 _ASKING = 1.01
-#: Floating-point operations of a call from which threads are tried, and cycles to start threads.
+#: Threads are tried for calls of at least this many floating-point operations. The second number
+#: is the cycles that starting the threads takes.
 _THREADED, _REGION = 1e8, 2e4
 #: Pages that the TLB covers, bytes of a page, and cycles of a page walk.
 _PAGES, _PAGE, _WALK = 64, 4096, 7

@@ -19,8 +19,8 @@ from .child import Child, Failure
 HOPELESS = 1.5
 #: Rounds of each further step; after each step the faster half of the variants continues.
 STEPS = (2, 4)
-#: For a normal distribution: interquartile range, and standard error of a median, in standard
-#: deviations.
+#: Two constants of the normal distribution, in standard deviations: its interquartile range, and
+#: the standard error of the median of one sample.
 _QUARTILES, _OF_MEDIAN = 1.349, 1.2533
 
 

@@ -42,11 +42,11 @@ from .variants import candidates
 
 #: Share of the time that is kept for the last comparison, and the number of variants in it.
 FINAL, FINALISTS = 0.25, 6
-#: Least and most rounds of the last comparison.
+#: Minimum and maximum number of rounds in the last comparison.
 _ROUNDS = (5, 48)
-#: Rounds after which a variant may be shown as the best so far.
+#: Number of rounds after which a variant may be shown as the best so far.
 _TRUSTED = 3
-#: Most and least variants that are compiled and raced together.
+#: Maximum and minimum number of variants that are compiled and timed together.
 _TOGETHER, _LEAST = 24, 4
 
 

@@ -12,9 +12,9 @@ from tilewright.runtime.reference.verify import Case, cases_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 
-#: Random calls in which each variant must compute the right results.
+#: Number of random calls in which each variant must compute the right results.
 CASES = 2
-#: Most copies of the arrays for cold calls, and most bytes of all copies.
+#: Maximum number of copies of the arrays for cold calls, and of bytes that all copies have.
 _COPIES, _COPIED = 16, 128 << 20
 
 

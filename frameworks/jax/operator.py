@@ -124,7 +124,7 @@ class Operator:
 
 
 class _Call(NamedTuple):
-    """Arrays like the results, and the attributes that the C function gets."""
+    """A call as XLA records it: arrays like the results, and the attributes for the C function."""
 
     results: list[Any]
     attributes: dict[str, Any]

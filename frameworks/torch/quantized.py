@@ -35,7 +35,7 @@ from .products import is_parallel, layer_epilogue, register, rows_of, shaped_as
 #: Format of the weight: int8, with a scale for each output.
 FORM = Quantized("s8")
 FORM_TEXT = format_text(FORM)
-#: Least scale of a row of the weight, for rows of zeros.
+#: Minimum scale of a row of the weight, which rows of zeros get.
 _LEAST = 1e-12
 
 

@@ -319,7 +319,7 @@ def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) 
 def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
-    """Compute a product of numpy arrays, made from the originals ``given``."""
+    """Compute a product of numpy arrays, which are views of the caller's arrays ``given``."""
     check_operands(options, named)
     packed = b if isinstance(b, PackedB) else None
     types: tuple[str, str] = type_of(a, "a"), b.factor if packed else type_of(b, "b")

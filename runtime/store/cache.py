@@ -416,7 +416,7 @@ def _make(root: Path, key: str, build: Builder, check: Check | None) -> Entry:
 def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
     """Return the result of ``build``; _RefusedError if it failed because the disk is full."""
     try:
-        with patience("compiling; it is kept in the cache"):
+        with patience("compiling a kernel, once; it is then kept in the cache"):
             return build(folder)
     except (OSError, ToolchainError) as error:
         if not folder.is_dir() or folders.has_space(folder):

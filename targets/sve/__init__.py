@@ -57,6 +57,10 @@ def target(name: str) -> Target:
 
 
 def _emulated(name: str) -> str:
-    """Return qemu's ``-cpu`` option that makes this length the longest, and each thread's."""
+    """Return qemu's ``-cpu`` option for vectors of this length.
+
+    The first part makes it the longest length that the emulated CPU has, the second part the length
+    that each new thread uses.
+    """
     bits = LENGTHS[name]
     return f"max,sve{bits}=on,sve-default-vector-length={bits // 8}"

@@ -70,7 +70,7 @@ def predicate(name: str, bits: int, lanes: int) -> Mask:
 
 
 def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
-    """Return ``mask`` with loads of few lanes into the first part of a register.
+    """Return ``mask`` with cheaper loads for few lanes: they load only the first 128 or 256 bits.
 
     Masked stores write the whole register. gcc turns a masked store of its first 128 bits into one
     ``vextractf32x4``, which faults after the page's end, where masked moves do not.

@@ -284,6 +284,8 @@ def test_a_cache_that_others_can_write_is_refused(
         (["64x48"], "is 'transpose 64x48'"),
         (["transpose 64x48x3"], "'64x48x3' is not ROWSxCOLS of a transposition"),
         (["8x8x8", "--b", "f8"], 'unknown element type: f8. Try "f64" is numpy'),
+        (["64", "48", "64"], "sizes are joined by x: did you mean 64x48x64?"),
+        (["8x8x8", "--type", "int9"], "'int9' is not one of"),
         (["transpose"], "stands before ROWSxCOLS"),
         (["transpose", "8x8x8"], "is not ROWSxCOLS of a transposition"),
         ([], "Missing argument 'SIZES...'"),
@@ -363,7 +365,7 @@ def test_off_a_terminal_no_table_is_cut(run: Run) -> None:
     text = run(*words, "--tile", "3x4", "--a-zero", "3", "--k-unroll", "1").stdout
     assert "…" not in text and not any(line.endswith(" ") for line in text.splitlines())
     row = next(line for line in text.splitlines() if "3x4x5" in line)
-    for part in ("a='u8'", "b='s8'", "a_zero=3", "batch=Strided(count=2", "GFLOPS"):
+    for part in ("a='u8'", "b='s8'", "a_zero=3", "batch=Strided(count=2", " GOPS"):
         assert part in row, "all that tells the product apart"
 
 
