@@ -9,41 +9,29 @@ counted separately.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from sympy import Expr, Integer
 
 from tilewright.isa.vector import MulAdd, Several, Vector
 
-from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
-from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
+from .nodes import Body, CounterName, Hints, PointerName, Reads, Sizes, Updates, Writes
+from .values import (
+    Access,
+    Active,
+    Address,
+    Constant,
+    Counted,
+    MaskRegister,
+    MatrixRegister,
+    Operation,
+    Register,
+    alone,
+    count_of,
+)
 
-#: Counters of operations. ``Formulas`` and the interpreter have fields of these names.
-Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
-
-
-class Access(NamedTuple):
-    """``count`` elements of type ``element`` that are read or written at one address."""
-
-    counts: Literal["loads", "broadcasts", "stores"]
-    element: str
-    count: Expr
-
-
-class Operation(Node):
-    """Base class of all operations, with the defaults."""
-
-    __slots__ = ()
-    counts: ClassVar[Counted | None] = None
-
-    @property
-    def masked_by(self) -> MaskRegister | None:
-        """The mask that the operation uses, None for most."""
-        return None
-
-    def accesses(self) -> Iterator[Access]:
-        """Yield the accesses to memory, in the order of the addresses; hints have none."""
-        return iter(())
+#: Any operation of a tile program.
+Op: TypeAlias = Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +190,14 @@ class Broadcast(Operation):
         vector = self.dst.vector
         return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
+    @property
+    def constant(self) -> bool:
+        """True unless later operations add to the register, or pick its lanes."""
+        return not (self.picked or self.begins)
+
 
 @dataclass(frozen=True, slots=True)
-class Pick(Operation):
+class Pick(Constant):
     """Broadcast one ``lane`` of the elements of type ``memory`` that ``src`` repeats."""
 
     kind: ClassVar[str] = "pick"
@@ -215,7 +208,7 @@ class Pick(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Splat(Operation):
+class Splat(Constant):
     """Set all lanes to a literal, a run-time parameter, a size, or a scalar register.
 
     If lanes hold a ``group`` of elements, a literal is the bits of the group. ``label`` is the
@@ -378,7 +371,7 @@ class Unzip(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Unpack(Operation):
+class Unpack(Constant):
     """Set each lane to the number of ``type`` in field ``index`` of the lane's low byte.
 
     The number is shifted left by ``up`` bits. With a ``table``, the field is a table index.
@@ -400,7 +393,7 @@ class Unpack(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Join(Operation):
+class Join(Constant):
     """``dst = x | y``, for integers that have no set bits in common."""
 
     kind: ClassVar[str] = "join"
@@ -411,7 +404,7 @@ class Join(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Operation):
+class Table(Constant):
     """Fill ``dst`` with the table ``numbers``, repeated until the register is full."""
 
     kind: ClassVar[str] = "table"
@@ -498,6 +491,11 @@ class Apply(Operation):
     args: Reads[tuple[Register | int, ...]]
     vector: Vector
 
+    @property
+    def constant(self) -> bool:
+        """True for a new vector. clang would compute what a const scalar is made of twice."""
+        return self.dst not in self.args and self.dst.vector.lanes > 1
+
 
 @dataclass(frozen=True, slots=True)
 class StackBuffer(Operation):
@@ -552,14 +550,6 @@ class Loop(Operation):
     trips: Sizes[Expr]
     body: Body["tuple[Op, ...]"]
     note: str = ""
-
-
-Op = (
-    Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
-    | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join | Table | LoadSeveral
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""The operands of tile operations: registers, addresses, masks, and active lanes."""
+"""The operands of tile operations: registers, addresses, masks; the operations' base classes."""
 
 # Annotations are objects here, not text, because they are read at run time.
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
@@ -11,7 +12,7 @@ from tilewright.isa.vector import Masked, Vector
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
-from .nodes import PointerName, Reads, Sizes
+from .nodes import Node, PointerName, Reads, Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,49 @@ def count_of(active: Active, register: Register, group: int) -> Expr:
 def bits_of_ones(element: str, group: int) -> int:
     """Return the bits of ``group`` ones of type ``element`` as an integer, to fill registers."""
     return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))
+
+
+# --- what all operations have in common ----------------------------------------------------------
+
+#: Counters of operations. ``Formulas`` and the interpreter have fields of these names.
+Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
+
+
+class Access(NamedTuple):
+    """``count`` elements of type ``element`` that are read or written at one address."""
+
+    counts: Literal["loads", "broadcasts", "stores"]
+    element: str
+    count: Expr
+
+
+class Operation(Node):
+    """Base class of all operations, with the defaults."""
+
+    __slots__ = ()
+    counts: ClassVar[Counted | None] = None
+
+    @property
+    def constant(self) -> bool:
+        """True if C declares the register that the operation defines as const."""
+        return False
+
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask that the operation uses, None for most."""
+        return None
+
+    def accesses(self) -> Iterator[Access]:
+        """Yield the accesses to memory, in the order of the addresses; hints have none."""
+        return iter(())
+
+
+class Constant(Operation):
+    """Base class of operations whose register no later operation may change."""
+
+    __slots__ = ()
+
+    @property
+    def constant(self) -> bool:
+        """True: C declares the register as const."""
+        return True
