@@ -107,12 +107,15 @@ def div(expr: Expr, by: int) -> Expr:
     most = _most(expr)
     if most is not None and most < by:
         return ZERO
-    terms = _terms(expr)
-    whole = [coefficient // by * rest for coefficient, rest in terms if coefficient % by == 0]
-    left = [(coefficient, rest) for coefficient, rest in terms if coefficient % by]
-    if all(rest == 1 for _, rest in left):
-        return sympy.Add(*whole, *(coefficient // by for coefficient, _ in left))
-    parts = sympy.Add(*(Rational(coefficient, by) * rest for coefficient, rest in left))
+    whole: list[Expr] = []
+    left: list[Expr] = []
+    for coefficient, rest in _terms(expr):
+        term = Rational(coefficient, by) * rest
+        exact = coefficient % by == 0 or (rest.is_Mul and term.is_integer)
+        (whole if exact else left).append(term)
+    parts = sympy.Add(*left)
+    if parts.is_Number:
+        return sympy.Add(*whole, sympy.floor(parts))
     # sympy would spend long on trying to prove that the parts are less than 1, or less than 2.
     return sympy.Add(*whole, sympy.floor(parts, evaluate=False))
 

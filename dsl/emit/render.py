@@ -17,6 +17,8 @@ import numpy as np
 from jinja2.bccache import Bucket
 from sympy import Expr
 
+from tilewright.errors import PlanError
+from tilewright.ir.nodes import Node
 from tilewright.ir.ops import Broadcast, Load, Store
 from tilewright.ir.values import MaskRegister, Register
 from tilewright.spec.dtypes import held
@@ -130,8 +132,18 @@ def _environment() -> jinja2.Environment:
         "held_bits": _held_bits,
         "slots": slots,
         "quoted": json.dumps,
+        "unspelled": _unspelled,
     }
     return environment
+
+
+def _unspelled(node: Node) -> str:
+    """Raise PlanError for a node of a kind that the templates do not know."""
+    raise PlanError(
+        f"{node.kind} cannot be written in C",
+        got=node,
+        expected="a kind with a branch in templates/kernel/ops.c.j2 or nest.c.j2",
+    )
 
 
 def _named(operand: Register | MaskRegister | Expr | int | None) -> str:

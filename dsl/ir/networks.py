@@ -104,7 +104,7 @@ def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: b
     return Interleave(dst, x, y, width, odd)
 
 
-def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
+def zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
     """Interleave the lanes of two registers, and return the first ``count`` registers (1 or 2).
 
     Each step interleaves blocks of twice the size.

@@ -8,41 +8,29 @@ the counter that the operation increases. Accesses to memory are counted separat
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from sympy import Expr, Integer
 
 from tilewright.isa.vector import MulAdd, Several, Vector
 
-from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
-from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
+from .nodes import Body, CounterName, Hints, PointerName, Reads, Sizes, Updates, Writes
+from .values import (
+    Access,
+    Active,
+    Address,
+    Constant,
+    Counted,
+    MaskRegister,
+    MatrixRegister,
+    Operation,
+    Register,
+    alone,
+    count_of,
+)
 
-#: Counters that operations increase. ``Formulas`` and the interpreter's ``Counts`` have them too.
-Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
-
-
-class Access(NamedTuple):
-    """An access to memory: ``count`` elements of type ``element`` are read or written at once."""
-
-    counts: Literal["loads", "broadcasts", "stores"]
-    element: str
-    count: Expr
-
-
-class Operation(Node):
-    """Base class of all operations. By default, they use no mask and do not access memory."""
-
-    __slots__ = ()
-    counts: ClassVar[Counted | None] = None
-
-    @property
-    def masked_by(self) -> MaskRegister | None:
-        """The mask that the operation uses; None for most operations."""
-        return None
-
-    def accesses(self) -> Iterator[Access]:
-        """Yield the operation's accesses to memory, in the order of its address fields."""
-        return iter(())
+#: Any operation of a tile program.
+Op: TypeAlias = Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +189,14 @@ class Broadcast(Operation):
         vector = self.dst.vector
         return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
+    @property
+    def constant(self) -> bool:
+        """True unless later operations add to the register, or pick its lanes."""
+        return not (self.picked or self.begins)
+
 
 @dataclass(frozen=True, slots=True)
-class Pick(Operation):
+class Pick(Constant):
     """Set all lanes to element ``lane`` of ``src``, which repeats a few elements of ``memory``."""
 
     kind: ClassVar[str] = "pick"
@@ -214,7 +207,7 @@ class Pick(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Splat(Operation):
+class Splat(Constant):
     """Set all lanes of ``dst`` to a number: a literal, a parameter, a size, or a scalar register.
 
     If lanes hold a ``group`` of elements, a literal is the bits of the group. ``label`` is the
@@ -377,7 +370,7 @@ class Unzip(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Unpack(Operation):
+class Unpack(Constant):
     """Extract a low-bit number of type ``type`` in each lane: field ``index`` of its low byte.
 
     The number is shifted left by ``up`` bits. With a ``table``, the field is a table index.
@@ -399,7 +392,7 @@ class Unpack(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Join(Operation):
+class Join(Constant):
     """Combine the bits of two registers: ``dst = x | y``. They have no set bits in common."""
 
     kind: ClassVar[str] = "join"
@@ -410,7 +403,7 @@ class Join(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Operation):
+class Table(Constant):
     """Fill ``dst`` with the table ``numbers``, repeated until the register is full."""
 
     kind: ClassVar[str] = "table"
@@ -497,6 +490,11 @@ class Apply(Operation):
     args: Reads[tuple[Register | int, ...]]
     vector: Vector
 
+    @property
+    def constant(self) -> bool:
+        """True for a new vector. clang would compute what a const scalar is made of twice."""
+        return self.dst not in self.args and self.dst.vector.lanes > 1
+
 
 @dataclass(frozen=True, slots=True)
 class StackBuffer(Operation):
@@ -551,14 +549,6 @@ class Loop(Operation):
     trips: Sizes[Expr]
     body: Body["tuple[Op, ...]"]
     note: str = ""
-
-
-Op = (
-    Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
-    | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join | Table | LoadSeveral
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Walk:
         self.vectors = _vectors(target)
         self.seen: set[Vector] = set()
         self.registers: dict[str, Vector] = {}
+        self.constants: set[str] = set()
         self.matrices: set[str] = set()
         self.shapes: dict[str, MatrixRegister] = {}
         self.masks: set[str] = set()
@@ -88,6 +89,8 @@ class Walk:
                 self.refuse(op, f"reads {register.name}, which is {found!r}", "the same vector")
         done = step(op, read, written)
         for register in written:
+            if register.name in self.constants:
+                self.refuse(op, f"changes {register.name}", "a register that is no constant in C")
             if register.name in done.reads:
                 continue
             if register.name in self.roles:
@@ -97,6 +100,8 @@ class Walk:
             if register.vector not in self.seen:
                 self.held(op, register.vector)
             known[register.name] = register.vector
+            if op.constant:
+                self.constants.add(register.name)
         mask = op.masked_by
         if mask is not None and mask.name not in self.masks:
             self.refuse(op, "uses a mask never made", "make_mask before it")
@@ -117,8 +122,9 @@ class Walk:
         inside = around | {n: between(around[n], step, last) for n, step in steps.items()}
         self.registers, self.masks, self.pointers = dict(before[0]), set(before[1]), inside
         self.trips, self.matrices = {**before[3], loop.counter: trips}, set(before[4])
-        self.idle = self.idle or trips == 0
+        self.idle, constants = self.idle or trips == 0, set(self.constants)
         body = self.ops(loop.body)
+        self.constants = constants
         self.registers, self.masks, _, self.trips, self.matrices, self.idle = before
         self.pointers = around | {n: behind(around[n], step, trips) for n, step in steps.items()}
         return Step(from_before(body), (), body)

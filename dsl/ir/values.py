@@ -1,9 +1,10 @@
-"""The operands of tile operations: registers, addresses, masks, and active lanes."""
+"""The operands of tile operations: registers, addresses, masks; the operations' base classes."""
 
 # ``from __future__ import annotations`` is missing on purpose: ``nodes.py`` reads the annotations
 # of these classes at run time, and needs them as objects, not as text.
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
@@ -12,7 +13,7 @@ from tilewright.isa.vector import Masked, Vector
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
-from .nodes import PointerName, Reads, Sizes
+from .nodes import Node, PointerName, Reads, Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,49 @@ def count_of(active: Active, register: Register, group: int) -> Expr:
 def bits_of_ones(element: str, group: int) -> int:
     """Return an integer whose bytes are ``group`` numbers of type ``element``, all equal to 1."""
     return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))
+
+
+# --- what all operations have in common ----------------------------------------------------------
+
+#: Counters that operations increase. ``Formulas`` and the interpreter's ``Counts`` have them too.
+Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
+
+
+class Access(NamedTuple):
+    """An access to memory: ``count`` elements of type ``element`` are read or written at once."""
+
+    counts: Literal["loads", "broadcasts", "stores"]
+    element: str
+    count: Expr
+
+
+class Operation(Node):
+    """Base class of all operations. By default, they use no mask and do not access memory."""
+
+    __slots__ = ()
+    counts: ClassVar[Counted | None] = None
+
+    @property
+    def constant(self) -> bool:
+        """True if C declares the register that the operation defines as const."""
+        return False
+
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask that the operation uses; None for most operations."""
+        return None
+
+    def accesses(self) -> Iterator[Access]:
+        """Yield the operation's accesses to memory, in the order of its address fields."""
+        return iter(())
+
+
+class Constant(Operation):
+    """Base class of operations whose register no later operation may change."""
+
+    __slots__ = ()
+
+    @property
+    def constant(self) -> bool:
+        """True: C declares the register as const."""
+        return True

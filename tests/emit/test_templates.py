@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
 import jinja2.nodes
@@ -20,10 +20,12 @@ import tilewright.generate
 from tilewright import targets
 from tilewright.emit.listing import Macros
 from tilewright.emit.render import render
+from tilewright.errors import PlanError
 from tilewright.generate import Request, generate, header, plan_for, program_for
 from tilewright.ir.nest import NestNode
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, Op
+from tilewright.ir.values import Operation
 from tilewright.isa.target import Target
 from tilewright.runtime.bench import peak
 from tilewright.runtime.bench.peak_program import peak_program
@@ -208,3 +210,20 @@ def test_no_statement_is_made_in_python(target: str, monkeypatch: pytest.MonkeyP
     (context,) = given
     found = [text for text in strings(context, set()) if re.search(r"[;{}\n]|/\*|\*/", text)]
     assert not found
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(Operation):
+    """An operation that no template knows."""
+
+    kind: ClassVar[str] = "unknown"
+
+
+def test_a_kind_without_a_branch_is_refused() -> None:
+    macro = "{% from 'kernel/ops.c.j2' import operation %}{{ operation(op, 0) }}"
+    environment = tilewright.emit.render._environment()
+    with pytest.raises(PlanError, match="unknown cannot be written in C"):
+        environment.from_string(macro).render(op=Unknown())
+    macro = "{% from 'kernel/nest.c.j2' import node %}{{ node(none, op, 0) }}"
+    with pytest.raises(PlanError, match="unknown cannot be written in C"):
+        environment.from_string(macro).render(op=Unknown())

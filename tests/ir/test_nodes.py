@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import pytest
+from support.operations import operations
 from sympy import Expr
 
 from tilewright import targets
@@ -42,7 +43,6 @@ from tilewright.ir.ops import (
     Keep,
     Loop,
     MultiplyAdd,
-    Op,
     Store,
 )
 from tilewright.ir.tile_rules import RULES
@@ -56,7 +56,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from tilewright.symbolic import ZERO, symbol
 
-OPERATIONS: tuple[Any, ...] = get_args(Op)
+OPERATIONS: tuple[Any, ...] = operations()
 NODES: tuple[Any, ...] = (*OPERATIONS, *get_args(NestNode))
 PARTS: tuple[Any, ...] = (Address, MaskRegister, Argument, Bound, Selected, Configuration)
 #: Values of which a node says what it does with them.

@@ -123,7 +123,7 @@ def test_the_repr_reads_as_written(made: Expression, text: str) -> None:
 
 
 def test_an_entry_has_the_functions_arguments() -> None:
-    assert OPTIONAL == ["elu", "hardsigmoid", "hardswish", "relu", "soft_relu", "swish"]
+    assert {"elu", "relu", "swish"} <= set(OPTIONAL)
     for name in set(postops.NAMES) - {"silu"}:
         entry, parameters = REGISTRY[name], inspect.signature(NAMES[name]).parameters
         assert [*entry.operands, *dict(entry.parameters)] == list(parameters)

@@ -16,7 +16,7 @@ from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument as Passed
 from tilewright.ir.nest import BlockLoop, Call, NestNode
-from tilewright.ir.networks import _zipped
+from tilewright.ir.networks import zipped
 from tilewright.ir.ops import (
     Load,
     MakeMask,
@@ -196,7 +196,7 @@ def store_words(
     else:
         existing = [step] * len(words)
     if len(set(registers)) > 1 and emitter.lanes > 1:
-        registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
+        registers = zipped(emitter, registers, sum(count > 0 for count in existing))
     for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
         place = Address(write.pointer, write.offset + index * step)
         active = None if count == step else count
