@@ -103,6 +103,11 @@ def lifted(epilogue: Expression, sums: TypeName) -> Lifted:
     return Lifted(_with(epilogue, operands), numbers)
 
 
+def has_numbers(epilogue: Expression) -> bool:
+    """Return True if functions are applied to numbers in ``epilogue``."""
+    return any(True for _ in _numbers(epilogue))
+
+
 def _numbers(epilogue: Expression) -> Iterator[Number]:
     """Yield the numbers to which functions are applied; one that is used twice may come twice."""
     for node in walk(epilogue):

@@ -36,7 +36,7 @@ from .families import (
     kernel_of,
     stack_class_of,
 )
-from .numbers import joined, sums_of
+from .numbers import joined
 from .routes import Routes, folds
 from .stacks import broadcast, is_tight, shape_of, stack_shape
 from .symmetric import half_of, is_symmetric, mirror
@@ -111,7 +111,8 @@ def matmul(
     alpha, beta : float
         Factors. If beta is 0, ``out`` is not read.
     epilogue : Expression, optional
-        An expression of ``tw.acc``; its operands are passed by name.
+        An expression of ``tw.acc``; its operands are passed by name. Other values of the numbers in
+        it need no new kernel.
     threads : int, optional
         Most threads; by default up to one for each CPU that the process may use, if threads pay.
     deterministic : bool
@@ -139,7 +140,8 @@ def matmul(
     -----
     A kernel is compiled at the first product with new types, orders or shape class (for example a
     few rows). Other sizes of the same class need no new kernel. Operands without contiguous rows or
-    columns are copied, 8 MiB at a time. If ``out`` is float64, sums are computed in float64.
+    columns are copied, 8 MiB at a time. If ``out`` is float64, sums are computed in float64. Half
+    of a matrix times its own transpose is computed, the rest is copied.
 
     Examples
     --------
@@ -166,18 +168,17 @@ def matmul(
         return _general(a, b, out, {}, _USUAL)
     reads = bool(check_number("beta", beta) != 0)
     scaled = bool(check_number("alpha", alpha) != 1) or reads
-    factor = b.matrix if type(b) is PackedB else b
-    sums = None if epilogue is None else sums_of(a, None if factor is not b else b, out)
+    factor, packed = (b.matrix, True) if type(b) is PackedB else (b, False)
     options, routes, numbers = asked_for(
-        scaled, reads, epilogue, sums, threads, deterministic, target
+        scaled, reads, epilogue, threads, deterministic, target, (a, None if packed else b, out)
     )
     if numbers:
         operands = joined(operands, numbers)
-    if out is None and not (scaled or operands or type(b) is PackedB or routes.reads_out):
+    if out is None and not (scaled or operands or packed or routes.reads_out):
         made = routes.make(a, b)
         if made is not None:
             return made
-    if type(b) is not PackedB or _serves(b, a, options):
+    if not packed or _serves(b, a, options):
         made = _new(a, b) if out is None and routes.reads_out is None else out
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
@@ -190,7 +191,7 @@ def matmul(
 
 
 #: Options of a call with default values, and the routes that C code has for it.
-_USUAL, _usual, _ = asked_for(False, False, None, None, None, False, "host")
+_USUAL, _usual, _ = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
