@@ -123,7 +123,8 @@ def _numbers(n: int, a: Array, b: Array) -> Way:
 
     def numpy() -> Array:
         np.multiply(a @ b, np.float32(1 + next(steps) / 1024))
-        return np.multiply(a @ b, np.float32(0.5))
+        scaled: Array = np.multiply(a @ b, np.float32(0.5))
+        return scaled
 
     exact = 0.5 * (a.astype(np.float64) @ b.astype(np.float64))
     return Way("two new numbers", n, exact, {OURS: ours, NUMPY: numpy})
