@@ -173,7 +173,7 @@ def matmul(
         scaled, reads, epilogue, threads, deterministic, target, (a, None if packed else b, out)
     )
     if numbers:
-        operands = joined(operands, numbers)
+        operands = joined(operands, numbers) if operands else numbers
     if out is None and not (scaled or operands or packed or routes.reads_out):
         made = routes.make(a, b)
         if made is not None:
