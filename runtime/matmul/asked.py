@@ -1,4 +1,4 @@
-"""The options of a call of ``matmul`` besides its arrays: checked once, then found by identity."""
+"""Check the options of a call of ``tw.matmul``, only once for each combination of options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .routes import Routes
 
 Array = np.ndarray[Any, Any]
 
-#: Most threads that a call may ask for.
+#: Maximum value of the option ``threads``.
 _MOST_THREADS = 4096
 #: By the arguments of a call: the epilogue, which is kept alive, then the options, their routes in
 #: C and the epilogue's numbers. If it has numbers, the type of the sums is the last part of the
@@ -26,13 +26,13 @@ _asked: dict[tuple[Any, ...], tuple[Any, Options, Routes, dict[str, Array]]] = {
 _BY_TYPE = object()
 #: Parts of a key without the type of the sums.
 _PLAIN = 8
-#: Most entries that are kept.
+#: Maximum number of entries in ``_asked``.
 _ASKED = 256
 
 
 @lru_cache(maxsize=256)
 def routes_of(options: Options) -> Routes:
-    """Return the routes that C has for products with these options."""
+    """Return the table of kernels that C code uses for products with these options."""
     return Routes(options)
 
 
@@ -40,7 +40,7 @@ def asked_for(
     scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any,
     arrays: tuple[Any, Any, Any] = (None, None, None),
 ) -> tuple[Options, Routes, dict[str, Array]]:  # fmt: skip
-    """Return the options of a call, with the routes that C has for its products.
+    """Return a call's checked options, and the table of kernels that C code uses for them.
 
     The epilogue of the options has operands in place of its numbers, which are the last part of the
     result. Their type depends on ``arrays``: a, b and out, None for one of a's type. Raise
@@ -57,7 +57,8 @@ def asked_for(
         if found is not None and found[0] is _BY_TYPE:
             key = *key, sums_of(*arrays)
             found = _asked.get(key)
-    except TypeError:  # an object that cannot be hashed is not a valid option
+    except TypeError:
+        # An object that cannot be hashed is not a valid option.
         found = None
     if found is not None:
         return found[1:]
@@ -68,7 +69,8 @@ def asked_for(
         options = Options(
             scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target)
         )
-    else:  # the other options are the same for many epilogues, for example in a loop
+    else:
+        # The other options are the same for many epilogues, for example in a loop.
         options = asked_for(scaled, reads, None, threads, deterministic, target)[0]
         expression, sums = _epilogue(epilogue), sums_of(*arrays)
         made, numbers = lifted(expression, sums)

@@ -1,4 +1,4 @@
-"""Stacks of matrices: the shape of a result, broadcasting, and axes that become one product."""
+"""Handle stacks of matrices: the shape of a result, broadcasting, and merging of axes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | Non
 def broadcast(
     a: Array, b: Array, out: Array, *, rows: bool, columns: bool
 ) -> list[tuple[Array, Array, Array]]:
-    """Return triples of matrices, or of stacks with one axis.
+    """Return triples (a, b, out) of matrices, or of stacks with one axis.
 
     If products share one b, and the rows of a and of ``out`` follow each other in memory, they are
     one product; likewise columns of products that share one a. ``rows`` and ``columns`` allow this.
