@@ -43,6 +43,8 @@ LAYERS = (
 )  # fmt: skip
 SQUARES = tuple((n, n, n) for n in (512, 1024, 2048))
 THIN = ((2048, 2048, 64), (64, 2048, 2048), (2048, 64, 2048), (2048, 1, 2048), (1, 2048, 2048))
+#: Products of a matrix and its own transpose.
+OWN = ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 512))
 SMALL = tuple((n, n, n) for n in (4, 8, 16, 32))
 STACKS = tuple((n, n, n) for n in (3, 4, 9, 16))
 COUNT = 10_000
@@ -51,6 +53,8 @@ MEAN, LEAST = 1.15, 0.97
 #: A small call, in times of numpy's; and stacks, in times as fast as numpy.
 CALL, TIMES = 0.6, (10, 5, 5, 3)
 _LAYERS = "networks and squares"
+#: Groups of ``OWN``: what users write.
+_OWN_TRANSPOSE = ("g @ g.T", "g.T @ g")
 #: Products for which an element of the result must be right: more take long in float64.
 CHECKED = 1 << 28
 
@@ -127,6 +131,9 @@ def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
     for types in ("f32 f32", "f64 f64"):
         for shape in THIN:
             yield "thin", types, shape, 1
+        for group in _OWN_TRANSPOSE:
+            for shape in OWN:
+                yield group, types, shape, 1
         for shape in SMALL:
             yield "small", types, shape, 1
         for shape in STACKS:
@@ -154,6 +161,9 @@ def _row(
     a_type, b_type = types.split()
     a = rng.integers(-2, 3, (*stack, m, k)).astype(DTYPES[a_type])
     b = rng.integers(-2, 3, (*stack, k, n)).astype(DTYPES[b_type])
+    if group in _OWN_TRANSPOSE:
+        a = a if group == _OWN_TRANSPOSE[0] else a.T.copy().T
+        b = a.T
     out = tw.matmul(a, b, threads=1)
     if count * m * n * k <= CHECKED and (out != a.astype("f8") @ b.astype("f8")).any():
         raise WrongResultError(f"tw.matmul of {types} {shape} is wrong")
@@ -246,8 +256,8 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
                     if XSMM in row.seconds:
                         yield Figure(f"{said}, to LIBXSMM", row.ahead(ours, XSMM), 1.0)
         else:
-            lowest = 1.0 if group == "thin" else LEAST
-            if group != "thin":
+            lowest = LEAST if group == _LAYERS else 1.0
+            if group == _LAYERS:
                 yield Figure(f"{types}, {group}, geometric mean", geometric_mean(ratios), MEAN)
             yield Figure(f"{types}, {group}, the least", min(ratios), lowest)
 

@@ -6,6 +6,7 @@ Beside it stands what users of numpy, and of PyTorch, write for the same. One co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +20,21 @@ from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 
 SIZES = (8, 32)
+#: Sizes of calls that are compared with numpy alone, as users write them.
+CUBES = (4, 8, 16, 32)
+#: Elements of two vectors, and shapes of stacks that are broadcast on both sides.
+VECTOR = 100
+STACKS = (
+    ((4, 1, 10, 10), (3, 10, 10)), ((1000, 1, 3, 3), (1000, 50, 3, 1)),
+    ((1, 8, 4, 1, 1024), (1, 8, 1, 1024, 128)),
+)  # fmt: skip
 #: Products of a stack, and rows and columns of stacks in a stack.
 COUNT, GRID = 10, (2, 5)
 OURS, NUMPY, TORCH = "tw.matmul", "numpy", "torch"
 #: At most so many times as long as the best peer.
 MOST = 1.0
+#: A new result, and one that is written where it is told, in times of numpy's call.
+NEW, WRITTEN = 1.0, 0.6
 
 
 class Way(NamedTuple):
@@ -61,9 +72,85 @@ def run(options: Options) -> Section:
             _row(way, options)
             for way in track(ways, "small", console=options.console, transient=True)
         ]
+        besides = [
+            _row(way, options)
+            for way in track(
+                list(_beside_numpy(options)), "numpy", console=options.console, transient=True
+            )
+        ]
     options.console.print(_table(rows))
-    records: list[dict[str, object]] = [row._asdict() for row in rows]
-    return Section("small", tuple(_figures(rows)), tuple(records))
+    options.console.print(_numpy_table(besides))
+    records: list[dict[str, object]] = [row._asdict() for row in (*rows, *besides)]
+    return Section("small", (*_figures(rows), *_numpy_figures(besides)), tuple(records))
+
+
+def _beside_numpy(options: Options) -> Iterator[Way]:
+    """Calls compared with numpy's operator: cubes, two vectors, and stacks that are broadcast."""
+    rng = np.random.default_rng(options.seed)
+
+    def whole(*shape: int) -> Array:
+        return rng.integers(-2, 3, shape).astype(np.float32)
+
+    for n in CUBES:
+        if options.wants(f"{n}x{n}x{n}"):
+            a, b = whole(n, n), whole(n, n)
+            yield _against_numpy("new", n, a, b)
+            yield _against_numpy("out=", n, a, b, np.empty((n, n), np.float32))
+            yield _numbers(n, a, b)
+    if options.wants("stacks"):
+        yield _against_numpy("vectors", VECTOR, whole(VECTOR), whole(VECTOR))
+        for x, y in STACKS:
+            name = f"{'x'.join(map(str, x))} @ {'x'.join(map(str, y))}"
+            yield _against_numpy(name, 0, whole(*x), whole(*y))
+
+
+def _against_numpy(name: str, n: int, a: Array, b: Array, out: Array | None = None) -> Way:
+    exact = np.asarray(a.astype(np.float64) @ b.astype(np.float64))
+    if out is None:
+        return Way(name, n, exact, {OURS: lambda: tw.matmul(a, b), NUMPY: lambda: a @ b})
+    return Way(name, n, exact, {
+        OURS: lambda: tw.matmul(a, b, out=out), NUMPY: lambda: np.matmul(a, b, out=out),
+    })  # fmt: skip
+
+
+def _numbers(n: int, a: Array, b: Array) -> Way:
+    """A product times a number that is new in each call, for example a temperature."""
+    steps = count(1)
+
+    def ours() -> Array:
+        tw.matmul(a, b, epilogue=tw.acc * (1 + next(steps) / 1024))
+        return tw.matmul(a, b, epilogue=tw.acc * 0.5)
+
+    def numpy() -> Array:
+        np.multiply(a @ b, np.float32(1 + next(steps) / 1024))
+        scaled: Array = np.multiply(a @ b, np.float32(0.5))
+        return scaled
+
+    exact = 0.5 * (a.astype(np.float64) @ b.astype(np.float64))
+    return Way("two new numbers", n, exact, {OURS: ours, NUMPY: numpy})
+
+
+def _numpy_table(rows: Sequence[Row]) -> Table:
+    table = Table(title="One call beside numpy's, microseconds", title_justify="left")
+    for heading in ("f32", "n", OURS, NUMPY, "to numpy"):
+        table.add_column(heading, justify="left" if heading == "f32" else "right")
+    for row in rows:
+        said = (f"{row.micros[who]:.2f}" for who in (OURS, NUMPY))
+        table.add_row(row.name, str(row.size or ""), *said, f"{row.ratio:.2f}")
+    return table
+
+
+def _numpy_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    for name, most in (("new", NEW), ("out=", WRITTEN)):
+        ratios = [row.ratio for row in rows if row.name == name]
+        if ratios:
+            text = "a new result" if name == "new" else "with out="
+            what = f"calls of {CUBES[0]} to {CUBES[-1]} {text}, the longest to numpy's"
+            yield Figure(what, max(ratios), most, at_most=True)
+    others = [row.ratio for row in rows if not row.size or row.name == "vectors"]
+    if others:
+        what = "vectors, and stacks that are broadcast, the longest to numpy's"
+        yield Figure(what, max(others), MOST, at_most=True)
 
 
 def _ways(torch: Any, n: int, seed: int) -> Iterator[Way]:

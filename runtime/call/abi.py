@@ -19,16 +19,16 @@ DONE, UNDECIDED, NO_MEMORY = range(3)
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 #: Kinds of arrays. In the dispatcher's C, a kind is its index here.
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
-#: Most vectors and numbers that an epilogue of ``matmul`` may read if C code handles the call.
+#: Maximum number of vectors and numbers of an epilogue of ``tw.matmul`` in calls handled by C code.
 OPERANDS = 12
-#: Most pairs of types of a and b for which C code makes new results.
+#: Maximum number of pairs of types of a and b for which C code allocates results.
 RESULTS = 16
 #: Least number of rows of a product of a matrix and its own transpose that is halved, and of steps
 #: of K. Copying an element takes about as long as 20 multiply-adds.
 HALVED, HALVED_K = 128, 128
 #: Multiply-adds of a part of such a product for each thread, if there are several.
 PART = 1 << 23
-#: numpy's flags of an array.
+#: Bits of a numpy array's flags in C: NPY_ARRAY_ALIGNED and NPY_ARRAY_WRITEABLE.
 ALIGNED, WRITEABLE = 0x100, 0x400
 
 #: The compiled module of cffi, as ``Any``: its type stubs lack default arguments and casts.

@@ -12,20 +12,23 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, 
 from tilewright.runtime.call.arguments import instead_of
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, as_expression, operands_of
-from tilewright.spec.types import TypeName
 
 from .families import Options
-from .numbers import is_lifted, lifted
+from .numbers import has_numbers, is_lifted, lifted, sums_of
 from .routes import Routes
 
 Array = np.ndarray[Any, Any]
 
-#: Most threads that a call may ask for.
+#: Maximum value of the option ``threads``.
 _MOST_THREADS = 4096
-#: Options, their routes in C and the epilogue's numbers, by the arguments of a call. The epilogue
-#: is kept alive.
-_asked: dict[tuple[Any, ...], tuple[Options, Routes, dict[str, Array], Any]] = {}
-#: Most entries that are kept.
+#: By the arguments of a call: the epilogue, which is kept alive, then the options, their routes in
+#: C and the epilogue's numbers. If it has numbers, the type of the sums is the last part of the
+#: key, and the key without this part has ``_BY_TYPE`` in place of the epilogue.
+_asked: dict[tuple[Any, ...], tuple[Any, Options, Routes, dict[str, Array]]] = {}
+_BY_TYPE = object()
+#: Parts of a key without the type of the sums.
+_PLAIN = 8
+#: Maximum number of entries in ``_asked``.
 _ASKED = 256
 
 
@@ -36,41 +39,49 @@ def routes_of(options: Options) -> Routes:
 
 
 def asked_for(
-    scaled: bool, reads: bool, epilogue: Any, sums: TypeName | None, threads: Any,
-    deterministic: Any, target: Any,
+    scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any,
+    arrays: tuple[Any, Any, Any] = (None, None, None),
 ) -> tuple[Options, Routes, dict[str, Array]]:  # fmt: skip
-    """Return the options of a call, with the routes that C has for its products.
+    """Return a call's checked options, and the table of kernels that C code uses for them.
 
-    ``sums`` is the type of the sums if there is an epilogue. The epilogue of the options has
-    operands in place of its numbers, which are the last part of the result. Raise ArgumentTypeError
-    or ArgumentValueError for a wrong option, TargetError for an unknown target. An epilogue is
-    found by its address, which is much faster than comparing expressions. So the epilogue is kept
-    alive as long as its options are.
+    The epilogue of the options has operands in place of its numbers, which are the last part of the
+    result. Their type depends on ``arrays``: a, b and out, None for one of a's type. Raise
+    ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown target.
+    An epilogue is found by its address, which is much faster than comparing expressions. So the
+    epilogue is kept alive as long as its options are.
     """
-    key = (
-        scaled, reads, id(epilogue), sums, threads, type(threads), deterministic,
-        type(deterministic), target,
+    key: tuple[Any, ...] = (
+        scaled, reads, id(epilogue), threads, type(threads), deterministic, type(deterministic),
+        target,
     )  # fmt: skip
     try:
         found = _asked.get(key)
+        if found is not None and found[0] is _BY_TYPE:
+            key = *key, sums_of(*arrays)
+            found = _asked.get(key)
     except TypeError:
         # An object that cannot be hashed is not a valid option.
         found = None
-    if found is None:
-        numbers: dict[str, Array] = {}
-        if epilogue is None:
-            options = Options(
-                scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target)
-            )
-        else:  # the other options are the same for many epilogues, for example in a loop
-            plain = asked_for(scaled, reads, None, None, threads, deterministic, target)
-            made, numbers = _epilogue(epilogue, sums or "f32")
-            options = plain[0]._replace(epilogue=made)
-        found = options, routes_of(options), numbers, epilogue
-        if len(_asked) >= _ASKED:
-            _asked.clear()
-        _asked[key] = found
-    return found[:3]
+    if found is not None:
+        return found[1:]
+    if len(_asked) >= _ASKED:
+        _asked.clear()
+    numbers: dict[str, Array] = {}
+    if epilogue is None:
+        options = Options(
+            scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target)
+        )
+    else:
+        # The other options are the same for many epilogues, for example in a loop.
+        options = asked_for(scaled, reads, None, threads, deterministic, target)[0]
+        expression, sums = _epilogue(epilogue), sums_of(*arrays)
+        made, numbers = lifted(expression, sums)
+        options = options._replace(epilogue=made)
+        if has_numbers(expression):
+            _asked[key[:_PLAIN]] = _BY_TYPE, options, routes_of(options), numbers
+            key = *key[:_PLAIN], sums
+    _asked[key] = epilogue, options, routes_of(options), numbers
+    return options, routes_of(options), numbers
 
 
 #: Shapes of a product's operands, by their ``per``, for messages.
@@ -102,10 +113,9 @@ def check_operands(options: Options, named: Iterable[str]) -> None:
         )
 
 
-def _epilogue(given: Any, sums: TypeName) -> tuple[Expression, dict[str, Array]]:
-    """Return an epilogue with operands in place of its numbers, and the numbers."""
+def _epilogue(given: Any) -> Expression:
     try:
-        return lifted(as_expression(given), sums)
+        return as_expression(given)
     except SpecError as error:
         raise ArgumentTypeError(
             "epilogue must be an expression",

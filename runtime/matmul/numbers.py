@@ -33,8 +33,9 @@ _LARGEST = 2.0**128 - 2.0**104
 _SUMS: dict[str, TypeName] = {
     "float64": "f64", "int8": "s32", "uint8": "s32", "int16": "s32", "uint16": "s32",
 }  # fmt: skip
-#: The same by the arrays' dtypes, as far as they were met.
+#: The same by the dtypes of a, b and out, as far as they were met; and most that are kept.
 _known: dict[Any, TypeName] = {}
+_MOST_KNOWN = 256
 
 
 class Lifted(NamedTuple):
@@ -44,32 +45,33 @@ class Lifted(NamedTuple):
     numbers: dict[str, Array]
 
 
-def sums_of(a: Any, b: Any, out: Any, *, packed: bool) -> TypeName:
+def sums_of(a: Any, b: Any, out: Any) -> TypeName:
     """Return the type of the sums of a product: f64 if a, b or out is f64, s32 for integers.
 
-    An ``out`` of None has the type of a. A ``packed`` b has been converted to a's type, and the
-    type of ``out`` does not change it.
+    An ``out`` of None has the type of a. ``b`` is None if it is packed: its elements have been
+    converted to a's type, and the type of ``out`` does not matter.
     """
+    key: Any = None
+    try:
+        key = a.dtype, None if b is None else b.dtype, None if out is None else out.dtype
+        found = _known.get(key)
+        if found is not None:
+            return found
+    except (AttributeError, TypeError):  # an object with a buffer, for example
+        key = None
     first = _sums(a, "a")
-    others = () if packed else ((b, "b"), (out, "out"))
+    others = () if b is None else ((b, "b"), (out, "out"))
     wide = "f64" in (first, *(_sums(x, name) for x, name in others if x is not None))
-    return "f64" if wide else first
+    sums: TypeName = "f64" if wide else first
+    if key is not None and len(_known) < _MOST_KNOWN:
+        _known[key] = sums
+    return sums
 
 
 def _sums(x: Any, name: str) -> TypeName:
     dtype = getattr(x, "dtype", None)
-    if dtype is None:  # an object with a buffer, for example
+    if dtype is None:
         dtype = getattr(as_array(x, name), "dtype", None)
-    try:
-        found = _known.get(dtype)
-    except TypeError:  # no dtype: the call is refused later
-        return "f32"
-    if found is None:
-        found = _known[dtype] = _named(dtype)
-    return found
-
-
-def _named(dtype: Any) -> TypeName:
     return _SUMS.get(str(dtype).rpartition(".")[2], "f32")
 
 
@@ -107,6 +109,11 @@ def lifted(epilogue: Expression, sums: TypeName) -> Lifted:
         for key, operand in operands.items()
     }
     return Lifted(_with(epilogue, operands), numbers)
+
+
+def has_numbers(epilogue: Expression) -> bool:
+    """Return True if functions are applied to numbers in ``epilogue``."""
+    return any(True for _ in _numbers(epilogue))
 
 
 def _numbers(epilogue: Expression) -> Iterator[Number]:

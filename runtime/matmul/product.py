@@ -38,7 +38,7 @@ from .families import (
     kernel_of,
     stack_class_of,
 )
-from .numbers import joined, sums_of
+from .numbers import joined
 from .routes import Routes, folds
 from .stacks import broadcast, is_tight, shape_of, stack_shape
 from .symmetric import half_of, is_symmetric, mirror
@@ -117,7 +117,8 @@ def matmul(
     alpha, beta : float
         Factors. If beta is 0, ``out`` is not read.
     epilogue : Expression, optional
-        An expression of ``tw.acc``; its operands are passed by name.
+        An expression of ``tw.acc``; its operands are passed by name. Other values of the numbers in
+        it need no new kernel.
     threads : int, optional
         Maximum number of threads; by default up to one for each CPU that the process may use, if
         threads pay.
@@ -146,7 +147,8 @@ def matmul(
     -----
     A kernel is compiled at the first product with new types, orders or shape class (for example a
     few rows). Other sizes of the same class need no new kernel. Operands without contiguous rows or
-    columns are copied, 8 MiB at a time.
+    columns are copied, 8 MiB at a time. Half of a matrix times its own transpose is computed, the
+    rest is copied.
 
     If ``out`` is float64, all is computed in float64, also for integers. If it is int64, integers
     without an epilogue are computed in int64, all else in float64. For other types, floating point
@@ -181,18 +183,17 @@ def matmul(
         return _general(a, b, out, {}, _USUAL)
     reads = bool(check_number("beta", beta) != 0)
     scaled = bool(check_number("alpha", alpha) != 1) or reads
-    factor = b.matrix if type(b) is PackedB else b
-    sums = None if epilogue is None else sums_of(a, b, out, packed=factor is not b)
+    factor, packed = (b.matrix, True) if type(b) is PackedB else (b, False)
     options, routes, numbers = asked_for(
-        scaled, reads, epilogue, sums, threads, deterministic, target
+        scaled, reads, epilogue, threads, deterministic, target, (a, None if packed else b, out)
     )
     if numbers:
-        operands = joined(operands, numbers)
-    if out is None and not (scaled or operands or type(b) is PackedB or routes.reads_out):
+        operands = joined(operands, numbers) if operands else numbers
+    if out is None and not (scaled or operands or packed or routes.reads_out):
         made = routes.make(a, b)
         if made is not None:
             return made
-    if type(b) is not PackedB or _serves(b, a, options):
+    if not packed or _serves(b, a, options):
         made = _new(a, b) if out is None and routes.reads_out is None else out
         scalars = (alpha, beta) if scaled else ()
         if made is not None and routes.run((a, factor, made), operands, scalars):
@@ -207,8 +208,8 @@ setattr(matmul, "__signature__", signature(get_overloads(matmul)[-1]))  # noqa: 
 # --- the usual call ----------------------------------------------------------------------------
 
 
-#: Options of a call with default values, and the routes that C code has for it.
-_USUAL, _usual, _ = asked_for(False, False, None, None, None, False, "host")
+#: Options of a call with default arguments, and the table of kernels that C code uses for it.
+_USUAL, _usual, _ = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
@@ -248,7 +249,7 @@ def _serves(b: PackedB, a: Any, options: Options) -> bool:
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
-    """Return the shape of a result, None if the stacks do not fit."""
+    """Return the shape of the result of ``a`` and ``b``, None if the stacks do not fit."""
     if b.ndim == 2:
         if a.ndim == 2:
             return a.shape[0], b.shape[1]
@@ -264,7 +265,7 @@ def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
 
 
 def _remember(a: Any, b: Any, type_: str, options: Options) -> None:
-    """Register the function that allocates results of such arrays, of type ``type_``."""
+    """Register the function that allocates results of type ``type_`` for arrays like these."""
     if type(a) is type(b) is np.ndarray:
         routes_of(options).makes(a.dtype, b.dtype, preferred(type_))
     if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
@@ -331,7 +332,8 @@ def _product(
         column = packed.unpacked_column()
         packed, b = (packed, b) if column is None else (None, column)
     if packed is not None:
-        b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
+        # Only the shape of this placeholder is read.
+        b = np.broadcast_to(np.empty((), np.int8), packed.shape)
     shape = shape_of(a, b)
     made, sums, reason = out, accumulator(*types), routes_of(options).reads_out
     if out is None:

@@ -22,12 +22,14 @@ from .families import CUBES, Class, Family, Options
 
 #: Names of the sizes of a product. C's struct tw_route refers to a size by its index here.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
+#: Number of 8-byte words in the table before the first route, and in each route.
 _HEAD, _WORDS = 9 + 3 * OPERANDS + 4 * RESULTS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
-#: Places of an epilogue's operands and of the types of results, each after their number.
+#: Index of the first word of the table that describes the operands of an epilogue, and of the first
+#: one that describes the types of results.
 _OPERANDS, _RESULTS = 7, 8 + 3 * OPERANDS
 #: Values of ``per`` of operands that C code reads, in the order of TW_PER_ROW and its neighbours.
 _PLACES = ("row", "column", None)
-#: Number of arrays of a kernel that takes its output twice.
+#: Number of arrays of a kernel that takes its output twice, as C and as D.
 _TWICE = 4
 #: Maximum number of routes in a table. Other products are then decided in Python at each call.
 _MOST = 256

@@ -1,4 +1,4 @@
-"""Stacks of matrices: the shape of a result, broadcasting, and axes that become one product."""
+"""Handle stacks of matrices: the shape of a result, broadcasting, and merging of axes."""
 
 from __future__ import annotations
 

@@ -154,9 +154,9 @@ def test_one_expression_serves_several_types() -> None:
         whole = a.astype("i1"), b.astype("i1"), np.empty((9, 7), "f4")
         np.testing.assert_array_equal(tw.matmul(*whole, epilogue=epilogue), wide.astype("f4"))
     buffer = memoryview(bytearray(b"\0" * 16))
-    assert sums_of(buffer.cast("f"), buffer.cast("d"), None, packed=True) == "f32"
-    assert sums_of(buffer.cast("f"), buffer.cast("d"), None, packed=False) == "f64"
-    assert sums_of(buffer, buffer, buffer.cast("i"), packed=False) == "s32"
+    assert sums_of(buffer.cast("f"), None, buffer.cast("d")) == "f32"
+    assert sums_of(buffer.cast("f"), buffer.cast("d"), None) == "f64"
+    assert sums_of(buffer, buffer, buffer.cast("i")) == "s32"
 
 
 def test_numbers_beside_copied_operands_and_stacks() -> None:

@@ -176,3 +176,13 @@ def test_many_axes_that_cannot_be_merged() -> None:
     exact = a.astype("f8") @ b.astype("f8")
     for _ in range(2):
         np.testing.assert_array_equal(tw.matmul(a, b), exact)
+
+
+def test_vectors_of_tensors(in_c: Callable[..., Any]) -> None:
+    """A result without axes is a tensor that C writes too."""
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6.0)
+    found = in_c(x, x)
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == ()
+    assert found.item() == 55

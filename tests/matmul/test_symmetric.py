@@ -9,10 +9,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.abi import HALVED, PART
 from tilewright.runtime.matmul import asked, product
 from tilewright.runtime.matmul.families import Options
 from tilewright.runtime.matmul.product import _One
-from tilewright.runtime.matmul.symmetric import HALVED, PART, half_of, is_symmetric, mirror
+from tilewright.runtime.matmul.symmetric import half_of, is_symmetric, mirror
 
 Array = np.ndarray[Any, Any]
 N, K = HALVED + 21, 131
@@ -110,7 +111,7 @@ def test_alpha_is_applied_and_other_calls_are_plain(monkeypatch: pytest.MonkeyPa
     for options in ({"beta": 2}, {"epilogue": tw.acc + tw.dst}, {"deterministic": True}):
         for _ in range(2):
             out = c.copy()
-            tw.matmul(g, g.T, out, threads=1, **options)  # type: ignore[call-overload]
+            tw.matmul(g, g.T, out, threads=1, **options)
             added = 2 * c if "beta" in options else c if "epilogue" in options else 0
             np.testing.assert_array_equal(out, exact + added)
     assert [part for part in parts if part == (N, N)]
