@@ -13,12 +13,12 @@ from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
 from tilewright.spec.operands import Order
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
 
-#: numpy's names of the results of ``contiguous_axis``.
+#: numpy's names of orders, indexed by the result of ``contiguous_axis``.
 ORDERS: tuple[Order, Order] = ("F", "C")
 
 
 def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
-    """Return the axis (1 or 0) along which each matrix of ``array`` has contiguous lines, or None.
+    """Return 1 if each matrix of ``array`` has contiguous rows, 0 if contiguous columns, else None.
 
     The last two axes are the matrix; a line is a row or a column of it. The lines are in order, do
     not overlap, and are a whole number of elements apart. If both axes qualify, the result is 1,
@@ -83,7 +83,8 @@ def _cure(dtype: np.dtype[Any], name: str) -> str | None:
         return "np.matmul; float64 holds whole numbers up to 2**53 alone"
     if dtype.name in ("int32", "uint32"):
         return f"{name}.astype(np.float64), or to(torch.float64) of a tensor: it holds all of them"
-    if dtype.name.startswith(("float", "int", "uint")):  # the small ones of ml_dtypes
+    # These are the small types of ml_dtypes, for example float8_e5m2.
+    if dtype.name.startswith(("float", "int", "uint")):
         return f"{name}.astype(np.float32), or to(torch.float32) of a tensor"
     return None
 
