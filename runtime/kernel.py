@@ -308,7 +308,9 @@ class Kernel(CallableKernel):
     def pack_b(
         self, b: Any, *, scales: Any = None, zeros: Any = None, container: Any = None
     ) -> PackedMatrix:
-        """Return B packed for this kernel, and for all with the same target, types, k, n and nb.
+        """Return B packed for this kernel.
+
+        Other kernels take it too, if their target, types, k, n and nb are the same.
 
         Parameters
         ----------

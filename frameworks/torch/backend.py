@@ -189,7 +189,7 @@ def _why_no_layer(node: torch.fx.Node) -> Why | None:
     if bias is not None and values[2] is not None and tuple(values[2].shape) != columns[:1]:
         return (
             f"the bias has the shape {tuple(values[2].shape)}",
-            f"a bias of {columns[0]} elements",
+            "a bias with one element for each output",
         )
     return None
 

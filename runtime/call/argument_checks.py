@@ -357,7 +357,7 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
 
 
 def check_scales(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
-    """Refuse scales that a spec could not contain: NaN, Inf, and divisors without a reciprocal.
+    """Raise ArgumentError for scales that a spec could not contain: NaN, Inf, divisors near 0.
 
     Arrays of scales that multiply are not searched: their values reach D as those of A and B do.
     """

@@ -78,9 +78,7 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
 
 
 def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
-    """Return integers with scales packed for kernels of ``spec``; ArgumentError if they do not
-    fit.
-    """
+    """Return a quantized B packed for kernels of ``spec``; ArgumentError if it does not fit."""
     from tilewright.plan.formats.quantized_b import quantized_format
 
     b = _quantized(spec, given)

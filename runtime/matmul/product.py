@@ -53,7 +53,7 @@ Array = np.ndarray[Any, Any]
 _ONE, _ZERO, _HOST = 1, 0, "host"
 #: An a or b that was not passed.
 _LACKS: Any = object()
-#: Most bytes of an array.
+#: Maximum size of an array in bytes.
 MAX_BYTES = (1 << 63) - 1
 #: Maximum size in bytes of each part in which an operand is copied if no kernel can read its
 #: strides.

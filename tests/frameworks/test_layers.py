@@ -15,6 +15,7 @@ from torch.nn import functional  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright.torch import Served, history  # noqa: E402
 from tilewright.torch.backend import serve  # noqa: E402
+from tilewright.torch.quantized import quantize_all  # noqa: E402
 
 ACTIVATIONS: dict[str | None, Callable[..., Any]] = {
     None: lambda x: x, "relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu,
@@ -116,6 +117,19 @@ def test_a_quantised_layer_is_what_its_integers_say(input_range: Any, activation
     )
     again.load_state_dict(layer.state_dict())
     torch.testing.assert_close(again(x), layer(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_inputs_with_one_scale_become_integers(dtype: Any) -> None:
+    """Halves round to even, numbers out of range saturate, NaN becomes 0; any strides."""
+    scale, zero = torch.tensor(0.5), torch.tensor(3, dtype=torch.int32)
+    given = torch.tensor([[0.25, 0.75, -0.25], [1e4, -1e4, float("nan")]], dtype=dtype)
+    assert quantize_all(given, scale, zero).tolist() == [[4, 4, 2], [255, 0, 0]]
+    assert quantize_all(given.T, scale, zero).tolist() == [[4, 255], [4, 0], [2, 0]]
+    assert quantize_all(given[:0], scale, zero).shape == (0, 3)
+    several = torch.randn(3, 500).to(dtype)
+    codes = torch.round(several.double() * 2 + 3).clamp(0, 255)
+    assert torch.equal(quantize_all(several, scale, zero).double(), codes)
 
 
 # -- torch.compile ------------------------------------------------------------------------------
