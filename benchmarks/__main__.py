@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import planning
 from benchmarks.frameworks import in_torch
 from benchmarks.matmul import few, products, sizes, small
 from benchmarks.measure import machine
@@ -46,7 +47,7 @@ from benchmarks.weights import section as quantized
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
-    "calls", "peaks", "startup", "compile", "spills", "threads", "sizes", "products",
+    "calls", "peaks", "startup", "compile", "planning", "spills", "threads", "sizes", "products",
     "few", "small", "torch", "quantized",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
@@ -88,6 +89,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     sections = [startup.run(options)] if "startup" in wanted else []
     if "compile" in wanted:
         sections.append(compiling.run(options))
+    if "planning" in wanted:
+        sections.append(planning.run(options))
     if "spills" in wanted:
         sections.append(kloops.run(options))
     if "threads" in wanted:
