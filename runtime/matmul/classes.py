@@ -17,7 +17,7 @@ Axes = tuple[int, int, int]
 
 
 class Options(NamedTuple):
-    """The arguments of a call besides its arrays.
+    """The options of a call of ``tw.matmul``: its arguments besides the arrays.
 
     ``scaled`` is True if alpha and beta are given, ``reads`` if beta is not 0, so that the output
     is read.
@@ -32,21 +32,21 @@ class Options(NamedTuple):
 
 
 class Class(NamedTuple):
-    """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
+    """Sizes that one kernel serves: m, n, k and m * n * k from ``least`` to ``most``.
 
     ``shape`` is one of:
 
     - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
     - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
-    - ``turned``: a small operand with the other order than the large one is transposed first;
-    - ``across``: a C with few lines and the other order is transposed while it is stored;
+    - ``turned``: a small operand in another order than the large one is transposed first;
+    - ``across``: a C with few rows in another order than the large operand is stored transposed;
     - ``along k``: types are converted and vectors run along K, for few rows or columns;
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``shares``: the same with several threads and few lines: each thread packs the panels of the
-      large operand that it multiplies, so no thread waits for another one;
-    - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
+    - ``shares``: as ``blocks`` with several threads and few lines: each thread packs the panels of
+      the large operand that it multiplies, so no thread waits for another one;
+    - ``thin``: large, but the rows of C are so short that only the operand along them is packed.
 
     ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
     and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
@@ -66,7 +66,7 @@ class Class(NamedTuple):
 
     @property
     def cube(self) -> bool:
-        """True if m, n and k are one number that has a kernel of its own."""
+        """True if the class holds a single size n x n x n, which has a kernel of its own."""
         return self.tiny > 0 and self.least[:3] == self.most[:3]
 
 
@@ -83,13 +83,13 @@ class Family(NamedTuple):
 
 
 def in_place(axes: Axes) -> bool:
-    """Return True if the operand along C's lines (B or else A) is contiguous along them."""
+    """Return True if both C and B have contiguous rows, or both C and A contiguous columns."""
     a, b, c = axes
     return b == 1 if c == 1 else a == 0
 
 
 def crosses(axes: Axes) -> bool:
-    """Return True if the operand across C's lines is not contiguous along K."""
+    """Return True if A is not contiguous along K; for a C in order F, if B is not."""
     a, b, c = axes
     return a == 0 if c == 1 else b == 1
 
@@ -101,6 +101,6 @@ def small_line(axes: Axes) -> int:
 
 
 def short_line(axes: Axes) -> int | None:
-    """Return which of m and n, if it is few, gives C the other order than the large operand."""
+    """Return which of m and n (0, 1) must be small for C's order not to be the larger operand's."""
     a, b, c = axes
     return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None

@@ -86,9 +86,9 @@ __all__ = [
     "stack_class_of",
 ]
 
-#: Types that most targets multiply as f32.
+#: Element types that most targets convert to f32 before they multiply.
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
-#: Largest m, n and k for which products of a stack may share vectors, by the type of the sums.
+#: Largest m, n and k for which a vector may hold several products of a stack, by the sums' type.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: Largest n for which stacks of n x n x n products have a separate kernel, for example for
 #: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
@@ -120,11 +120,14 @@ FIXED_STEPS = 256
 #: of K. On Emerald Rapids this makes 49x160x576 in f32 1.04 times as fast. For 17 rows of 4 KiB, it
 #: would give 0.89 times the speed.
 SHORT_LINE = 2048
-#: Rows of C for each thread, and rows of C, from which the threads share C's rows evenly. With
-#: fewer rows they share its columns, if there are at least ``WIDE`` times as many as rows. All of A
-#: then passes for each panel of B, so it must be small.
-EVEN_ROWS, MOST_ROWS, WIDE = 256, 1024, 2
-#: For one row or column: the shape if the matrix that is multiplied with it comes from memory.
+#: Rows of C for each thread from which the threads share C's rows evenly.
+EVEN_ROWS = 256
+#: Rows of C from which threads always share rows. If they share columns, all of A passes for each
+#: panel of B, so A must be small.
+MOST_ROWS = 1024
+#: Threads that share columns need at least this number of times as many columns as rows.
+WIDE = 2
+#: Shapes of products with one row or column: for each, the shape if the matrix is read from memory.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
 #: Shapes of products with few rows or columns: for each, the shape if vectors run along K.
 _ALONG_K: dict[Shape, Shape] = {
@@ -269,8 +272,9 @@ class _Bounds(NamedTuple):
         return tuple(least)
 
     def shares(self, given: tuple[int, ...], across: int, threads: int) -> Shape:
-        """Return the shape of a large product that ``threads`` share: by panels of the large
-        operand if C has few lines, else by blocks.
+        """Return the shape of a large product that ``threads`` share.
+
+        If C has few lines, they share panels of the large operand, else blocks.
         """
         even = min(EVEN_ROWS * threads, MOST_ROWS)
         if self.cut(across, given[across], even):

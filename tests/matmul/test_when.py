@@ -20,7 +20,7 @@ from tilewright.generate import Request, generate, plan_for
 from tilewright.isa.machine import NEXT_THREAD, Core
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.threads import REGION, price_of, threads_of
-from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.machine.host import identify, resolve
 from tilewright.runtime.matmul import target_facts
 from tilewright.runtime.matmul.classes import Family, Options
 from tilewright.runtime.matmul.families import class_of, schedule_of, spec_of
@@ -91,7 +91,7 @@ def test_a_product_is_offered_to_two_where_half_of_it_costs_more_than_a_region(
     region: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, peak = at_price(region), 16  # AVX2: two multiply-adds of 8 lanes a cycle
-    identity = target_facts.identify("avx2")
+    identity = identify("avx2")
     monkeypatch.setattr(type(identity), "description", property(lambda _: target))
     found = target_facts._least_parallel("avx2", "f32", "f32")
     assert found / 2 / peak == region
