@@ -25,6 +25,7 @@ from .dataflow import matrices_of
 from .extents import Held, Touched, held
 from .nest import (
     Argument,
+    Beside,
     Bind,
     BlockLoop,
     Call,
@@ -345,6 +346,16 @@ def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
     return 1
 
 
+def _beside(n: _Nest, node: Beside) -> None:
+    for each in node.body:
+        inner: NestNode = each
+        while isinstance(inner, When) and len(inner.body) == 1 and not inner.otherwise:
+            inner = inner.body[0]
+        if not (isinstance(inner, BlockLoop) and inner.parallel):
+            n.refuse(node, f"contains a {inner.kind}", "parallel loops, possibly in a when")
+    n.nodes(node.body)
+
+
 def _when(n: _Nest, node: When) -> None:
     n.size(node, node.count)
     count, idle = value(node.count), n.idle
@@ -384,6 +395,7 @@ def _configure(n: _Nest, node: Configure) -> None:
 NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     Call: _call,
     BlockLoop: _block_loop,
+    Beside: _beside,
     Bind: _bind,
     SelectBatch: _select_batch,
     Pack: _pack,

@@ -15,6 +15,7 @@ from tilewright import targets
 from tilewright.errors import PlanError
 from tilewright.generate import plan_for, program_for, verified
 from tilewright.ir.nest import (
+    Beside,
     BlockLoop,
     Call,
     Configure,
@@ -375,6 +376,7 @@ NESTS: list[tuple[str, Callable[[NestNode], NestNode], str]] = [
     ("block_loop", counting(counter="mt"), "counts mt again"),
     ("block_loop", counting(first=-1), "begins at -1"),
     ("block_loop", counting(trips=symbol("k")), "depends on k"),
+    ("beside", wrapped(Beside(())), "contains a call"),
     ("select_batch", wrapped(SelectBatch(ZERO, (BY_STRIDE,), ())), "finds a by 'strided'"),
     ("pack", wrapped(replace(BUFFER, buffer=Name("a"))), "defines a twice"),
     ("pack", wrapped(replace(BUFFER, element="f4")), "of f4"),
