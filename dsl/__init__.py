@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Pack, PackQuantized
-    from .spec.postops import *  # noqa: F403  (its own __all__ has the names)
+    from .spec.postops import *  # noqa: F403
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
     from .spec.schedule import Schedule
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .tuning.tune import tune
     from .tuning.variants import variants
 
-    targets: Targets  # a package that can be called
+    targets: Targets  # ``tw.targets`` is a package, which can be called like a function
 
 __version__ = "0.1.0"
 __all__ = [
@@ -119,7 +119,7 @@ __all__ = [
     "variants",
 ]
 _NAMES = frozenset(__all__)
-if TYPE_CHECKING:  # pyright needs whole modules to know their names
+if TYPE_CHECKING:  # pyright needs these modules to understand the additions to __all__ below
     import tilewright.spec.expression.activations as activations  # noqa: PLR0402
     import tilewright.spec.expression.arithmetic as arithmetic  # noqa: PLR0402
     import tilewright.spec.expression.comparisons as comparisons  # noqa: PLR0402
@@ -134,9 +134,10 @@ if TYPE_CHECKING:  # pyright needs whole modules to know their names
     __all__ += gaussian.__all__
     __all__ += logarithm.__all__
 else:
-    del __all__  # __getattr__ makes it, with the post-ops' names from another module
+    del __all__  # so that __getattr__ makes __all__ on demand, with the names of the post-ops
 
-#: Modules of the public names. A module is imported when one of its names is first used.
+#: The module that defines each public name; it is imported when the name is first used. Names that
+#: are missing here are in ``errors``.
 _HOMES = {
     "compile": "runtime.driver",
     "compile_many": "runtime.driver",
@@ -169,7 +170,7 @@ _HOMES = {
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "spec.operands"),
 }
 
-#: Names from other libraries, with the name here.
+#: Names that users may know from other libraries, and what to use instead in tilewright.
 _MEANT = {
     "sigmoid": "it is tw.logistic",
     "gelu": "there are tw.gelu_erf, which is exact, and tw.gelu_tanh",
@@ -189,7 +190,7 @@ _MEANT = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "targets":  # the package itself, which is callable
+    if name == "targets":  # ``targets`` is a package, which can be called like a function
         return import_module(".targets", __name__)
     if name == "__all__":
         return sorted(_NAMES.union(_postops()))
@@ -215,7 +216,7 @@ def _postops() -> list[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Return True if ``name`` is a module.
+    """Return True if ``name`` is a module of this package, and not a post-op.
 
     ``from tilewright import`` asks for modules as attributes.
     """

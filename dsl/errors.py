@@ -9,13 +9,13 @@ import os
 import sys
 from types import FrameType
 
-#: Packages that are skipped in the search for the caller: tilewright, threads, and frameworks that
-#: call operators.
+#: Packages whose frames are skipped when the user's code is searched for in the call stack:
+#: tilewright, threads, and frameworks that call operators.
 _PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 
 
 def caller() -> tuple[str, int, int] | None:
-    """Return the innermost frame outside of tilewright: file, line, and how many frames up it is.
+    """Return where the user's code called tilewright: file, line, and how many frames up that is.
 
     The third value is the ``stacklevel`` for ``warnings.warn``. The result is None if there is no
     such frame.
@@ -31,23 +31,23 @@ def caller() -> tuple[str, int, int] | None:
 
 
 def _where() -> str | None:
-    """Return the caller's place as ``file:line``, or None."""
+    """Return the place of the call in the user's code as ``file:line``; None if unknown."""
     found = caller()
     return None if found is None else f"{os.path.relpath(found[0])}:{found[1]}"
 
 
 def _shown(value: object) -> str | None:
-    """Return the text of a value in messages; its type if the value cannot be printed."""
+    """Return a value's text for a message; only its type if the value cannot be printed."""
     if value is None or isinstance(value, str):
         return value
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001, printing the wrong value must not replace the error about it
+    except Exception:  # noqa: BLE001, an error of repr must not replace the error about the value
         return f"a value of type {type(value).__name__} that cannot be printed"
 
 
 def described(value: object) -> str:
-    """Return the type of a wrong value and its text, shortened.
+    """Return the type of a wrong value and its shortened text, for an error message.
 
     >>> described(b"12")
     "bytes: b'12'"
@@ -57,7 +57,7 @@ def described(value: object) -> str:
 
 
 class TilewrightError(Exception):
-    """Root of all errors that tilewright raises.
+    """Base class of all errors that tilewright raises.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class TargetError(TilewrightError):
 
 
 class EmulationWarning(RuntimeWarning):
-    """Given if a called kernel is emulated, and slow, because this CPU lacks the kernel's target.
+    """The warning that a kernel is slow, because this CPU lacks its target and emulates it.
 
     A process gives one warning for each target. ``verify`` gives none.
 

@@ -1,4 +1,4 @@
-"""The driver of the pipeline: requests in, one C file out.
+"""Run all stages of code generation: requests for kernels in, one C file out.
 
 It also makes plans and programs on their own, for ``explain``, pictures and the interpreter.
 """
@@ -58,7 +58,7 @@ VERSION = "0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One kernel to generate."""
+    """A request to generate one kernel: its name, spec, schedule and target."""
 
     name: str
     spec: Spec
@@ -96,12 +96,12 @@ class KernelText:
 
     @property
     def stack(self) -> int:
-        """Most bytes of stack that a call needs."""
+        """Maximum number of bytes of stack that a call needs."""
         return stack_bytes(self.program)
 
     @property
     def command(self) -> str:
-        """The command that writes the kernel's file, for pasting into a shell."""
+        """The command ``tilewright emit ...`` that writes this kernel's C file again."""
         words = ("tilewright", "emit", "--target", self.target.name, "--name", self.name)
         return pasted(
             (
@@ -120,7 +120,7 @@ class KernelText:
         return next(fork for fork in self.forks if fork.loops[0] == loop)
 
 
-# The type of a Gemm does not tell whether it is a stack, whose plan is a StackPlan.
+# ``Plan | Any``, because the plan of a Gemm is a Plan, or a StackPlan if the Gemm is a stack.
 @overload
 def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | Any: ...
 @overload
@@ -132,7 +132,7 @@ def plan_for(spec: PackQuantized, schedule: Schedule, target: Target) -> Quantiz
 @overload
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan: ...
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
-    """Return the plan of a kernel."""
+    """Return the plan of the kernel that computes ``spec`` by ``schedule`` on ``target``."""
     if isinstance(spec, Transpose):
         return plan_transposition(spec, schedule, target)
     if isinstance(spec, Pack):
@@ -144,12 +144,12 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
 
 
 def program_for(plan: AnyPlan) -> Program:
-    """Return the verified program of a plan."""
+    """Return the program of a plan, after ``verified`` has checked it."""
     return verified(lowered(plan), plan.spec, plan.target)
 
 
 def lowered(plan: AnyPlan) -> Program:
-    """Return the unverified program of a plan; the target has all its memory accesses."""
+    """Return the program of a plan, not yet verified, with only accesses that the target has."""
     match plan:
         case Plan():
             program = make_program(plan)
@@ -160,14 +160,14 @@ def lowered(plan: AnyPlan) -> Program:
         case PackPlan():
             program = pack_program(plan)
         case QuantizedPackPlan():
-            program = Program((), ())  # a template holds its loops
+            program = Program((), ())  # no nest, because a template holds this kernel's loops
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
 
 
 def verified(program: Program, spec: Spec, target: Target) -> Program:
-    """Return ``program`` if it is legal for ``spec``; else PlanError."""
+    """Return ``program`` if it obeys the rules of programs for ``spec``, else raise PlanError."""
     formats = formats_of(spec, target)
     nbytes = {name: packed.nbytes for name, packed in formats.items()}
     verify_program(program, target, signature(spec, formats), nbytes)
@@ -180,7 +180,7 @@ def explain_plan(
     measured: Measured | None = None,
     width: int = WIDTH,
 ) -> str:
-    """Return the plan in words: formulas, register budgets, bounds, estimates, reasons.
+    """Return a plan explained as text: formulas, register budgets, bounds, estimates, reasons.
 
     The estimate is for ``sizes`` of the call, by their names in the signature. ``measured`` is
     shown next to it. Lines have at most ``width`` columns, as far as they can be broken.
@@ -189,17 +189,20 @@ def explain_plan(
 
 
 def plan_facts(plan: AnyPlan, sizes: Mapping[str, int] | None = None) -> Any:
-    """Return the content of ``explain_plan`` as data that JSON can hold."""
+    """Return the explanation of a plan as data that JSON can hold."""
     return facts(plan, program_for(plan), sizes)
 
 
 def plan_html(plan: AnyPlan, name: str, notes: Sequence[str]) -> str:
-    """Return the plan of the kernel called ``name`` as HTML for a notebook, with ``notes``."""
+    """Return a plan explained as HTML for a notebook; ``name`` is the kernel's name.
+
+    ``notes`` are further lines below the formula.
+    """
     return notebook(plan, program_for(plan), name, notes)
 
 
 def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:
-    """Return the plan as a picture in SVG. ``of_peak`` is a measured share of the peak, if any."""
+    """Return a picture of the plan in SVG. ``of_peak`` is a measured share of the peak, if any."""
     return picture(plan, program_for(plan), of_peak)
 
 
@@ -211,7 +214,10 @@ def interpret_kernel(
     sizes: Sequence[int] = (),
     scalars: Sequence[float] = (),
 ) -> Counts:
-    """Run a kernel in the interpreter, with the arguments of ``interpret``."""
+    """Run a kernel in the interpreter, and return its counted work.
+
+    ``arrays``, ``sizes`` and ``scalars`` are those of ``interpret``.
+    """
     plan: AnyPlan = plan_for(spec, schedule, target)
     if isinstance(plan, QuantizedPackPlan):
         raise PlanError(
@@ -238,7 +244,7 @@ def generate(
         for index, request in enumerate(requests)
     ]
     target = requests[0].target
-    plain = all(kernel.packing for kernel in kernels)  # plain C, without intrinsics
+    plain = all(kernel.packing for kernel in kernels)  # the file is plain C, without intrinsics
     text = render(
         "kernel/library.c.j2",
         version=VERSION,
@@ -259,13 +265,13 @@ def generate(
 
 
 def _streaming(kernels: Sequence[KernelText]) -> tuple[Vector, ...]:
-    """Return the vectors of stores that bypass the caches, each once."""
+    """Return the vector types of all stores that may bypass the caches, each once."""
     every = (vector for kernel in kernels for vector in kernel.program.streaming)
     return tuple({(vector.element, vector.lanes): vector for vector in every}.values())
 
 
 def _support(kernels: Sequence[KernelText], target: Target) -> tuple[str, ...]:
-    """Return the templates of C functions that spellings use besides intrinsics."""
+    """Return the templates of C functions that the C code of vector operations calls."""
     elements = {tile.element for kernel in kernels for tile in kernel.program.tiles}
     needed = {vector.support for element in elements for vector in target.of(element)}
     return tuple(sorted(needed - {""}))
@@ -286,7 +292,7 @@ def header(requests: Sequence[Request], name: str) -> str:
 
 
 def _defined(kernel: KernelText) -> Defined:
-    """Return the part of a kernel's data that its caller must know."""
+    """Return the facts about a generated kernel that its caller must know."""
     return Defined(
         name=kernel.name,
         scratch=kernel.program.scratch != 0,
@@ -298,7 +304,10 @@ def _defined(kernel: KernelText) -> Defined:
 
 
 def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
-    """Return the data of one kernel for the templates; ``prefix`` begins its static names."""
+    """Return the data of one kernel that templates read.
+
+    The names of its static C functions begin with ``prefix``.
+    """
     plan = plan_for(request.spec, request.schedule, request.target)
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
@@ -308,7 +317,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):
-        prefix = prefix or "k0_"  # a static function would have the name of the kernel
+        prefix = prefix or "k0_"  # so that no static function has the same name as the kernel
     return KernelText(
         name=request.name,
         prefix=prefix,
@@ -343,14 +352,14 @@ def _unused(
 
 
 def _has_wide_groups(tile: TileProgram) -> bool:
-    """Return True if a tile broadcasts groups of 64 bits."""
+    """Return True if the C code of a tile broadcasts groups of elements with 64 bits."""
     spread = (op for op in walk((*tile.body, *tile.end)) if isinstance(op, Broadcast))
     wide = (op for op in spread if op.group > 1 and op.group * ITEMSIZE[op.element] == 8)
     return any("{x}" in op.spelling for op in wide)
 
 
 def _converts(plan: AnyPlan) -> bool:
-    """Return True if the kernel uses C functions on the bits of elements."""
+    """Return True if the kernel uses C functions on the bits of elements, such as ``group_of``."""
     if isinstance(plan, StackPlan):
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):

@@ -1,4 +1,4 @@
-"""Explain wrong keyword arguments of public functions: which name was probably meant.
+"""Explain wrong arguments of public functions: tell which name the user probably meant.
 
 The decorator ``spelled`` is put on a function or class. Arguments are examined only after Python
 has rejected a call, so a correct call costs only one more stack frame.
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 60
-#: Least similarity, difflib's ratio, of a wrong name and the parameter that is proposed for it.
+#: A parameter is proposed for a wrong name if difflib's ratio of their similarity is at least this.
 _ALIKE = 0.7
 
 _TYPES = 'a="bf16" is the type of A and of B, b= that of B; c= and d= are those of C and D'
@@ -28,8 +28,8 @@ _BIAS = 'bias = tw.Operand("bias", "f32", per="column"), then epilogue=tw.acc + 
 _ACTIVATION = "epilogue=tw.relu(tw.acc)"
 _BATCH = "batch=tw.Strided(count), or tw.Offsets(count), tw.Addresses(count)"
 _BLOCKS = 'block={"m": 48, "k": 256}'
-#: Names of arguments in BLAS, oneDNN, LIBXSMM, PyTorch and numpy, by function here, with what to
-#: write instead. Capitals and underscores make no difference.
+#: For each public function: names of arguments in BLAS, oneDNN, LIBXSMM, PyTorch and numpy, and
+#: what to write instead. Names match in any case, with or without underscores.
 _MEANT: Mapping[str, Mapping[str, str]] = {
     "Gemm": {
         **dict.fromkeys(("dtype", "type", "datatype", "elementtype", "dt", "precision"), _TYPES),
@@ -109,7 +109,7 @@ _MEANT: Mapping[str, Mapping[str, str]] = {
     "dim": dict.fromkeys(("multiple", "divisor", "step", "alignment"), "multiple_of=16"),
     "quantize": dict.fromkeys(("type", "qtype", "dtype", "bits"), "format=tw.Quantized(...)"),
 }  # fmt: skip
-#: For parameters that several functions have: other names of the parameter, and how to write it.
+#: For each parameter that several functions have: names that users may try instead, and an example.
 _COMMON = {
     "target": (
         ("isa", "arch", "architecture", "march", "mcpu", "cpu", "device"),
@@ -129,7 +129,7 @@ _ELSEWHERE = {
 
 
 def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
-    """Return a decorator: a call with wrong arguments raises ``error``, which explains them."""
+    """Return a decorator by which a call with wrong arguments raises an ``error`` with a hint."""
 
     def decorate(made: F) -> F:
         called = getattr(made, "__init__") if isinstance(made, type) else made  # noqa: B009
@@ -140,7 +140,7 @@ def spelled(error: type[TilewrightError]) -> Callable[[F], F]:
                 return called(*arguments, **named)
             except TypeError as wrong:
                 if wrong.__traceback__ is None or wrong.__traceback__.tb_next is not None:
-                    raise  # the error is from inside the function
+                    raise  # the error is from inside the called function, not about its arguments
             given = arguments[1:] if isinstance(made, type) else arguments
             raise _refusal(made, given, named, error)
 
@@ -158,7 +158,7 @@ def _refusal(
     named: Mapping[str, Any],
     error: type[TilewrightError],
 ) -> TilewrightError:
-    """Return the error about a call whose arguments Python refused."""
+    """Return the error for a call of ``made`` whose arguments Python has rejected."""
     parameters = inspect.signature(made).parameters
     by_place = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
     title, usage = made.__name__, f"{made.__name__}({', '.join(parameters)})"
@@ -190,7 +190,7 @@ def _plain(name: str) -> str:
 
 
 def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
-    """Return what was probably meant by an unknown argument's name, or None."""
+    """Return a hint on what the user probably meant by argument ``name``; None without a guess."""
     from difflib import get_close_matches
 
     plain = _plain(name)
@@ -205,7 +205,8 @@ def _hint(title: str, name: str, parameters: Sequence[str]) -> str | None:
             return written
     if alike := get_close_matches(name, parameters, 1, _ALIKE):
         return f"{alike[0]}="
-    ours = sys.modules[__package__ or ""]  # its public names are imported when they are used
+    # ``getattr`` on the package ``tilewright`` imports the module that defines a public name.
+    ours = sys.modules[__package__ or ""]
     for other, written in _ELSEWHERE.items():
         if name in inspect.signature(getattr(ours, other)).parameters:
             return written.format(name)

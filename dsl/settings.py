@@ -1,4 +1,4 @@
-"""Every environment variable tilewright reads, typed, in one table."""
+"""Read the environment variables of tilewright: each is a typed property in one class."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 
 from .errors import TilewrightError
 
-#: Prefix of the variables that name a compiler for another architecture.
+#: Prefix of the variables that give a compiler for another architecture, for example
+#: ``TILEWRIGHT_CC_AARCH64``.
 _CROSS = "TILEWRIGHT_CC_"
 
 
 class Settings:
-    """The settings of the environment; a variable is read each time it is used."""
+    """The settings that environment variables give. A variable is read at each use of a setting."""
 
     __slots__ = ()
 
@@ -27,7 +28,7 @@ class Settings:
 
     @property
     def data_dir(self) -> str | None:
-        """TILEWRIGHT_DATA_DIR: folder of calibrations and tunings (default: the user's data)."""
+        """TILEWRIGHT_DATA_DIR: folder of calibrations and tunings (default: in the user's data)."""
         return _text("TILEWRIGHT_DATA_DIR")
 
     @property
@@ -42,17 +43,17 @@ class Settings:
 
     @property
     def emulate(self) -> bool:
-        """TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native."""
+        """TILEWRIGHT_EMULATE=1: emulate x86 targets even if this CPU could run them."""
         return _flag("TILEWRIGHT_EMULATE")
 
     @property
     def max_target(self) -> str | None:
-        """TILEWRIGHT_MAX_TARGET: the best target that "host" may be (default: what the CPU has)."""
+        """TILEWRIGHT_MAX_TARGET: best target that "host" may mean (default: the CPU's best)."""
         return _text("TILEWRIGHT_MAX_TARGET")
 
     @property
     def quiet(self) -> bool:
-        """TILEWRIGHT_QUIET=1: say nothing on a terminal while a compiler works."""
+        """TILEWRIGHT_QUIET=1: print no progress on the terminal while a compiler works."""
         return _flag("TILEWRIGHT_QUIET")
 
     @property
@@ -65,22 +66,22 @@ _SETTINGS = Settings()
 
 
 def settings() -> Settings:
-    """Return the settings."""
+    """Return the settings of this process."""
     return _SETTINGS
 
 
 def _text(name: str) -> str | None:
-    """Return a variable; None if it is empty or absent."""
+    """Return the value of environment variable ``name``; None if it is empty or not set."""
     return os.environ.get(name) or None
 
 
 def _flag(name: str) -> bool:
-    """Return True if a variable is set, and not to 0."""
+    """Return True if environment variable ``name`` is set to anything but "" and 0."""
     return os.environ.get(name, "") not in ("", "0")
 
 
 def _seconds(name: str, default: float) -> float:
-    """Return a variable that holds seconds; TilewrightError if it does not."""
+    """Return the number of seconds in variable ``name``; TilewrightError if it is no number."""
     text = os.environ.get(name) or str(default)
     try:
         seconds = float(text)
@@ -94,7 +95,7 @@ def _seconds(name: str, default: float) -> float:
 
 
 def cross_compiler(machine: str) -> str | None:
-    """Return the command of the compiler for another architecture, None for the default.
+    """Return the user's command of a compiler for ``machine``; None if the user gives none.
 
     It is read from TILEWRIGHT_CC_AARCH64, TILEWRIGHT_CC_RISCV64, and so on. ``machine`` is the
     architecture as ``platform.machine()`` names it.

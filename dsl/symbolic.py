@@ -1,4 +1,4 @@
-"""sympy does the algebra of sizes: trip counts, tails, addresses, costs, and their C text.
+"""Compute with sizes as sympy expressions: trip counts, tails, addresses, costs, and C text.
 
 Expressions consist of run-time sizes and loop counters, all integers of 0 or more.
 """
@@ -27,7 +27,7 @@ def symbol(name: str) -> sympy.Symbol:
 
 @lru_cache(maxsize=4096)
 def size_expr(slot: str, size: Size) -> Expr:
-    """Return a size as an expression: a number, or ``multiple_of`` times an unknown quotient."""
+    """Return a spec's size as an expression: a number, or ``multiple_of`` times an unknown."""
     if isinstance(size, Dim):
         return size.multiple_of * _quotient(slot, size.multiple_of)
     return Integer(size)
@@ -55,7 +55,7 @@ def value(expr: Expr) -> int | None:
 
 
 class _OfSizes:
-    """Tells sympy that a function of sizes is a whole number, 0 or more."""
+    """Base class that tells sympy that a function of sizes gives integers of 0 or more."""
 
     def _eval_is_integer(self) -> bool:
         return True
@@ -65,7 +65,7 @@ class _OfSizes:
 
 
 class Remainder(_OfSizes, sympy.Function):  # type: ignore[misc]
-    """``expr`` modulo a positive constant, both 0 or more; made by ``mod``.
+    """The remainder of ``expr`` divided by a positive constant; ``mod`` makes such objects.
 
     sympy.Mod is not used: it turns ``Mod(3 * Mod(q, 8), 16)`` into ``Mod(3 * Mod(q, 8)**2, 16)``
     (sympy 1.12 to 1.14). This class evaluates only numbers.
@@ -75,29 +75,29 @@ class Remainder(_OfSizes, sympy.Function):  # type: ignore[misc]
 
     @classmethod
     def eval(cls, expr: Expr, by: Expr) -> Expr | None:
-        """Return the value if both are numbers."""
+        """Return the value if both arguments are numbers, else None."""
         return expr % by if expr.is_Integer and by.is_Integer else None
 
 
 class Quotient(_OfSizes, sympy.Function):  # type: ignore[misc]
-    """``expr`` divided by ``by``, rounded down; ``by`` is a size known only at the call."""
+    """The quotient of two sizes, rounded down, if the divisor is known only at the call."""
 
     nargs = 2
 
     @classmethod
     def eval(cls, expr: Expr, by: Expr) -> Expr | None:
-        """Return the value if both are numbers."""
+        """Return the value if both arguments are numbers, else None."""
         return expr // by if expr.is_Integer and by.is_Integer else None
 
 
 class Least(_OfSizes, sympy.Function):  # type: ignore[misc]
-    """The lesser of two sizes. sympy.Min is not used: it spends long on simplifications."""
+    """The smaller of two sizes. sympy.Min is not used, because it simplifies for a long time."""
 
     nargs = 2
 
     @classmethod
     def eval(cls, one: Expr, other: Expr) -> Expr | None:
-        """Return the value if both are numbers."""
+        """Return the value if both arguments are numbers, else None."""
         return min(one, other) if one.is_Integer and other.is_Integer else None
 
 
@@ -134,7 +134,7 @@ def mod(expr: Expr, by: int) -> Expr:
 
 
 def _terms(expr: Expr) -> list[tuple[Expr, Expr]]:
-    """Return a sum's terms as pairs (integer coefficient, rest)."""
+    """Return the terms of a sum as pairs (integer coefficient, other factors)."""
     terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(expr)]
     if all(coefficient.is_Integer for coefficient, _ in terms):
         return terms
@@ -142,7 +142,7 @@ def _terms(expr: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _congruent(expr: Expr, by: int) -> Expr:
-    """Return a shorter expression with the same remainder. It is 0 or more."""
+    """Return a shorter expression, 0 or more, that has the same remainder modulo ``by``."""
     terms = []
     for coefficient, rest in _terms(expr):
         while isinstance(rest, Remainder) and coefficient * rest.args[1] % by == 0:
@@ -152,7 +152,7 @@ def _congruent(expr: Expr, by: int) -> Expr:
 
 
 def _most(expr: Expr) -> int | None:
-    """Return an upper bound of ``expr``, None if run-time sizes leave it open."""
+    """Return an upper bound of ``expr``; None if sizes known only at the call leave it open."""
     total = 0
     for coefficient, rest in _terms(expr):
         if rest == 1:
@@ -172,18 +172,18 @@ def positive(count: Expr) -> Expr:
 
 @lru_cache(maxsize=65536)
 def linear(terms: tuple[tuple[int, Expr], ...]) -> Expr:
-    """Return ``sum(count * stride)``: an element's address from coordinates and strides."""
+    """Return the address of an element: the sum of ``count * stride`` over all pairs ``terms``."""
     return sympy.Add(*(count * stride for count, stride in terms))
 
 
 def step(address: Expr, counter: str) -> Expr:
-    """Return by how much ``address`` grows if ``counter`` grows by one (strength reduction)."""
+    """Return the elements by which ``address`` grows in each iteration of the loop ``counter``."""
     return sympy.expand(address.diff(symbol(counter)))
 
 
 @lru_cache(maxsize=65536)
 def simplify(expr: Expr) -> Expr:
-    """Return ``expr`` expanded, with factors that all terms share in front."""
+    """Return ``expr`` as a sum of products, with the factors that all terms share in front."""
     found = _shortened(expr)
     if found is None:
         found = _shortened(expanded := sympy.expand(expr))
@@ -191,7 +191,9 @@ def simplify(expr: Expr) -> Expr:
 
 
 def _shortened(expr: Expr) -> Expr | None:
-    """Return ``simplify`` of a sum of products of names, as most addresses are; None for others.
+    """Return the result of ``simplify`` if ``expr`` is a sum of products of names, else None.
+
+    Most addresses are such sums.
 
     sympy's ``factor_terms`` gives the same result, but takes 2 to 5 ms, because it looks for common
     factors of any kind.
@@ -207,12 +209,12 @@ def _shortened(expr: Expr) -> Expr | None:
     if number == 1 and not names:
         return expr
     rest = sympy.Add(*(term / sympy.Mul(number, *names) for term in terms))
-    # sympy multiplies a number into a sum unless another factor is present.
+    # If a number is the only other factor, sympy would multiply it into the sum: no evaluation.
     return sympy.Mul(number, *names, rest, evaluate=bool(names))
 
 
 def _product_of_names(term: Expr) -> tuple[int, tuple[Expr, ...]] | None:
-    """Return a term as (coefficient, names), each name once; None for any other term."""
+    """Return (coefficient, names) of a term in which each name occurs once; else None."""
     coefficient, rest = term.as_coeff_Mul()
     names = () if rest == 1 else sympy.Mul.make_args(rest)
     if not coefficient.is_Integer or coefficient <= 0 or not all(n.is_Symbol for n in names):
@@ -230,7 +232,7 @@ def evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:
 
 @lru_cache(maxsize=65536)
 def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
-    """Return ``expr`` as a closure over integers; no text is evaluated."""
+    """Return a function that computes ``expr`` from the sizes; it does not use ``eval``."""
     if expr.is_Integer:
         constant = int(expr)
         return lambda sizes: constant
@@ -282,13 +284,16 @@ def _product(factors: object) -> int:
 
 @lru_cache(maxsize=65536)
 def c_text(expr: Expr) -> str:
-    """Return ``expr`` as C code on int64_t; quotients are exact, or floors of numbers >= 0."""
+    """Return ``expr`` as a C expression of type int64_t.
+
+    Divisions in it are exact, or divide numbers of 0 or more, which C rounds down.
+    """
     quotients = {s: _original(s) for s in expr.free_symbols if "__by_" in s.name}
     return _print(expr.xreplace(quotients) if quotients else expr)[0]
 
 
 def _print(expr: Expr) -> tuple[str, int]:
-    """Return the C text and its binding strength: 3 an atom, 2 a product, 1 a sum."""
+    """Return the C text of ``expr``, and its precedence: 3 for an atom, 2 a product, 1 a sum."""
     if expr.is_Integer:
         return str(int(expr)), 3 if expr >= 0 else 1
     if expr.is_Symbol:
@@ -305,7 +310,7 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, Least):
         one, other = (_factor(arg) for arg in expr.args)
         return f"({one} < {other} ? {one} : {other})", 3
-    if isinstance(expr, sympy.Min):  # only in formulas for people: no address or trip count has one
+    if isinstance(expr, sympy.Min):  # ``Min`` occurs in printed formulas only, not in generated C
         return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
     if expr.is_Pow and expr.exp == 2:
         return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
@@ -321,7 +326,7 @@ def _factor(expr: Expr) -> str:
 
 @lru_cache(maxsize=65536)
 def _order(expr: Expr) -> str:
-    """Return the sort key of a term or factor. A symbol's name is faster than printing it."""
+    """Return the text by which terms and factors are sorted; a symbol's name is fast to get."""
     return expr.name if expr.is_Symbol else str(expr)
 
 
@@ -347,7 +352,7 @@ def _print_product(expr: Expr) -> tuple[str, int]:
 
 
 def bounds(expr: Expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
-    """Return the least and the greatest value of ``expr`` if counters are within ``ranges``.
+    """Return the smallest and the largest value of ``expr`` for counters within ``ranges``.
 
     Both ends of a range are included. The result is None if it is not known: ``expr`` depends on a
     run-time size, or is no sum of products.

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.packed_matrix import PackedMatrix
 
 
-#: Types of a call's arguments and results for numpy: one array, or a sequence of arrays.
+#: Type hints for numpy users. ``Array`` is a result; ``Given`` is what they pass for an operand.
 Array = np.ndarray[Any, Any]
 Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
-    """Return the signature with the formats of packed operands; unchanged if nothing is packed.
+    """Return the signature, with the formats of packed operands added if there are any.
 
     The modules for formats are imported only if they are needed.
     """
@@ -84,8 +84,8 @@ class CallableKernel:
         self._call_scalars: Any = _undecided
         self.attempt_new = _nothing
         self._symbol = 0
-        # The C function for calls without scalars, and the index of the array it returns. They are
-        # one attribute, so that a call reads both at once.
+        # The C function for calls without scalars, and the index of the array that such a call
+        # returns. Both are in one attribute, so that a call reads them at once.
         self._fast: tuple[Any, int] = _undecided, self._output
         self._fast_out = self._fast
         self._functions = 0, 0
@@ -121,7 +121,8 @@ class CallableKernel:
         found = dispatch.dispatcher()
         self._call_scalars, self.attempt_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
-            has_d = self._signature.output.name == "d"  # D is never passed by position
+            # A matrix D is never passed by position.
+            has_d = self._signature.output.name == "d"
             fast = found.call(words), self._output
             if not has_d:
                 self._fast = fast
@@ -175,7 +176,8 @@ class CallableKernel:
             return self._general(arrays, named)
         call, _ = self._fast_out
         given = arrays
-        given += (out,)  # quicker than (*arrays, out)
+        # This is faster than ``given = (*arrays, out)``.
+        given += (out,)
         if call(given) == 0:
             return out
         return self._general(arrays, {"out": out})
@@ -209,13 +211,13 @@ class CallableKernel:
     def _returned(
         self, arrays: tuple[Any, ...], out: Any, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """Return an output as the caller gets it: a new output has the kind of the first array."""
+        """Return an output of a call, a new one as an array of the first argument's library."""
         if type(out) is not np.ndarray or type(arrays[0]) is np.ndarray:
             return out
         return out if _given(out, positional, named) else finished(arrays[0], out)
 
     def attempt(self, arrays: tuple[Any, ...], *scalars: float) -> bool:
-        """Run the kernel if the arrays fit without a closer check, and return True if it ran.
+        """Run the kernel if the C dispatcher accepts the arrays. Return True if the kernel ran.
 
         ``arrays`` are in the signature's order, the output included. If the result is False,
         nothing ran: make an ordinary call, which checks in Python.
@@ -223,7 +225,10 @@ class CallableKernel:
         return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
 
     def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
-        """Check a call in Python and run it; raise ArgumentError if the arrays do not fit."""
+        """Check a call that the C dispatcher did not accept, and run it if the arrays fit.
+
+        Raises ArgumentError if they do not fit.
+        """
         checked = self._check(arrays)
         if self.emulated is not None:
             return self._emulate(checked, scalars)
@@ -249,7 +254,7 @@ class CallableKernel:
         return Frame(self._functions, checked, scalars, given)
 
     def _learn_dtypes(self) -> None:
-        """Tell the dispatcher the dtypes of a module that was imported after this kernel."""
+        """Tell the dispatcher the dtypes of ml_dtypes, if it was imported after kernel creation."""
         if self.emulated is None and "ml_dtypes" in sys.modules:
             words, static, _ = self._keep
             words[:] = descriptor(self._signature, self._functions, static)
@@ -318,7 +323,7 @@ class CallableKernel:
 
     @property
     def functions(self) -> tuple[int, int]:
-        """Addresses of two C functions.
+        """Addresses of the kernel's C functions ``<name>_invoke`` and ``<name>_scratch_bytes``.
 
         The first calls the kernel with its arguments in arrays. The second returns the scratch
         memory in bytes.
@@ -353,7 +358,7 @@ class CallableKernel:
         return self._numba
 
     def _in_order(self, *given: Any) -> Any:
-        """Call the kernel with all arguments in C's order, and packed matrices as their bytes."""
+        """Call the kernel with numba's arguments: in C's order, packed matrices as bytes."""
         from tilewright.runtime.call.packed_matrix import matrix_of
 
         arrays, scalars = self._signature.arrays, self._signature.scalars

@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
-#: Characters of a wrong spec that a message shows.
+#: Maximum number of characters of a wrong spec that an error message shows.
 _SHOWN = 80
-#: Least kernels in one C file. Files are compiled in parallel.
+#: Minimum number of kernels in each C file of a library. The files are compiled in parallel.
 _PER_FILE = 4
-#: Facts about the compiler in a manifest, besides its command.
+#: Attributes of the compiler that a library's manifest records, besides the compiler's command.
 _PARTS = ("family", "version", "triple", "means")
 
 
 class _Job(NamedTuple):
-    """One kernel that is to be found in the cache or made.
+    """One requested kernel, which is taken from the cache or built.
 
-    All arguments are resolved and checked.
+    All its arguments are resolved and checked.
     """
 
     spec: Spec
@@ -219,7 +219,7 @@ def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
 
 
 def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = None) -> Kernel:
-    """Return a kernel that another kernel needs, or that is unpickled."""
+    """Compile a kernel that is unpickled, or that another kernel needs, for example to pack B."""
     return build_many([(spec, schedule, target)], edited=edited)[0]
 
 
@@ -232,7 +232,7 @@ class Packer(Kernel):
     __slots__ = ()
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return B packed: B is k x n, or count x k x n for a batch."""
+        """Return a matrix B packed. B is k x n, or count x k x n for a batch."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
         from tilewright.plan.formats.lookup import format_of
@@ -257,7 +257,7 @@ class QuantizedPacker(Kernel):
     __slots__ = ()
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return B packed: B is a QuantizedMatrix, k x n."""
+        """Return a matrix B packed. B is a QuantizedMatrix of k x n."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
         from tilewright.plan.formats.lookup import format_of
@@ -345,24 +345,24 @@ def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
 
 
 def tuning_subject(spec: Spec, target: str) -> Subject:
-    """Return the key for tunings of a spec for a resolved target on this CPU."""
+    """Return the key under which a spec's tunings are stored, for a target and this CPU."""
     from tilewright.runtime.tuned import subject
 
     return subject(described(spec), target)
 
 
 def described(spec: Spec) -> list[str]:
-    """Return the text that identifies a spec, and the programs of post-ops that the user defined.
+    """Return the texts that identify a spec: its own, and those of the user's own post-ops.
 
-    A program is the sequence of elementary operations of an expression. Two specs with equal texts
-    and programs have equal kernels. The Python source of a post-op, its reference and its error
-    bound do not change a kernel.
+    The text of a post-op is the sequence of its elementary operations. Two specs with equal texts
+    have equal kernels. The Python source of a post-op, its reference and its error bound do not
+    change a kernel.
     """
     return [canonical(spec), *own_programs_of(spec)]
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
-    """Return the generator's request.
+    """Return the request to the generator for one kernel: its name, spec, schedule and target.
 
     Without a ``name``, the function is named after the computation.
     """
@@ -428,7 +428,7 @@ def _beta(spec: Gemm) -> list[str]:
 
 
 def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
-    """Build ``jobs``, all for one target, into one library; return each key's cache entry."""
+    """Build one library of ``jobs``, which are all for one target. Return the entry of each key."""
     if len(jobs) == 1:
         (job,) = jobs
         return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder), _check(job))}
@@ -450,13 +450,14 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
-    written = own_file if jobs[0].edited else generate  # as the edited file was made
+    # An edited file began as the output of ``own_file``, so its C is compared with that.
+    written = own_file if jobs[0].edited else generate
     made = [
         written([Request(job.name, job.spec, job.schedule, target) for job in part])
         for part in parts
     ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)
-    # File names without suffix, as the toolchain gives them.
+    # The names that the toolchain gives to the C files of a library.
     several = len(made) > 1 or emulated
     files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(made))]
     resolved = {
@@ -481,7 +482,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
 
 
 def _texts(jobs: Sequence[_Job], made: Sequence[Source], folder: Path) -> list[str]:
-    """Return the C to be compiled: the generated text, or the checked edited text in its place."""
+    """Return the C texts to be compiled. Edited C is checked, and replaces the generated C."""
     texts = [source.text for source in made]
     edited = jobs[0].edited
     if edited is None:
@@ -492,9 +493,9 @@ def _texts(jobs: Sequence[_Job], made: Sequence[Source], folder: Path) -> list[s
 
 
 def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder: Path) -> Path:
-    """Return the library of the texts.
+    """Compile the C texts, and return the library's path.
 
-    If this CPU cannot load one, return the program that runs them.
+    If this CPU cannot load the library, the result is a program that runs the kernels emulated.
     """
     from tilewright.runtime.build.toolchain import compile_library
 
@@ -512,7 +513,7 @@ def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder
 
 
 def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
-    """Return the jobs by C file.
+    """Distribute the jobs over C files, and return the jobs of each file.
 
     There are enough files for all cores, but none with very few kernels.
     """

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tilewright.emit.render import Source
     from tilewright.generate import Request
 
-#: Pattern of the function that calls a kernel with its arguments in arrays. Each generated file has
-#: one for each kernel.
+#: Pattern of the C function ``<name>_invoke``. A generated file has one such function for each
+#: kernel.
 _INVOKE = re.compile(r"^void (\w+)_invoke\([^;{]*\)\s*\{", re.MULTILINE)
 
 
@@ -33,7 +33,7 @@ GENERATED = "generated.c"
 
 
 class Edited(NamedTuple):
-    """Text of the file at ``path``, which defines the kernel ``name``."""
+    """Hand-edited C: the file's path, its text, and the name of the kernel that it defines."""
 
     path: str
     text: str
@@ -69,7 +69,7 @@ def read_edited(path: str | PathLike[str]) -> Edited:
 
 
 def check_edited(edited: Edited, generated: str) -> None:
-    """Raise SpecError if the edited declaration differs from that in ``generated``."""
+    """Raise SpecError if edited and generated C declare the kernel's function differently."""
     wanted, found = (declaration(edited.name, text) for text in (generated, edited.text))
     if found != wanted:
         raise SpecError(
@@ -81,14 +81,14 @@ def check_edited(edited: Edited, generated: str) -> None:
 
 
 def of_file(error: ToolchainError, edited: Edited) -> ToolchainError:
-    """Return the compiler's error with the user's file name in place of the name of our copy."""
+    """Return the compiler's error with the user's file name instead of the compiled copy's name."""
     said = re.sub(r"\bkernels(_0)?\.c:", f"{edited.path}:", error.got or "")
     hint = "the warnings of -Wall -Wextra are errors, as for the C that is generated"
     return ToolchainError(error.problem, got=said, expected=error.expected, hint=hint)
 
 
-#: Pattern of strings, which are kept, and of comments and attributes, which do not matter to a
-#: caller.
+#: Pattern of C comments and attributes. They are removed before two declarations are compared. It
+#: also matches strings, which are kept.
 _BETWEEN = re.compile(
     r"""("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*|\[\[.*?\]\]|__\w+__\s*\(\(.*?\)\)""",
     re.DOTALL,

@@ -38,7 +38,7 @@ from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
 
 from .driver import request_for
 
-#: Most numbers in one file. Compilers take minutes for more.
+#: Maximum number of array elements in one C file. Compilers take minutes for more.
 _MOST = 1 << 21
 
 
@@ -59,9 +59,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input of the call.
+    """An input of one call of the kernel in the C program.
 
-    It is the single array of ``blocks``, or if ``table``, pointers to all of them.
+    It is the single array of ``blocks``. If ``table`` is True, it is an array of pointers to all of
+    them.
 
     ``element`` is the C type, or "" if the pointers are to blocks of several types.
     """
@@ -74,7 +75,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output of the call, and its correct values.
+    """An output of one call of the kernel in the C program, and its correct values.
 
     An element is correct if it is from ``low`` to ``high``, or NaN where ``nan`` says so. The
     elements form contiguous ``lines`` of ``line`` elements each: rows, or if ``columns``, columns.
@@ -107,19 +108,23 @@ class Output:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory from the first element to the end of the last line."""
+        """Bytes of memory from the output's first element to the end of its last row or column."""
         stacked = (self.lines // self.each - 1) * self.stride if self.lines else 0
         return (stacked + self.each * self.leading) * ITEMSIZE[self.element]
 
     @property
     def checked(self) -> int:
-        """Number of elements that are checked."""
+        """Number of the output's elements that the program checks."""
         return len(self.at[0].numbers) if self.at else self.lines * self.line
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call. ``arguments`` are in the order of the C function; ``flops`` counts operations."""
+    """One call of the kernel in the C program.
+
+    ``arguments`` are in the order of the C function's parameters. ``flops`` is the number of
+    floating-point operations.
+    """
 
     arguments: tuple[Argument | Output, ...]
     sizes: tuple[int, ...]
@@ -129,17 +134,17 @@ class Run:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """The arguments that are written."""
+        """The arguments that the kernel writes."""
         return tuple(a for a in self.arguments if isinstance(a, Output))
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """The arguments that are only read."""
+        """The arguments that the kernel only reads."""
         return tuple(a for a in self.arguments if isinstance(a, Argument))
 
     @property
     def spread(self) -> tuple[Block, ...]:
-        """The arrays that the program fills from fewer numbers."""
+        """The long arrays, which the program fills itself from a short list of values."""
         held = [block for argument in self.inputs for block in argument.blocks]
         held += [block for output in self.outputs for block in output.held]
         return tuple(block for block in held if block.length)
@@ -212,7 +217,7 @@ def program(
     file: str | None = None,
     bench: bool = False,
 ) -> str:
-    """Return the harness for a request to the generator; ``file`` is the file's future name."""
+    """Return the C program that tests one kernel; ``file`` is the name of the program's file."""
     if request.name == "main":
         raise SpecError("a kernel in a program cannot be called main", got=request.name)
     if cases < 1:
@@ -251,7 +256,7 @@ _NO_PEAK: dict[str, Any] = {"peak": False, "target": None, "matrix": None}
 
 
 def _peak_of(spec: Spec, target: Target) -> dict[str, Any]:
-    """Return the template variables of the peak measurement.
+    """Return the template variables for measuring the core's peak speed.
 
     They are ``_NO_PEAK`` unless the spec is a product.
     """
@@ -261,7 +266,7 @@ def _peak_of(spec: Spec, target: Target) -> dict[str, Any]:
 
 
 def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
-    """Raise ArgumentError if arrays of these sizes are too long."""
+    """Raise ArgumentError if the arrays have too many elements to be written into a C file."""
     numbers = cases * sum(
         _numbers(p, sizes) * (1 if p.role == "in" else 2) for p in parameters.arrays
     )
@@ -275,7 +280,7 @@ def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) 
 
 
 def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
-    """Return about how many elements an operand has, from its first to its last."""
+    """Return about how many elements an operand's memory has, gaps between rows included."""
     if len(p.shape) == 1:
         return value_of(p.shape[0], sizes)
     one = extent(p, sizes)
@@ -309,7 +314,7 @@ def _run(
 
 
 def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: Any) -> Argument:
-    """Return an input in the form of the C program."""
+    """Return the description of an input, from which the template writes C arrays."""
     table = p.kind == "sequence"
     items = given if table else [given]
     if p.packed:
@@ -332,9 +337,9 @@ def _packed(spec: Gemm, target: Target, b: Array) -> Array:
 
 
 def block_of(name: str, array: Array, element: str) -> Block:
-    """Return an array's memory from its first to its last element.
+    """Return the memory from an array's first element to its last, gaps included, for C code.
 
-    An empty one gets one 0, as C needs.
+    An empty array gets one element 0, because C has no empty arrays.
     """
     type_ = ELEMENTS[element]
     numbers = span(array).view(type_.bits or type_.numpy).tolist()
@@ -344,7 +349,7 @@ def block_of(name: str, array: Array, element: str) -> Block:
 def output_of(
     name: str, p: ArrayParameter, array: Array, right: Expected, at: Sequence[int] | None = None
 ) -> Output:
-    """Return an output with its correct values in the order of lines.
+    """Return the description of an output, with its correct values row by row or column by column.
 
     With ``at``, only the elements at these indices are checked.
     """
@@ -382,12 +387,12 @@ def _in_lines(part: Array, shape: tuple[int, ...], columns: bool) -> Array:
 
 
 def _along_lines(array: Array, columns: bool) -> Array:
-    """Return ``array`` with the axis along its contiguous lines last."""
+    """Return ``array`` with its contiguous axis last: a transposed view if ``columns`` is True."""
     return array.swapaxes(-1, -2) if columns and array.ndim > 1 else array
 
 
 def _within(ends: Array, inwards: float) -> list[Any]:
-    """Return ends of intervals as f64, such that the intervals hold the same elements."""
+    """Return one end of each interval as f64, rounded towards the inside of the interval."""
     with np.errstate(over="ignore"):
         near = ends.astype(np.float64)
     outside = near < ends if inwards > 0 else near > ends

@@ -177,7 +177,7 @@ class Kernel(CallableKernel):
 
     @property
     def plan(self) -> AnyPlan:
-        """All numbers of the kernel, each with its reason."""
+        """The plan: every choice for the kernel, for example its tiles, with the reasons."""
         if self._plan is None:
             from tilewright.generate import plan_for
             from tilewright.runtime.tuned import with_tuning
@@ -213,7 +213,7 @@ class Kernel(CallableKernel):
         return isinstance(self.spec, Gemm) and isinstance(self.spec.b, Packed)
 
     def scratch_bytes(self, threads: int = 1, **sizes: int) -> int:
-        """Return the bytes of scratch memory for ``threads`` simultaneous calls of ``address``.
+        """Return the bytes of scratch memory for ``threads`` calls of the C function at a time.
 
         Parameters
         ----------
@@ -276,7 +276,7 @@ class Kernel(CallableKernel):
         return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
-        """Return the kernel for notebooks as HTML.
+        """Return a description of the kernel in HTML, which notebooks show.
 
         It has the declaration, the estimate, the tuning's result if there is one, and the plan in
         words. The plan of a product is also drawn as a picture.
@@ -293,7 +293,9 @@ class Kernel(CallableKernel):
         return assembly(self.name, self.isa, self._entry)
 
     def pack_b(self, b: Any, *, scales: Any = None, zeros: Any = None) -> PackedMatrix:
-        """Return B packed for this kernel, and for all with the same target, types, k, n and nb.
+        """Return B packed for this kernel.
+
+        Other kernels take it too, if their target, types, k, n and nb are the same.
 
         Parameters
         ----------

@@ -38,11 +38,11 @@ class Arguments(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names in the order of positional arguments."""
+        """Names of all arguments, in the order in which a call passes them by position."""
         return (*self.tensors, *self.numbers)
 
     def ordered(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of a call in order.
+        """Return a call's arguments, by position and by name, in the order of ``names``.
 
         Raises ArgumentTypeError if one is missing or superfluous.
         """

@@ -21,14 +21,14 @@ def parts(
     """Return a function and its arguments, from which pickle makes a kernel again.
 
     ``remake`` makes the kernel from ``said``. If the spec uses post-ops that the user defined,
-    their programs are added. If the target's core has measured numbers, they are added too.
+    their operations are added. If the target's core has measured numbers, they are added too.
     """
     more = own_programs_of(spec), _measured_of(target)
     return (_remade, (remake, said, *more)) if any(more) else (remake, said)
 
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
-    """Return the programs, as texts, of the spec's expressions that use post-ops of the user."""
+    """Return the operations of the spec's expressions that use the user's post-ops, as texts."""
     if not isinstance(spec, Gemm) or not spec.expressions:
         return ()
     from tilewright.elementwise.functions import own_programs
@@ -59,6 +59,6 @@ def _remade(
 
 
 def _measured_of(target: str) -> Measured | None:
-    """Return the measured numbers that a target's name contains, or None."""
+    """Return the measured numbers of a core to which a target's name refers, or None."""
     name = target.rpartition("+")[2]
     return calibrations.called(name) if calibrations.is_measured(name) else None

@@ -38,16 +38,17 @@ if TYPE_CHECKING:
 
     from tilewright.explain.decisions import AnyPlan
 
-#: Seconds that a process waits for another process's write.
+#: Maximum time in seconds that a process waits until another process has finished its write.
 _PATIENCE = 30.0
-#: Number of measurements that are kept of each variant: the latest ones.
+#: Maximum number of measurements that are stored for each variant. The latest ones are kept.
 KEPT = 64
-#: Outcomes of a variant.
+#: Possible outcomes when a variant of a kernel is measured.
 MEASURED, CRASHED, HUNG, WRONG, REFUSED = "measured", "crashed", "hung", "wrong", "refused"
 STATUSES = (MEASURED, CRASHED, HUNG, WRONG, REFUSED)
 
-#: Columns of each table with their types. The first four identify the subject of a row.
+#: First columns of both tables, with their SQL types. They identify the subject of a row.
 _OF = {"spec": "TEXT", "target": "TEXT", "cpu": "TEXT", "sources": "TEXT"}
+#: Last columns of both tables, with their SQL types: compiler, tilewright's version, Unix time.
 _MADE = {"compiler": "TEXT", "version": "TEXT", "at": "REAL"}
 _TABLES = {
     "results": {
@@ -64,7 +65,7 @@ _MINE = " AND ".join(f"{name}=?" for name in _OF)
 
 
 class Subject(NamedTuple):
-    """The key of a result: a spec as text, a resolved target, a CPU, a digest of the sources."""
+    """The key of a stored result: the spec as text, target, CPU, and digest of the sources."""
 
     spec: str
     target: str
@@ -74,7 +75,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One variant and its measurements.
+    """One variant of a kernel, and its measurements.
 
     ``status`` is the outcome, and ``said`` the reason if it was not measured. ``code`` is the spec
     as Python prints it. ``hot`` has pairs for data in cache: seconds of a call, and seconds of the
@@ -141,7 +142,7 @@ class Winner:
 
     @property
     def reason(self) -> str:
-        """Origin and gain of the winner, as ``explain`` shows them."""
+        """Text for ``explain``: when and where the schedule was tuned, and how much was gained."""
         gain = f"{self.ratio:.2f} times as fast as the default"
         if self.schedule == Schedule():
             gain = "nothing was faster than the default"
@@ -149,7 +150,7 @@ class Winner:
 
 
 def subject(described: Sequence[str], target: str) -> Subject:
-    """Return the key of results for this CPU; ``described`` has the texts of the spec."""
+    """Return the key of a spec's tunings on this CPU; ``described`` is the spec as texts."""
     return Subject("\n".join(described), target, cpu_name(), cache.sources_digest()[:16])
 
 
@@ -160,33 +161,33 @@ def cpu_name() -> str:
 
 
 class Database:
-    """Results and winners in the file at ``path``. The first write creates it."""
+    """The database of tunings in the file at ``path``. The first write creates the file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = tunings_file() if path is None else path
 
     def winner(self, wanted: Subject) -> Winner | None:
-        """Return the winner of ``wanted``, or None."""
+        """Return the winner that is stored for the key ``wanted``, or None."""
         found = self._read("winners", _MINE, wanted)
         return next((_winner(row) for row in found), None)
 
     def winners(self) -> list[Winner]:
-        """Return all winners."""
+        """Return all winners in the database, one for each spec, target, CPU and version."""
         return [_winner(row) for row in self._read("winners", "1", ())]
 
     def results(self, wanted: Subject | None = None) -> list[Result]:
-        """Return all results, or only those of ``wanted``."""
+        """Return all results in the database, or only those for the key ``wanted``."""
         if wanted is None:
             return [_result(row) for row in self._read("results", "1", ())]
         return [_result(row) for row in self._read("results", _MINE, wanted)]
 
     def earlier(self, wanted: Subject) -> list[Schedule]:
-        """Return schedules that won on other CPUs or with other sources of tilewright."""
+        """Return schedules of this spec and target that won on other CPUs or with other sources."""
         found = self._read("winners", "spec=? AND target=?", wanted[:2])
         return [winner.schedule for winner in map(_winner, found) if winner.subject != wanted]
 
     def forget(self, wanted: Iterable[Subject] | None = None) -> tuple[int, int]:
-        """Remove what is stored of the subjects, or everything.
+        """Remove the results and winners of the subjects ``wanted``, or all of them if it is None.
 
         Returns the numbers of results and winners.
 
@@ -213,7 +214,7 @@ class Database:
         self._write("results", [_result_row(result) for result in results])
 
     def crown(self, winner: Winner) -> None:
-        """Store a winner. It replaces the older one of its subject."""
+        """Store a winner. It replaces the older winner of the same subject."""
         self._write("winners", [_winner_row(winner)])
 
     # --- shipping ------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ class Database:
             yield json.dumps({"winner": _winner_row(winner)})
 
     def merge(self, lines: Iterable[str]) -> tuple[int, int]:
-        """Add lines that ``export`` wrote elsewhere.
+        """Add results and winners that ``export`` wrote, for example on another machine.
 
         Returns the numbers of results and winners taken.
 
@@ -273,12 +274,13 @@ class Database:
         return []
 
     def _refusal(self) -> str | None:
-        """Return why an existing file must not be used, with the cure; None if it may be used."""
+        """Return why the file must not be used, and what the user can do; None if it can be."""
         try:
             check_directory(self.path.parent, DATA)
             check_owner(str(self.path), str(self.path))
         except FileNotFoundError:
-            return None  # another process renamed the damaged file
+            # Another process found the file damaged, and has renamed it.
+            return None
         except CacheError as error:
             return f"{error.problem}; {error.hint}"
         except UnusableError as error:
@@ -296,14 +298,15 @@ class Database:
 
     def _changed(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for each of the values, and return the number of rows that it changed."""
-        for _ in range(2):  # the second round is for a damaged database that was renamed
+        # The second attempt is made if the first found the file damaged and renamed it.
+        for _ in range(2):
             changed = self._ran(statement, values)
             if changed is not None:
                 return changed
         raise CacheError("the database of tunings cannot be written", got=str(self.path))
 
     def _ran(self, statement: str, values: Sequence[tuple[Any, ...]]) -> int | None:
-        """Run as ``_changed`` does; return None if a damaged database was renamed."""
+        """Run the statement once. Return None if the database was damaged and is now renamed."""
         self._make_folder()
         if (refusal := self._refusal()) is not None:
             raise self._unusable(refusal)
@@ -359,7 +362,8 @@ class Database:
         try:
             os.rename(self.path, aside)
         except FileNotFoundError:
-            return  # another process renamed it
+            # Another process has already renamed the damaged file.
+            return
         except OSError as error:
             raise self._unusable(f"{why}; {error.strerror}") from None
         say(
@@ -376,7 +380,7 @@ def _made(table: str) -> str:
 
 
 class _DamagedError(Exception):
-    """A row has a content that tilewright never writes."""
+    """A row of the database has content that tilewright never writes."""
 
 
 def _checked(table: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -447,9 +451,9 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
-    """Return the plan with a decision that names the tuning.
+    """Return the plan with one more decision: the schedule is the winner ``tuned``.
 
-    If there was no tuning, it is the same plan.
+    If ``tuned`` is None, the result is ``plan``.
     """
     if tuned is None:
         return plan

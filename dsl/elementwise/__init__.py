@@ -1,1 +1,1 @@
-"""Operations on single lanes: their meaning in numpy, conversions, expressions as programs."""
+"""Elementary operations on lanes: their meaning in numpy, conversions, programs for epilogues."""

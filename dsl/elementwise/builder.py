@@ -34,7 +34,7 @@ Argument = Value | float | int
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step, ``dst = fn(*args)``.
+    """A step of a program: ``dst = fn(*args)``.
 
     ``element`` is the type of the lanes that ``fn`` reads. ``part`` names the part of the program
     that the step belongs to, "" for none.
@@ -132,7 +132,7 @@ class Builder:
         return self._known[key]
 
     def _inside(self, fn: str, arg: Argument) -> Argument | None:
-        """Return ``x`` if ``arg`` is the result of a step ``fn(x)``, else None."""
+        """Return the argument of ``fn`` if ``arg`` is the result of a step ``fn(x)``, else None."""
         maker = self._makers.get(arg) if isinstance(arg, Value) else None
         return maker.args[0] if maker and maker.fn == fn else None
 
@@ -175,7 +175,7 @@ def _is_power_of_two(number: float) -> bool:
 
 
 def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]:
-    """Return those of ``steps`` that ``results`` depend on, in the same order."""
+    """Return the ``steps`` on which ``results`` depend, in the same order."""
     needed = set(results)
     kept = []
     for step in reversed(list(steps)):
@@ -186,7 +186,7 @@ def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]
 
 
 def run(steps: Iterable[Step], given: Mapping[Value, Any], real: str = "f32") -> dict[Value, Any]:
-    """Compute a program on numpy arrays; return all its values by ``Value``, inputs included."""
+    """Compute a program on numpy arrays, and return the array of each value, inputs included."""
     values = dict(given)
     for step in steps:
         args = [

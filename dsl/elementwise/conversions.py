@@ -20,7 +20,7 @@ RANGES = {
     "u16": (0, 2**16 - 1),
     "s32": (-(2**31), 2**31 - 128),
 }
-#: Bits of f32's exponent. A 16-bit type with as many exponent bits is the upper half of an f32.
+#: Number of exponent bits of f32. A 16-bit type with as many is the upper half of an f32.
 _EXPONENT = 8
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
@@ -40,12 +40,12 @@ def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
 
 
 def is_upper_half(type_: str) -> bool:
-    """Return True if elements have the bits of an f32's upper half, which is fast to convert."""
+    """Return True if an element of ``type_`` is the upper half of an f32, as for bf16."""
     return type_ in FORMATS and FORMATS[type_].exponent == _EXPONENT
 
 
 def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
-    """Return f32 from a narrower floating-point type, by moving its bits into the fields of f32.
+    """Return f32 lanes from a narrow floating-point type, by moving bits into the fields of f32.
 
     Adding a constant to the exponent corrects the bias. For a subnormal x this gives ``least / 2 +
     x / 2``, where ``least`` is the least normal number. Subtracting ``least / 2`` and doubling then
@@ -97,7 +97,7 @@ def _narrow_bf16(b: Builder, x: Argument) -> Argument:
 
 
 def _narrow_small(b: Builder, x: Argument, form: FloatFormat) -> Argument:
-    """Return a narrow floating-point type from f32.
+    """Return lanes that hold elements of a narrow floating-point type, converted from f32.
 
     Normal results are rounded by integer operations. To round a subnormal result, a number is added
     whose last bit has the same value as the last bit of the result.

@@ -1,4 +1,4 @@
-"""Lower expressions of an epilogue to elementary operations."""
+"""Write the expressions of an epilogue as programs of elementary operations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _number(b: Builder, value: Argument | Truth) -> Argument:
 
 
 class _Lowering:
-    """Lowers one expression into a builder; each node is lowered once."""
+    """Writes the steps of one expression to a builder; each node is written once."""
 
     def __init__(
         self, builder: Builder, leaves: Leaves, element: str, entering: Callable[[Call], None]
@@ -52,11 +52,13 @@ class _Lowering:
         self.builder, self.leaves, self.element = builder, leaves, element
         self.entering = entering
         self.values: dict[int, Argument | Truth] = {}
-        self.meanings: list[Expression] = []  # kept alive, because nodes are found by id()
-        self.within_meaning = False  # inside an expression that defines a function
+        # These expressions are kept, because ``values`` finds nodes by their ``id``.
+        self.meanings: list[Expression] = []
+        # True while steps are written for the expression by which a function is defined.
+        self.within_meaning = False
 
     def of(self, expression: Expression) -> Argument | Truth:
-        """Return the value of an expression."""
+        """Write the steps of ``expression``, and return its value."""
         for node in walk(expression, self.values):
             self.values[id(node)] = self._node(node)
         return self.values[id(expression)]
@@ -79,7 +81,7 @@ class _Lowering:
         args = [self.values[id(arg)] for arg in node.args]
         condition = args[:1] if entry.condition else []
         numbers = [_number(b, arg) for arg in args[len(condition) :]]
-        if node.fn == "neg" and self.element == "s32":  # s32 has no negation
+        if node.fn == "neg" and self.element == "s32":  # s32 has no elementary negation
             return b("sub", 0, *numbers)
         made: Argument | Truth = entry.lower(b, *condition, *numbers)
         if entry.own:
@@ -113,7 +115,7 @@ class _Lowering:
 
 
 def own_programs(expressions: Iterable[Expression], real: str) -> tuple[str, ...]:
-    """Return, as texts, the programs of those expressions that use post-ops defined by the user.
+    """Return, as text, the program of each expression that uses a post-op of the user.
 
     Two kernels may have expressions with the same text, but different functions of that name. These
     texts distinguish such kernels.

@@ -1,4 +1,4 @@
-"""Elementary operations, which give the same bits on every target.
+"""Define the elementary operations, which give the same bits on every target.
 
 An operation acts on lanes of one type. A comparison gives lanes whose bits are all ones or all
 zeros. The meaning of each operation is the numpy function in ``NUMPY``. Floating-point results are
@@ -35,7 +35,10 @@ MASKS = {"f32": "s32", "f64": "m64", "s32": "s32"}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation's number of arguments, legal lane types, and result type if it differs."""
+    """An elementary operation: its number of arguments, and the lane types that it accepts.
+
+    ``other`` gives the type of the result where it differs from the type of the lanes.
+    """
 
     arity: int
     elements: tuple[str, ...]
@@ -69,14 +72,15 @@ OPERATIONS: dict[str, Operation] = {
 #: Number of lanes up to which a Python loop over them is faster than numpy.
 _FEW = 64
 #: Integers for the bits of an f64: a mask of all bits but the sign; a mask of the 29 bits that f32
-#: drops; half of the range of these bits; the bits of the least normal number of f32.
+#: drops; half of the range of these 29 bits; the bits of the smallest normal number of f32.
 _MAGNITUDE, _DROPPED, _HALF, _LEAST = 2**63 - 1, 2**29 - 1, 2**28, 897 << 52
-#: Range of magnitudes within which the products of half-length parts are exact.
+#: If a product of f64 numbers has a magnitude between these, its rounding error is computed exactly
+#: from the halves of both numbers.
 _SMALL, _LARGE = 2.0**-900, 2.0**900
 
 
 def _fma(x: Array, y: Array, z: Array) -> Array:
-    if x.dtype == np.float16:  # rounding the sum to f64 first does not change the result
+    if x.dtype == np.float16:  # for f16, rounding the sum to f64 first does not change the result
         return (x.astype(np.float64) * y + z).astype(np.float16)
     return _fma_f64(x, y, z) if x.dtype == np.float64 else _fma_f32(x, y, z)
 
@@ -181,6 +185,6 @@ NUMPY: dict[str, Callable[..., Array]] = {
 
 
 def compute(fn: str, *args: Array) -> Array:
-    """Return operation ``fn`` of arrays of the lanes' types; overflow and NaN give no warning."""
+    """Return the result of operation ``fn`` on numpy arrays, without warnings about NaN etc."""
     with np.errstate(all="ignore"):
         return NUMPY[fn](*args)

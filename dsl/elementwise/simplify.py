@@ -1,4 +1,4 @@
-"""Simplify epilogues by sympy as if numbers were real: only for ``algebra=True``.
+"""Simplify epilogues by sympy as if all numbers were real, for specs with ``algebra=True``.
 
 Rounding, infinities and NaN are not kept. For example, ``acc - acc`` becomes 0.
 """
@@ -27,7 +27,7 @@ from tilewright.spec.expression import (
     walk,
 )
 
-#: Names of post-ops, by their sympy class.
+#: The name of the post-op for each sympy class, for example "exp" for ``sympy.exp``.
 _BACK = {
     kind: entry.name
     for entry in REGISTRY.values()
@@ -47,8 +47,8 @@ class _ForeignError(Exception):
     """Raised for a sympy term that expressions cannot represent."""
 
 
-#: Limits for sympy: functions in an expression, and functions inside each other. More take too
-#: long: 10 functions inside each other take 4 s, 20 take many minutes.
+#: Maximum number of functions in an expression that sympy simplifies, and of functions inside each
+#: other. More take too long: 10 functions inside each other take 4 s, 20 take many minutes.
 MOST, DEEPEST = 64, 16
 
 
@@ -67,7 +67,7 @@ def simplify(expression: Expression) -> Expression:
 
 
 def _check_size(expression: Expression) -> None:
-    """Raise PlanError if sympy would take too long."""
+    """Raise PlanError if ``expression`` is so large that sympy would take too long."""
     depths: dict[int, int] = {}
     for node in walk(expression):
         args = node.args if isinstance(node, Call) else ()

@@ -1,1 +1,1 @@
-"""Program to C by jinja2, and the bodies of parallel loops as functions."""
+"""Turn a program into C by jinja2 templates, and the bodies of parallel loops into functions."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 WIDTH = 120
 _OPENING = re.compile(r"\{( /\*.*\*/)?$")
-#: Places where a line of C may be broken, best first: the text, and how many of its characters stay
-#: on the first line.
+#: Texts at which a line of C may be broken, best first. The number says how many characters of the
+#: text stay on the first line.
 _BREAKS = ((", ", 2), (" = ", 3), (" + ", 1), (" * ", 1), ("(", 1), (" ", 1))
 
 
@@ -53,12 +53,12 @@ def _break(line: str, first: int, starred: bool) -> int | None:
 
 # --- commands ----------------------------------------------------------------------------------
 
-#: What a shell reads as it is, without quotation marks.
+#: Matches words that a shell reads correctly without quotation marks.
 _PLAIN = re.compile(r"[\w@%+=:,./-]+\Z", re.ASCII)
 
 
 def pasted(groups: Sequence[Sequence[str]]) -> str:
-    """Return a command as text to paste into a shell, each group of its words on a line.
+    """Return a command as text to paste into a shell, with each group of words on its own line.
 
     A longer line goes on after a backslash, which a shell leaves out, in quotation marks too.
     """
@@ -71,7 +71,7 @@ def _quoted(word: str) -> str:
 
 
 def _continued(line: str) -> Iterator[str]:
-    """``line`` in parts within ``WIDTH`` with the backslash at their ends, broken after commas."""
+    """Break ``line`` at commas; yield its parts, each of which fits ``WIDTH`` with a backslash."""
     while len(line) > WIDTH - 2:
         at = line.rfind(", ", 0, WIDTH - 3)
         if at < 0:

@@ -27,7 +27,7 @@ from tilewright.isa.vector import MulAdd, Vector
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A multiply-add into ``vector``, followed by a hint that keeps registers.
+    """A C macro: a multiply-add into ``vector``, and a compiler hint that keeps it in a register.
 
     ``kept`` names the macro's parameters that are kept. ``product`` is true if the macro has a
     register for the products.
@@ -42,7 +42,7 @@ class Macro:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """A call of a macro."""
+    """A use of a multiply-add macro in the C code of a tile."""
 
     kind: ClassVar[str] = "multiplied"
     macro: Macro
@@ -51,7 +51,7 @@ class Multiplied:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The function of a tile: its constants, then ``body`` and ``end`` without them."""
+    """The C function of a tile, as templates write it: constants, then ``body`` and ``end``."""
 
     tile: TileProgram
     constants: tuple[Splat, ...]
@@ -61,7 +61,7 @@ class Listing:
 
 @dataclass(slots=True)
 class Macros:
-    """The macros of a file, by their content."""
+    """The multiply-add macros of one C file. Equal macros are defined only once."""
 
     made: dict[object, Macro] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class Macros:
         return Listing(tile, tuple(constants.found.values()), body, end)
 
     def _paired(self, ops: tuple[Op, ...]) -> Iterator[Any]:
-        """Yield ``ops``, with each multiply-add and the ``Keep`` of its accumulator as one."""
+        """Yield ``ops``, with each multiply-add and the ``Keep`` after it as one ``Multiplied``."""
         held = False
         for op, after in zip(ops, (*ops[1:], None), strict=False):
             if held:
@@ -100,7 +100,7 @@ class Macros:
 
 
 def _role(op: MultiplyAdd, register: Register) -> str:
-    """Return the macro's name for a register that it keeps."""
+    """Return which operand of ``op`` is ``register``: "product", "y" or "x"."""
     roles = {"product": op.product, "y": op.y, "x": op.x}
     return next(role for role, found in roles.items() if found == register)
 
@@ -111,14 +111,14 @@ def _free(name: str, taken: Iterable[str]) -> str:
 
 
 class _Constants:
-    """The literals of a tile. Equal literals with one label are one constant."""
+    """The literals of a tile as C constants. Equal literals with equal labels are one constant."""
 
     def __init__(self) -> None:
         self.found: dict[object, Splat] = {}
         self._registers: dict[str, Register] = {}
 
     def without(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Yield ``ops`` without those that only set a literal."""
+        """Yield ``ops`` without the operations that only set a register to a literal."""
         for op in ops:
             if isinstance(op, Loop):
                 yield replace(op, body=tuple(self.without(op.body)))
@@ -136,7 +136,7 @@ class _Constants:
         return self.found[key].dst
 
     def _renamed(self, op: Op) -> Op:
-        """Return ``op`` with the constants' registers instead of those of the literals."""
+        """Return ``op``, changed to read constants instead of registers set to literals."""
         return mapped(op, Register, self._constant_of) if self._registers else op
 
     def _constant_of(self, given: Register) -> Register:

@@ -1,4 +1,4 @@
-"""Turn parallel loops into functions that threads run, with the names that these need."""
+"""Turn parallel loops into functions that threads run, and find the variables that these need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tilewright.ir.nodes import inside, walk, within
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, ZERO, slots
 
-#: Work of a trip whose work is not known, in vector multiply-adds. One more thread pays for it.
+#: Assumed work of an iteration whose work is not known, in vector multiply-adds. It is enough work
+#: for one more thread to make the loop faster.
 WORTH = 1 << 15
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
@@ -32,7 +33,7 @@ CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "s
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A name of the surrounding code that the body of a loop uses.
+    """A variable of the surrounding C code that the body of a parallel loop uses.
 
     ``role`` is one of:
 
@@ -51,7 +52,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A parallel loop as a function.
+    """A C function that threads run: it computes a range of iterations of a parallel loop.
 
     ``loops`` are the loop and the parallel loops that are all of its body. A trip of the function
     is one trip of each. ``work`` is the work of a trip in vector multiply-adds, WORTH if it is not
@@ -65,17 +66,17 @@ class Fork:
 
     @property
     def body(self) -> tuple[NestNode, ...]:
-        """The nodes that a trip runs."""
+        """The nodes of the nest that one iteration runs."""
         return self.loops[-1].body
 
     @property
     def shares(self) -> bool:
-        """True if a trip contains parallel loops."""
+        """True if an iteration contains further parallel loops."""
         return any(map(_parallel, self.body))
 
     @property
     def trips(self) -> Expr:
-        """Number of trips of all loops together."""
+        """The number of iterations of all ``loops`` together, as a formula."""
         trips = ONE
         for loop in self.loops:
             trips = trips * loop.trips
@@ -83,7 +84,7 @@ class Fork:
 
 
 def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ...]:
-    """Return every parallel loop once, inner loops before outer ones.
+    """Return a function for each parallel loop of ``program``, inner loops before outer ones.
 
     The functions' names begin with ``prefix``.
     """
@@ -93,7 +94,7 @@ def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ..
 
 
 def apart(program: Program) -> Program:
-    """Return ``program`` with the code outside its parallel loops in parallel loops of one trip.
+    """Return ``program`` with code outside parallel loops put into parallel loops of one iteration.
 
     This is for targets whose instructions need a mode of the processor. A function runs either in
     that mode or outside it, and threads cannot be started in the mode. The parts must therefore be
@@ -128,7 +129,10 @@ def _parallel(node: NestNode) -> bool:
 
 
 class _Finder:
-    """Walks the nest once. ``elements`` are the types of scalars, buffers and chosen matrices."""
+    """Finds the parallel loops of a nest, and the variables that each of them uses.
+
+    ``roles`` and ``elements`` are the roles and element types of the variables, by name.
+    """
 
     def __init__(self, program: Program, signature: Signature, prefix: str) -> None:
         self.program, self.prefix = program, prefix
@@ -165,7 +169,7 @@ class _Finder:
 
 
 def free(program: Program, nodes: Iterable[NestNode]) -> set[str]:
-    """Return the names that the C of ``nodes`` uses and does not define itself."""
+    """Return the names that the C code of ``nodes`` uses but does not define."""
     found: set[str] = set()
     for node in nodes:
         found |= names_used(node)
@@ -179,7 +183,7 @@ def free(program: Program, nodes: Iterable[NestNode]) -> set[str]:
 
 
 def _work(program: Program, loops: tuple[BlockLoop, ...]) -> Expr:
-    """Return the vector multiply-adds of one trip of parallel ``loops``."""
+    """Return the work of one iteration of parallel ``loops``, in vector multiply-adds."""
     if loops[-1].work is not None:
         return loops[-1].work
     match loops[-1].body:
@@ -189,7 +193,7 @@ def _work(program: Program, loops: tuple[BlockLoop, ...]) -> Expr:
 
 
 def collapsed(loop: BlockLoop) -> tuple[BlockLoop, ...]:
-    """Return ``loop`` and the parallel loops that are all of its body."""
+    """Return ``loop``, then the parallel loop that is its whole body, if any, and so on inwards."""
     match loop.body:
         case (BlockLoop(parallel=True) as inner,) if loop.counter not in slots(inner.trips):
             return (loop, *collapsed(inner))

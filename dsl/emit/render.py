@@ -30,13 +30,14 @@ _PER_LINE = 12
 
 
 class Defined(NamedTuple):
-    """A kernel that C text defines, as its caller must know it.
+    """The facts about a generated kernel that its caller must know.
 
-    - ``scratch``: it takes scratch memory.
-    - ``configures``: it configures a matrix unit, and has functions that keep it configured.
-    - ``stack``: the most bytes of stack that a call needs.
-    - ``formula``: its computation, for people.
-    - ``schedule``: its resolved schedule, or the requested one if no choice was left.
+    - ``scratch``: True if the kernel takes scratch memory.
+    - ``configures``: True if the kernel configures a matrix unit. It then also has functions that
+      keep the unit configured between calls.
+    - ``stack``: maximum number of bytes of stack that a call needs.
+    - ``formula``: the kernel's computation as text for people.
+    - ``schedule``: the kernel's resolved schedule, or the requested one if no choice was left.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Source:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the kernels."""
+        """The names of the kernels, in the order of the text."""
         return tuple(kernel.name for kernel in self.kernels)
 
     @property
@@ -100,7 +101,7 @@ _compiled = _Compiled()
 
 
 def keep_compiled(shelf: Shelf) -> None:
-    """Keep compiled templates in ``shelf`` from now on. Its content is executed."""
+    """Store compiled templates in ``shelf`` from now on. What is read from it is executed."""
     _compiled.shelf = shelf
 
 
@@ -144,28 +145,29 @@ def _unspelled(node: Node) -> str:
 
 
 def _named(operand: Register | MaskRegister | Expr | int | None) -> str:
-    """Return the C text of an operation's argument."""
+    """Return the C text of an operation's operand: a register's name, or a formula."""
     return operand.name if isinstance(operand, Register | MaskRegister) else str(operand)
 
 
 def _group_bytes(op: Load | Store | Broadcast) -> int:
-    """Return the bytes of the elements that form one lane, or one factor."""
+    """Return the bytes of the group of elements that ``op`` moves for one lane or one factor."""
     return op.group * ITEMSIZE[op.memory] if op.memory else 0
 
 
 def _unsigned(count: Expr) -> str:
-    """Return a number of elements as a factor of a number of bytes, of type size_t."""
+    """Return ``count`` as C text of type size_t, to be multiplied by the size of an element."""
     return f"(size_t){_within(c_text(count))}" if slots(count) else c_text(count)
 
 
 _SIMPLE = re.compile(r"\w+\Z")
 _ELEMENT = re.compile(r"(\w+) \+ (.+)\Z")
-#: An operand in parentheses of its own, with a ``*`` before it if there is one. Calls do not match.
+#: Matches an operand with its own parentheses in the C code of an instruction, such as ``({x})`` or
+#: ``*({p})``. The parentheses of a function call do not match.
 _ENCLOSED = re.compile(r"(?<!\w)(\*?)\(\{(\w+)\}\)")
 
 
 def _spell(spelling: str, **operands: object) -> str:
-    """Return a spelling with its operands, without needless parentheses and additions."""
+    """Return the C text of ``spelling`` with its operands, without needless parentheses."""
 
     def enclosed(found: re.Match[str]) -> str:
         star, operand = found[1], str(operands[found[2]])
@@ -175,18 +177,18 @@ def _spell(spelling: str, **operands: object) -> str:
             text = f"{place[1]}[{place[2]}]"
         else:
             text = f"{star}({operand})"
-        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # doubled braces, because format_map follows
+        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # double the braces for format_map below
 
     return _ENCLOSED.sub(enclosed, spelling).format_map(operands)
 
 
 def _within(text: str) -> str:
-    """Return an expression as the operand of a cast."""
+    """Return the C expression ``text``, in parentheses if a cast before it needs them."""
     return text if _SIMPLE.match(text) else f"({text})"
 
 
 def _number(source: float | str | Expr | Register, element: str) -> str:
-    """Return a literal of ``element``'s type, in decimal digits that C reads back exactly.
+    """Return ``source`` as a C literal of type ``element``, in digits that C reads back exactly.
 
     Names of parameters and registers are returned unchanged.
     """
@@ -202,7 +204,7 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
 
 
 def _special(source: float, element: str) -> str:
-    """Return the literal of an integer, an infinity or a NaN."""
+    """Return the C literal of an integer, an infinity or a NaN."""
     if is_integer(element):
         least = {-(2**31): "(-2147483647 - 1)", -(2**63): "(-9223372036854775807 - 1)"}
         return least.get(int(source), str(int(source)))
@@ -211,7 +213,7 @@ def _special(source: float, element: str) -> str:
 
 
 def _hexadecimal(source: float, element: str) -> str:
-    """Return a literal in hexadecimal digits, exact to the bit."""
+    """Return a C literal in hexadecimal digits, which is exact to the bit."""
     if is_integer(element) or not math.isfinite(source):
         return _special(source, element)
     end = "f" if element == "f32" else ""
@@ -234,7 +236,7 @@ def _short(hexadecimal: str) -> str:
 
 
 def _single(number: float) -> float:
-    """Return the nearest number of 32 bits."""
+    """Return the f32 number that is nearest to ``number``."""
     return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
@@ -246,7 +248,7 @@ def _data(numbers: list[float], element: str) -> str:
 
 
 def _held_bits(numbers: tuple[float, ...], element: str) -> str:
-    """Return the bits of numbers of a type, as signed integers."""
+    """Return the bits of ``numbers`` of type ``element`` as C text: a list of signed integers."""
     found = held(numbers, element)
     return ", ".join(map(str, found.view(f"i{found.itemsize}")))
 

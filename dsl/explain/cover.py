@@ -1,4 +1,4 @@
-"""Find the position in C of each grid of register tiles, through all loops over blocks."""
+"""Find which part of C each grid of register tiles covers, by following the loops over blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from tilewright.symbolic import symbol
 
 
 class Covered(NamedTuple):
-    """A grid of ``down`` x ``right`` tiles of ``mr`` x ``nr``, whose corner is (row, column)."""
+    """A grid of register tiles: ``down`` rows and ``right`` columns of tiles of ``mr`` x ``nr``.
+
+    Its upper left corner is at (``row``, ``column``) of C.
+    """
 
     row: int
     column: int
@@ -41,20 +44,20 @@ class Covered(NamedTuple):
 
 
 def number(expr: Expr, known: Mapping[Expr, int] | None = None) -> int:
-    """Return the value of an expression; unknown run-time sizes count as ``NOMINAL``."""
+    """Return the value of ``expr``; sizes that are not in ``known`` are taken as ``NOMINAL``."""
     given = dict.fromkeys(expr.free_symbols, NOMINAL) | dict(known or {})
     return int(expr.subs(given))
 
 
 def cover(plan: Plan) -> Iterator[Covered]:
-    """Yield the grids that cover C in one pass over K."""
+    """Yield the grids of tiles that together cover C once."""
     if plan.passes:
         yield from _walk(_Place(plan), next(iter(plan.passes.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The state of the walk: the current row and column of C, and known sizes of blocks."""
+    """The state while loops are followed: the current row and column of C, and block sizes."""
 
     plan: Plan
     at: Mapping[str, int] = field(default_factory=lambda: {"m": 0, "n": 0})
@@ -90,7 +93,7 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
 
 
 def _each(place: _Place, dimension: str, part: Part | None) -> Iterator[_Place]:
-    """Yield the places where the equal parts of a dimension begin; ``place`` if it has no parts."""
+    """Yield the places where equal parts of a dimension begin; ``place`` if there are no parts."""
     if part is None:
         yield place
         return
@@ -112,7 +115,7 @@ def _over_blocks(place: _Place, step: OverBlocks) -> Iterator[Covered]:
 
 
 def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
-    """Yield the grids of blocks whose sizes the call computes."""
+    """Yield the grids in a loop over blocks whose size is computed during the call."""
     letter, trips = step.letter, place.number(step.trips)
     known = {**place.known, symbol(step.count): trips}
     size = number(step.size, known)
@@ -124,7 +127,7 @@ def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
 
 
 def _given(place: _Place, cell: Cell) -> _Place:
-    """Return ``place`` with the block sizes that a call computes for ``cell``."""
+    """Return ``place``, with values for the block sizes that a call computes for ``cell``."""
     for name, size in cell.given:
         place = replace(place, known={**place.known, symbol(name): place.number(size)})
     return place

@@ -1,4 +1,4 @@
-"""Plan and program as data for programs, with the content of ``text.py``."""
+"""Explain a plan as JSON data for programs; the content is that of ``text.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan's spec and decisions in words: formula, conversions, corrections, and the way to D."""
+"""Explain a plan's spec and decisions as text: formula, conversions, corrections, and output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
 AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan
-#: A decision: its subject, the choice, the reason.
+#: A decision of a plan as three texts: its subject, the choice, and the reason.
 Row = tuple[str, str, str]
 _DIMENSIONS = {
     "a": "mk", "b": "kn", "c": "mn", "d": "mn", "x": ("rows", "cols"), "out": ("cols", "rows"),
@@ -33,7 +33,7 @@ _OPERAND = re.compile(r"Operand\('(\w+)', '\w+'(?:, per='(\w+)')?\)")
 
 
 def text_of(expr: Expr) -> str:
-    """Return the C text of a formula with equal terms collected."""
+    """Return the C text of a formula in a short form, with like terms added up."""
     return c_text(simplify(expr))
 
 
@@ -41,7 +41,7 @@ def text_of(expr: Expr) -> str:
 
 
 def _held(plan: Plan | StackPlan) -> str:
-    """Return the type of the sums: one type, or f16 for some elements of K and then f32."""
+    """Return the type of the sums as text, for example ``f16, of 64 of K, and f32``."""
     one = plan.each if isinstance(plan, StackPlan) else plan
     if one is None or not one.narrow:
         return plan.spec.type
@@ -50,7 +50,7 @@ def _held(plan: Plan | StackPlan) -> str:
 
 
 def head(plan: AnyPlan) -> Iterator[str]:
-    """Yield lines with the formula, the matrices, and the batch."""
+    """Yield the first lines of an explanation: the formula, the matrices, and the batch."""
     if isinstance(plan, PackPlan):
         yield from _head_of_packing(plan)
         return
@@ -74,7 +74,7 @@ def head(plan: AnyPlan) -> Iterator[str]:
 
 
 def formula(plan: AnyPlan) -> str:
-    """Return the formula of a kernel in one line."""
+    """Return what a kernel computes as one line, for example ``gemm C = A B, f32``."""
     return " ".join(next(head(plan)).split())
 
 
@@ -114,7 +114,7 @@ def _matrix(plan: Plan | StackPlan | TransposePlan, name: str, typed: bool = Fal
 
 
 def _formula(spec: Gemm) -> str:
-    """Return the formula of D, or C, in A and B."""
+    """Return the formula of the product as text, for example ``C = A B``."""
     total = _sum(spec)
     if scales := [_quantity(spec, name) for name in ("a_scale", "b_scale") if _has(spec, name)]:
         total = f"{' '.join(scales)} {f'({total})' if spec.beta != 0 else total}"
@@ -131,7 +131,7 @@ def _formula(spec: Gemm) -> str:
 
 
 def _sum(spec: Gemm) -> str:
-    """Return ``alpha acc + beta C``."""
+    """Return the text for ``alpha A B + beta C``, with the factors and zero points of ``spec``."""
     a, b = (
         f"({name.upper()} - {_quantity(spec, f'{name}_zero')})"
         if _has(spec, f"{name}_zero")
@@ -153,7 +153,7 @@ def _has(spec: Gemm, name: str) -> bool:
 
 
 def _quantity(spec: Gemm, name: str) -> str:
-    """Return a literal, or a name with its index, for example ``b_scale[n]``."""
+    """Return a scale or zero point as text: a number, or a name such as ``b_scale[n]``."""
     given = getattr(spec, name)
     if isinstance(given, str):
         return name + _INDEX.get(given, "")
@@ -161,7 +161,7 @@ def _quantity(spec: Gemm, name: str) -> str:
 
 
 def _epilogue(spec: Gemm) -> str:
-    """Return the expression, with operands by their names."""
+    """Return the epilogue as text, with operands as names such as ``bias[n]``."""
     return _OPERAND.sub(lambda found: found[1] + _INDEX.get(found[2], ""), repr(spec.epilogue))
 
 
@@ -169,7 +169,7 @@ def _epilogue(spec: Gemm) -> str:
 
 
 def decisions(plan: AnyPlan) -> Iterator[Row]:
-    """Yield every decision with its reason."""
+    """Yield subject, choice and reason for each decision of a plan, except those on tiles."""
     yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
     one = plan.each if isinstance(plan, StackPlan) else plan
     if isinstance(one, Plan):
@@ -177,7 +177,7 @@ def decisions(plan: AnyPlan) -> Iterator[Row]:
 
 
 def _of_product(plan: Plan) -> Iterator[Row]:
-    """Yield the decisions on conversion, corrections, and the way to D of one product."""
+    """Yield the decisions of a product on conversions, corrections, output, tails and stores."""
     if not plan.plain:
         yield from (_staging(plan, name) for name in "ab")
     if plan.corrects:
@@ -214,7 +214,7 @@ def _staging(plan: Plan, name: str) -> Row:
 
 
 def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
-    """Return choice and reason for A, if sums are split into blocks of K."""
+    """Return choice and reason for A if sums are computed in blocks of K: copied or quantized."""
     assert isinstance(spec, Gemm)
     if not isinstance(spec.a, Quantize):
         return "copied first", f"{change}, rows of whole blocks"
@@ -231,7 +231,7 @@ def _change(source: str, type_: str, shift: int) -> str:
 
 
 def _corrections(plan: Plan) -> Iterator[Row]:
-    """Yield the corrections of the sums for zero points, and for shifts of the elements."""
+    """Yield the rows about corrections of the sums, for zero points and shifts of A and B."""
     spec, shifts = plan.spec, plan.product.shifts
     stored = isinstance(spec.b, Packed)
     lines = {"a": ("b", "B's columns"), "b": ("a", "A's rows")}

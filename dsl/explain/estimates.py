@@ -1,4 +1,4 @@
-"""The estimate of a whole kernel in words, next to the measurement if there is one."""
+"""Explain the estimated time of a kernel as text, next to the measured time if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .decisions import AnyPlan
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurement of a call on data in cache: its seconds, and the share of the peak."""
+    """The measured speed of a call on data in cache: its seconds, and the share of the peak."""
 
     seconds: float
     of_peak: float
@@ -26,7 +26,7 @@ class Measured:
 def told(
     plan: Plan | StackPlan, sizes: Mapping[str, int], measured: Measured | None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield rows of a name and its text: data in cache, data in memory, the measurement."""
+    """Yield rows (title, text): the estimates for data in cache and in memory, the measurement."""
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
     yield "in cache", summary(hot)
     yield "", f"work: {_cycles(hot.work)}"
@@ -43,14 +43,14 @@ def told(
 
 
 def estimated(plan: Plan | StackPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate:
-    """Return the estimate of a call, with data in memory if ``cold``, else in cache."""
+    """Return the cost model's estimate of a call, for data in memory if ``cold``, else in cache."""
     if isinstance(plan, StackPlan):
         return estimate_stack(plan, sizes, cold=cold)
     return estimate(plan, sizes, cold=cold)
 
 
 def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
-    """Return True if there is an estimate: the plan is a product that sums something."""
+    """Return True if the cost model can estimate ``plan``: it is a product, and K is not empty."""
     match plan:
         case StackPlan(each=None):
             return True
@@ -60,7 +60,7 @@ def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
 
 
 def summary(found: Estimate) -> str:
-    """Return the cycles of a call, their share of the peak, and the bound."""
+    """Return an estimate as one line of text: cycles, share of the peak, and what bounds them."""
     share = found.least / found.cycles if found.cycles else 0.0
     return f"{_count(found.cycles)} cycles, {share:.0%} of peak, bound by {found.bound}"
 
@@ -88,7 +88,7 @@ def _time(seconds: float) -> str:
 
 
 def _bytes(count: float) -> str:
-    """Return a number of bytes in its largest unit with ten or more, for example ``48 KiB``."""
+    """Return a number of bytes as text, in the largest unit that gives 10 or more: ``48 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= 10 * size:
             return f"{count / size:.0f} {unit}"

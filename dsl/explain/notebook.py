@@ -29,7 +29,7 @@ def notebook(plan: AnyPlan, program: Program, name: str, notes: Sequence[str]) -
 
 
 def _estimate(plan: AnyPlan) -> list[str]:
-    """Return a line with the estimate of a call on data in cache; none for other plans."""
+    """Return a list with one line, the estimate of a call on data in cache; [] without estimate."""
     if not has_estimate(plan):
         return []
     hot = estimated(plan, sizes_of_call(plan, {}), cold=False)

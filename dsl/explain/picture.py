@@ -1,4 +1,4 @@
-"""A plan as one picture in SVG.
+"""Draw a plan as a picture in SVG.
 
 In goes a plan with its program. Out come five parts: C cut into register tiles between strips of
 A and B, the registers of the largest tile, the roofline, and the loops in words.
@@ -25,16 +25,18 @@ from .svg import FILLS, INK, MONO, PALE, PAPER, SANS, box, document, line, lines
 from .text import nest_lines
 
 _WIDTH, _HEIGHT = 960, 640
-#: Pixels of the longer side of C's map, and the map's upper left corner.
+#: Position in pixels of the map, the part that shows C cut into tiles: the length of its longer
+#: side, and its left and upper edge.
 _SIDE, _LEFT, _TOP = 264, 92, 128
-#: Pixels of the strips of A and B, and of the gap between them and C.
+#: Width in pixels of the strips that show A and B, and of the gap between them and C.
 _STRIP, _GAP = 30, 26
-#: Most grids of tiles that are drawn. If there are more, a corner of ``_CORNER`` tiles each way is.
+#: Maximum number of grids of tiles that are drawn. If C has more, only its upper left corner is
+#: drawn, which has ``_CORNER`` tiles in each direction.
 _MOST_GRIDS, _CORNER = 4000, 8
-#: Most lines between the tiles of one grid.
+#: Maximum number of lines that are drawn between the rows (or columns) of tiles of one grid.
 _MOST_LINES = 120
 _NEST_LINES, _NEST_CHARACTERS = 14, 74
-#: Left edges of the registers and of the roofline.
+#: Left edges, in pixels, of the part with the registers and of the part with the roofline.
 _MIDDLE, _RIGHT = 440, 706
 _GRAY = f"fill='{PALE}' {SANS}"
 _CENTRE = f"text-anchor='middle' {_GRAY}"
@@ -42,7 +44,7 @@ _END = f"text-anchor='end' {_GRAY}"
 
 
 def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = None) -> str:
-    """Return the plan as SVG.
+    """Return a picture of the plan as the text of an SVG file.
 
     ``of_peak`` is a measured share of the peak, which becomes a point of the roofline. A stack is
     shown by one of its products. If a stack computes several products side by side, only its loops
@@ -68,7 +70,7 @@ def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = No
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The part of C that is drawn: ``rows`` x ``columns`` of ``m`` x ``n``."""
+    """The part of C that is drawn: ``rows`` x ``columns`` elements of a C of ``m`` x ``n``."""
 
     m: int
     n: int
@@ -78,7 +80,7 @@ class _View:
 
     @classmethod
     def of(cls, m: int, n: int, found: list[Covered]) -> _View:
-        """Return the view of a C that these grids cover."""
+        """Return the view of an ``m`` x ``n`` matrix C that the grids ``found`` cover."""
         rows, columns = m, n
         if len(found) > _MOST_GRIDS:
             largest = max(found, key=lambda one: one.mr * one.nr)
@@ -89,17 +91,17 @@ class _View:
 
     @property
     def unit(self) -> float:
-        """Pixels of an element."""
+        """The size of an element of C in the picture, in pixels."""
         return _SIDE / max(self.rows, self.columns)
 
     def shown(self, one: Covered) -> tuple[int, int]:
-        """Return how many tiles of a grid the view reaches, down and to the right."""
+        """Return how many rows and columns of tiles of a grid are visible."""
         down = min(one.down, ceil((self.rows - one.row) / one.mr))
         return down, min(one.right, ceil((self.columns - one.column) / one.nr))
 
     @property
     def title(self) -> str:
-        """C's size, and what of it is drawn."""
+        """The title above C: its size, and the size of the part that is drawn."""
         whole = (self.rows, self.columns) == (self.m, self.n)
         corner = "" if whole else f": {self.rows} x {self.columns} of it"
         return f"C, {self.m} x {self.n}, in register tiles{corner}"
@@ -107,8 +109,9 @@ class _View:
 
 def _map(view: _View, k: int) -> Iterator[str]:
     yield text(24, 62, view.title)
-    if not view.m or not view.n:
-        yield text(_LEFT, _TOP + 20, "nothing to draw", more=_GRAY)
+    if not view.found:
+        empty = "nothing to draw" if 0 in (view.m, view.n) else "several products share a register"
+        yield text(_LEFT, _TOP + 20, empty, more=_GRAY)
         return
     fills = tile_fills(list(view.found))
     for one in view.found:
@@ -128,7 +131,7 @@ def _map(view: _View, k: int) -> Iterator[str]:
 
 
 def _grid(view: _View, one: Covered, fill: str) -> Iterator[str]:
-    """Yield the tiles of a grid, as far as the view reaches."""
+    """Yield the SVG of a grid of tiles, as far as the grid is visible."""
     unit = view.unit
     down, right = view.shown(one)
     bottom = min(view.rows, one.row + down * one.mr)
@@ -144,7 +147,10 @@ def _grid(view: _View, one: Covered, fill: str) -> Iterator[str]:
 
 
 def _strips(view: _View, k: int) -> Iterator[str]:
-    """B above C and A to its left; the rows and columns that the first tile reads are filled."""
+    """Yield the SVG of B above C and of A to the left of C.
+
+    The columns of B and the rows of A that the first tile reads are filled.
+    """
     unit, first = view.unit, min(view.found, key=lambda one: (one.row, one.column))
     top, left = _TOP - _GAP // 2 - _STRIP, _LEFT - _GAP - _STRIP
     yield box(_LEFT, top, view.columns * unit, _STRIP, PAPER, 0.8)
@@ -157,7 +163,7 @@ def _strips(view: _View, k: int) -> Iterator[str]:
 
 
 def _scales(view: _View) -> Iterator[str]:
-    """Numbers of rows and columns at C's edges and at the first tile's."""
+    """Yield the row and column numbers at the edges of C and of its first tile."""
     unit, first = view.unit, min(view.found, key=lambda one: (one.row, one.column))
     for column in sorted({0, min(first.nr, view.columns), view.columns}):
         more = _END if column == view.columns and column else _CENTRE
@@ -200,7 +206,10 @@ def _code(x: float, y: float, words: str) -> str:
 
 
 def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
-    """Accumulators in the order of C, a block for each set, then the other registers."""
+    """Yield the SVG of the registers: accumulators as they are in C, then all other registers.
+
+    Each set of accumulators is a block of boxes.
+    """
     shape, budget, size = tile.shape, tile.shape.budget, 17
     unit = shape.unit or shape.sums
     held = unit.registers[plan.element] if unit else plan.target.registers
@@ -239,11 +248,12 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What a core can do at most, and what a kernel is expected to do, per cycle.
+    """The roofline of a core, and the place of a kernel in it.
 
-    ``peak`` and ``expected`` are flops a cycle; ``intensity`` is flops for each byte of A, B and C
-    that must be moved at least once, ``bytes`` how many these are; ``slopes`` are bytes a cycle of
-    each cache, and of memory, by name.
+    ``peak`` is the core's peak and ``expected`` the kernel's estimated speed, in flops per cycle.
+    ``bytes`` is the number of bytes of A, B and C, each counted once. ``intensity`` is flops per
+    such byte. ``slopes`` has the bytes per cycle of each cache that holds all operands, and of
+    memory, by name.
     """
 
     peak: float
@@ -254,14 +264,12 @@ class Roof:
 
     @property
     def level(self) -> str:
-        """The nearest cache that holds all operands, by the name of its slope."""
+        """The name of the nearest cache that holds all operands, or "memory"."""
         return next(iter(self.slopes))
 
 
 def roof(plan: Plan) -> Roof:
-    """Return the roofline of a plan with tiles, from its target's data and the estimate of a
-    call.
-    """
+    """Return the roofline of a plan that has tiles, from its target's core and its estimate."""
     core, spec = plan.target.core, plan.spec
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
@@ -290,7 +298,7 @@ def _largest(found: list[Covered]) -> RegisterTile:
 
 
 def _roofline(drawn: Roof, of_peak: float | None) -> Iterator[str]:
-    """GFLOPS over flops a byte, both logarithmic."""
+    """Yield the SVG of the roofline: GFLOPS over flops per byte, on logarithmic axes."""
     frame = _Frame(drawn.peak)
     yield text(_RIGHT, 62, "Roofline: GFLOPS of a core at 1 GHz")
     yield box(frame.left, frame.top, frame.width, frame.height, PAPER, 0.6)
@@ -320,7 +328,11 @@ def _roofline(drawn: Roof, of_peak: float | None) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The roofline's axes: decades of flops a byte, and three decades of GFLOPS below the peak."""
+    """The axes of the roofline, in pixels and in powers of ten.
+
+    The horizontal axis has flops per byte, from ``10**low`` to ``10**high``. The vertical axis has
+    GFLOPS, three powers of ten up to about the peak.
+    """
 
     peak: float
     left: int = _RIGHT + 22
@@ -332,17 +344,17 @@ class _Frame:
 
     @property
     def floor(self) -> float:
-        """The power of ten at the lower edge."""
+        """The logarithm (base 10) of the GFLOPS at the lower edge of the roofline."""
         return log10(self.peak) - 2.5
 
     def at(self, intensity: float, flops: float) -> tuple[float, float]:
-        """Return the pixels of a point."""
+        """Return the position in pixels of the point at ``intensity`` and ``flops``."""
         x = (min(max(log10(intensity), self.low), self.high) - self.low) / (self.high - self.low)
         y = (min(max(log10(flops), self.floor), self.floor + 3) - self.floor) / 3
         return self.left + x * self.width, self.top + self.height - y * self.height
 
     def scales(self) -> Iterator[str]:
-        """Yield the numbers of both axes."""
+        """Yield the SVG of the numbers along both axes."""
         bottom = self.top + self.height
         for decade in range(int(self.low), int(self.high) + 1):
             x, _ = self.at(10.0**decade, 1)
@@ -354,7 +366,7 @@ class _Frame:
         yield text(self.left + self.width / 2, bottom + 27, words, size=11, more=_CENTRE)
 
     def key(self, place: int, words: str, nearest: bool) -> Iterator[str]:
-        """Yield a line of the legend, from the lower right corner upwards."""
+        """Yield the SVG of line number ``place`` of the legend; line 0 is the lowest."""
         x, y = self.left + self.width - 6, self.top + self.height - 10 - 14 * place
         weight = f"font-weight='bold' {_END}" if nearest else _END
         yield text(x, y, words, size=10, more=weight)

@@ -1,4 +1,4 @@
-"""Explain the choice of tiles, accumulator sets and unrolling, from what the plan recorded."""
+"""Explain why a plan has its tiles, accumulator sets and unrolling, by the reasons in the plan."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tilewright.plan.tiling.tiles import RegisterTile
 
 from .decisions import Row, text_of
 
-#: Number of tile sizes that are listed by name; further ones are counted.
+#: Maximum number of tile sizes that a reason lists; further sizes are only counted.
 NAMED = 4
 
 
 def decisions(plan: Plan, program: Program) -> Iterator[Row]:
-    """Yield the decisions on the register tile, the accumulator sets and the unrolling."""
+    """Yield subject, choice and reason for the register tile, accumulator sets and unrolling."""
     called = (planned_of(plan, tile) for tile in program.tiles)
     tiles = [tile for tile in called if tile is not None and tile.steps != 0]
     if not tiles:
@@ -31,7 +31,7 @@ def decisions(plan: Plan, program: Program) -> Iterator[Row]:
 
 
 def planned_of(plan: Plan, tile: TileProgram) -> RegisterTile | None:
-    """Return the tile of the plan that a program computes, None if it computes no part of C."""
+    """Return the plan's tile that a tile program computes; None if it computes no part of C."""
     return None if tile.planned is None else plan.tiles[tile.planned]
 
 
@@ -49,12 +49,12 @@ def _why_tile(tile: RegisterTile) -> str:
 
 
 def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
-    """Return the numbers of all tiles, each once, for example ``2, 1``; the first tile's first."""
+    """Return the different numbers that tiles have, for example of sets, as text: ``2, 1``."""
     return ", ".join(dict.fromkeys(number for _, number in numbered))
 
 
 def _told(numbered: Sequence[tuple[RegisterTile, str]], first: str) -> str:
-    """Return the first tile's reason, and the tiles that have other numbers."""
+    """Return the first tile's reason. If tiles have different numbers, list the tiles with each."""
     groups: dict[str, dict[str, None]] = {}
     for tile, number in numbered:
         groups.setdefault(number, {})[tile_size(tile)] = None
@@ -70,7 +70,7 @@ def _names(sizes: Sequence[str]) -> str:
 
 
 def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
-    """Yield the reason of an end that is a loop over lines of sums."""
+    """Yield the reason why a tile updates C in a loop over rows of sums, not in straight code."""
     for loop in (op for op in tile.end if isinstance(op, Loop)):
         count, trips = length(loop.body), text_of(loop.trips)
         begin = f"a loop over {trips} lines of sums, {count} operations each"

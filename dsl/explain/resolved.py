@@ -1,4 +1,4 @@
-"""Find the schedule that a plan amounts to: requested choices, and the model's for others."""
+"""Find the complete schedule of a plan: the choices of the user, and those of the cost model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilewright.symbolic import value
 from .decisions import AnyPlan
 from .reasons import planned_of
 
-#: Largest ``k_unroll`` that a schedule may request, in steps.
+#: Largest ``k_unroll`` that a schedule may have, in steps of K.
 _STRAIGHT = 1024
 
 
 def resolved(plan: AnyPlan, program: Program) -> Schedule | None:
-    """Return the complete schedule; None for a plan without tiles that sum products.
+    """Return a complete schedule that gives the tiles of ``plan`` for the same spec and target.
 
-    Compiling the same spec for the same target with it gives the same tiles.
+    The result is None for a plan without tiles that sum products.
     """
     match plan:
         case Plan():
@@ -35,7 +35,7 @@ def resolved(plan: AnyPlan, program: Program) -> Schedule | None:
 
 
 def _of_largest(plan: Plan, program: Program) -> Schedule | None:
-    """Return the schedule of the largest register tile."""
+    """Return the schedule with the choices for the first tile, which is the largest one."""
     for tile in program.tiles:
         chosen = planned_of(plan, tile)
         if chosen is not None and chosen.steps != 0:
@@ -64,14 +64,17 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
 
 
 def _unpack_rows(plan: Plan) -> int | None:
-    """Return the number of rows from which B is unpacked first; None if the loops decide."""
+    """Return the rows of C from which a quantized B is unpacked first; None if loops decide it."""
     if plan.many is not None:
         return plan.many.rows
     return 1 if plan.product.unit is not None and plan.product.block else None
 
 
 def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:
-    """Return rows and columns of a tile, those of whole vectors if only the call knows them."""
+    """Return the rows and columns of a tile.
+
+    A size that is known only at the call is replaced by that of whole vectors.
+    """
     shape = tile.shape
     along = shape.vectors * (1 if plan.dot else shape.vector.lanes)
     whole = {plan.along: along, plan.across: shape.rows}

@@ -1,4 +1,4 @@
-"""A plan in words: formulas, register budgets, bounds, the loops, and the reason of each choice."""
+"""Explain a plan as text: formulas, register budgets, bounds, loops, and reasons for choices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .decisions import AnyPlan, decisions, head, text_of
 from .estimates import Measured
 
 WIDTH = 100
-#: Length in characters above which a formula is replaced by a note.
+#: Maximum length of a formula in characters; longer formulas are replaced by a note.
 LONGEST = 6 * WIDTH
 
 _FORM_TEXTS = {
@@ -102,7 +102,10 @@ def explain(
 
 
 def sizes_of_call(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the run-time sizes that are dimensions of the product, and the number of products."""
+    """Return m, n, k and count of a call, as far as they are known only at the call.
+
+    Sizes that are missing in ``given`` are replaced by ``NOMINAL``.
+    """
     if not isinstance(plan, Plan | StackPlan):
         return {}
     slots = {slot for slot, _ in plan.spec.runtime_sizes()}
@@ -115,7 +118,7 @@ def _with(sizes: Mapping[str, int]) -> str:
 
 
 def numbers_of_call(program: Program, sizes: Mapping[str, int]) -> Counted | None:
-    """Return the counted work of a call; None if formulas exist."""
+    """Return the operations of a call with these ``sizes``; None if the text has formulas."""
     return None if is_counted(program) else counted(program, sizes)
 
 
@@ -132,7 +135,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def decision_rows(plan: AnyPlan, program: Program) -> list[tuple[str, str, str]]:
-    """Return the decisions: subject, choice and reason."""
+    """Return subject, choice and reason for each decision of a plan."""
     rows, one = list(decisions(plan)), product_of(plan)
     if isinstance(one, Plan):
         rows += reasons.decisions(one, program)
@@ -157,7 +160,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator[str]:
-    """Describe tiles; those that differ only in their treatment of C are described together."""
+    """Yield lines that describe the tiles; tiles that differ only in their use of C share lines."""
     apart, in_place = _calls(program, numbers)
     groups: dict[object, list[TileProgram]] = {}
     for tile in program.tiles:
@@ -176,7 +179,7 @@ def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator
 
 
 def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """Return the number of calls of each tile, for operands in different arrays and in one."""
+    """Return two numbers of calls of each tile: with C and D in two arrays, and in the same one."""
     if numbers is None:
         return calls(program, same=False), calls(program, same=True)
     found = {tile.name: Integer(numbers.calls.get(tile.name, 0)) for tile in program.tiles}
@@ -193,7 +196,7 @@ def _alike(plan: AnyPlan, tile: TileProgram) -> object:
 
 
 def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
-    """Return the work of one call, and whether it adds to a sum that C holds."""
+    """Return as text the operations of one call of a tile, and where its sums come from."""
     done = tile_formulas(tile)
     parts = [
         f"{text_of(getattr(done, f.name))} {f.name.replace('_', ' ')}"
@@ -204,7 +207,7 @@ def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
 
 
 def _stage(tile: TileProgram, planned: RegisterTile | None) -> str:
-    """Return a tile's part in sums that several calls complete, "" if it completes them alone."""
+    """Return as text how a tile shares its sums with other calls; "" if it computes whole sums."""
     partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
     if planned is not None and planned.accumulate:
         return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
@@ -264,7 +267,7 @@ def _why_size(plan: Plan, planned: RegisterTile) -> str:
 
 
 def nest_lines(nodes: Sequence[NestNode]) -> Iterator[str]:
-    """Yield the loops and calls, one per line, indented by their depth."""
+    """Yield the loops and calls of a nest, each as one line of text, indented by its depth."""
     yield from _nest(nodes, 0)
 
 
@@ -301,12 +304,12 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return names as ``A, B and C``."""
+    """Return names as one text, for example ``A, B and C``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def configuration_text(configuration: Configuration) -> str:
-    """Return rows by bytes of each register."""
+    """Return a matrix unit's configuration as text: rows and bytes of a row for each register."""
     sizes = (f"{text_of(rows)} x {size}" for rows, size in configuration.shapes)
     return f"registers of {', '.join(sizes)} bytes"
 
@@ -334,7 +337,10 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
 def operations(
     plan: AnyPlan, program: Program, numbers: Counted | None, sizes: Mapping[str, int]
 ) -> list[tuple[str, Expr]]:
-    """Return operations and bytes of a call, by name: formulas, or counted numbers."""
+    """Return (name, amount) for each kind of operation and for the bytes of a call.
+
+    Amounts are formulas, or numbers if ``numbers`` is given.
+    """
     asked = flops(plan)
     found = formulas(program) if numbers is None else numbers.formulas
     if numbers is not None:
@@ -353,13 +359,13 @@ def _formulas(rows: Sequence[tuple[str, Expr]]) -> Iterator[str]:
 
 
 def formula_text(expr: Expr) -> str:
-    """Return a formula in C, or a note if it is too long."""
+    """Return a formula as C text, or a note if the text would be too long."""
     text = c_text(expr)
     return text if len(text) <= LONGEST else "the sum over the tiles above"
 
 
 def flops(plan: AnyPlan) -> Expr:
-    """Return the additions and multiplications that the spec asks for."""
+    """Return the number of additions and multiplications that the spec asks for, as a formula."""
     if not isinstance(plan, Plan | StackPlan):
         return ZERO
     counted = {"count": plan.batch.count} if plan.batch else {}

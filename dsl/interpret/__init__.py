@@ -1,1 +1,1 @@
-"""A program run on numpy, every access checked: the oracle of every target."""
+"""Run a program on numpy, every access checked: each target's results are compared with this."""

@@ -1,4 +1,4 @@
-"""Registers as numpy arrays of their lanes: conversion from and to memory, products, and sums.
+"""Registers as numpy arrays with an element for each lane: loads, stores, products and sums.
 
 Lanes have numpy's type of their element; bf16 and f8 are bits. Widening is exact. Narrowing rounds
 floating point to nearest even and keeps the low bits of integers.
@@ -24,7 +24,8 @@ from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
 Lanes: TypeAlias = NDArray[Any]
 Convert = Callable[[Lanes], Lanes]
-#: A function of the sums, the factor along the vector and the factor across: the new sums.
+#: A function of (sums, x, y) that returns the sums with the products of x and y added. x varies
+#: along the vector, y across it.
 Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
@@ -32,7 +33,10 @@ Product = Callable[[Lanes, Lanes, Lanes], Lanes]
 
 
 def reader(vector: Vector, memory: str, group: int) -> Convert:
-    """Return a function from elements of type ``memory`` to lanes; "" is the vector's own type."""
+    """Return a function that converts elements of type ``memory`` to lanes of ``vector``.
+
+    If ``memory`` is "", elements have the vector's own type.
+    """
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -60,7 +64,7 @@ def anything(vector: Vector) -> float | int:
 
 
 def spreader(vector: Vector, memory: str) -> Convert:
-    """Return a function from elements of type ``memory`` to the lanes that a broadcast repeats."""
+    """Return a function that converts elements of type ``memory`` to lanes before a broadcast."""
     dtype = DTYPES[vector.element]
     if memory in vector.spreads:
         return lambda found: exact(found, memory).astype(dtype, copy=False)
@@ -72,16 +76,19 @@ def spreader(vector: Vector, memory: str) -> Convert:
 
 
 def flipped(vector: Vector) -> Convert:
-    """Return a function from integers of the other sign to those of ``vector``.
+    """Return a function that converts integers of the other signedness to the type of ``vector``.
 
-    It adds or subtracts half of their range.
+    For example, it converts u8 to s8 by subtracting 128, half of the range.
     """
     dtype, bits = DTYPES[vector.element], _unsigned(ITEMSIZE[vector.element])
     return lambda found: (found.view(bits) ^ bits.type(1 << 8 * bits.itemsize - 1)).view(dtype)
 
 
 def writer(vector: Vector, memory: str, group: int) -> Convert:
-    """Return a function from lanes of ``vector`` to elements of type ``memory`` ("": its own)."""
+    """Return a function that converts lanes of ``vector`` to elements of type ``memory``.
+
+    If ``memory`` is "", elements have the vector's own type.
+    """
     element = vector.element
     if group:
         bits = _unsigned(group * ITEMSIZE[memory])
@@ -104,7 +111,7 @@ def _unsigned(size: int) -> np.dtype[Any]:
 
 
 def exact(found: Lanes, element: str) -> Lanes:
-    """Return floating-point elements as f32 or f64; bf16 and f8 are given as their bits."""
+    """Return floating-point elements as f32 or f64. Elements of bf16 and f8 are given as bits."""
     if element == "bf16":
         return (found.astype(np.uint32) << 16).view(np.float32)
     if element == "f16":
@@ -133,7 +140,7 @@ def _conversion(
 
 
 def product(op: MulAdd, element: str) -> Product:
-    """Return the function that adds the products of ``op`` to lanes of ``element``.
+    """Return the function that computes multiply-add ``op`` with sums of type ``element``.
 
     Integers are exact modulo the range of ``element``. Floating-point products are added one by
     one, in a group the last first. If the instruction is fused, each is rounded once with the sum,
@@ -175,7 +182,7 @@ def _fused(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def summed(lanes: Lanes) -> Lanes:
-    """Return the sum of all lanes as one lane; the upper half is added to the lower, repeatedly."""
+    """Return the sum of all lanes as one lane: the upper half is added to the lower, repeatedly."""
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = np.concatenate((lanes[:half] + lanes[half : 2 * half], lanes[2 * half :]))

@@ -1,4 +1,4 @@
-"""Run operations on the registers of a matrix unit, on numpy matrices of rows x columns."""
+"""Run the operations of a matrix unit on numpy, where a register is a matrix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NORMAL = np.float32(2.0**-126)
 
 
 class State(Protocol):
-    """The parts of a tile program's state that these operations use."""
+    """Interface of ``Tile`` for the operations of a matrix unit."""
 
     program: TileProgram
     registers: dict[str, Lanes]
@@ -44,14 +44,14 @@ class State(Protocol):
 
     @property
     def around(self) -> Any:
-        """The data that all tiles of a run share."""
+        """The ``Surroundings`` of the tile: data that all tiles of a run share."""
 
     def value(self, expr: Expr) -> int:
-        """Return the value of a formula."""
+        """Return the value of ``expr`` for the sizes of this run."""
 
 
 def compiled(tile: State, op: MatrixOp) -> Run:
-    """Return the operation as a closure over the tile's state."""
+    """Return a closure that runs ``op`` on the registers and memory of ``tile``."""
     match op:
         case ZeroMatrix():
             name, shape = _name(op.dst.name), (tile.value(op.dst.rows), op.dst.columns)
@@ -69,12 +69,12 @@ def compiled(tile: State, op: MatrixOp) -> Run:
 
 
 def _name(register: str) -> str:
-    """Return the key of a matrix register among all registers."""
+    """Return the key by which a tile's ``registers`` hold a matrix register."""
     return f"matrix {register}"
 
 
 def _move(tile: State, op: LoadMatrix | StoreMatrix) -> Run:
-    """Load or store rows, one by one."""
+    """Return a closure that loads or stores the rows of a matrix register, one by one."""
     register = op.src if isinstance(op, StoreMatrix) else op.dst
     matrices, name, element = tile.registers, _name(register.name), register.element
     rows, columns = tile.value(register.rows), register.columns
@@ -126,7 +126,7 @@ def _multiply_block(tile: State, op: MultiplyBlock) -> Run:
 
 
 def _read(tile: State, op: ReadRows) -> Run:
-    """Read rows as new vectors. A loop's counter may give the first row."""
+    """Return a closure that copies rows to vectors. A loop's counter may give the first row."""
     registers, src, first = tile.registers, _name(op.src.name), op.first
     numbers, counter = tile.numbers, str(first)
 
@@ -140,7 +140,7 @@ def _read(tile: State, op: ReadRows) -> Run:
 
 
 def _write(tile: State, op: WriteRow) -> Run:
-    """Write a row. Rows that were never written hold NaN, or the least integer."""
+    """Return a closure that writes a row. Unwritten rows hold NaN, or the smallest integer."""
     registers, dst, src = tile.registers, _name(op.dst.name), op.src.name
     shape, type_ = (int(op.dst.rows), op.dst.columns), DTYPES[op.dst.element]
     nothing = np.iinfo(type_).min if is_integer(op.dst.element) else np.nan
@@ -155,7 +155,7 @@ def _write(tile: State, op: WriteRow) -> Run:
 
 
 def _grouped(op: MulAdd, x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
-    """Return ``x[group, column, place]`` and ``y[row, group, place]``."""
+    """Return both factors with three indices: x[group, column, place], y[row, group, place]."""
     return x.reshape(len(x), -1, op.group), y.reshape(len(y), -1, op.group)
 
 
@@ -167,7 +167,7 @@ def _integers(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def _floats(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
-    """Multiply in the order of TDPBF16PS (Intel SDM).
+    """Return ``acc + y x``, with additions in the order of instruction TDPBF16PS (Intel SDM).
 
     Even and odd products are summed separately, each rounded once with its sum. Then both sums are
     added, and the result is added to the accumulator. Denormal factors and sums count as zero.
@@ -185,5 +185,5 @@ def _floats(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
 
 
 def flushed(found: Lanes) -> Lanes:
-    """Return the numbers with denormals replaced by zeros of their sign."""
+    """Return the numbers ``found`` with denormals replaced by zeros of the same sign."""
     return np.where(np.abs(found) < _NORMAL, np.copysign(np.float32(0), found), found)

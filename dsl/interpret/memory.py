@@ -18,7 +18,7 @@ from tilewright.spec.types import ELEMENTS, ITEMSIZE
 
 
 class Buffer(NamedTuple):
-    """Flat ``values``, and the index ``base`` of an operand's first element in them.
+    """A buffer with an operand: 1-d ``values``, and the index ``base`` of the first element.
 
     Elements around the operand may exist; a program must not touch them.
     """
@@ -39,7 +39,7 @@ def buffer_of(array: NDArray[Any]) -> Buffer:
 
 
 class Segment:
-    """One matrix, or the matrices of a batch in one buffer, of elements of one type.
+    """The memory of a matrix, or of a batch of matrices in one buffer, which checks each access.
 
     ``run[i]`` is the number of consecutive elements of the operand from index ``i`` on. ``written``
     marks the bytes that hold a value; None means all do. A read requires values in all its
@@ -60,12 +60,12 @@ class Segment:
 
     @property
     def place(self) -> int:
-        """The address of the first element."""
+        """The memory address of the first element."""
         start: int = self.values.__array_interface__["data"][0]
         return start + self.base * self.values.itemsize
 
     def read(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
-        """Return a view of ``count`` elements from index ``at`` on, as ``type_`` of equal size."""
+        """Return a view of ``count`` elements from index ``at`` on, read as type ``type_``."""
         self.check_read(at, count, who)
         return self._seen(at, count, type_, who)
 
@@ -85,7 +85,7 @@ class Segment:
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """Return a flat buffer as elements of another type, and index ``at`` counted in these."""
+        """Return this buffer as elements of ``type_``, and the index there that replaces ``at``."""
         start, size = at * self.size, ITEMSIZE[type_]
         if start % size or self.values.nbytes % size:
             raise PlanError(
@@ -159,7 +159,7 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
 
 
 def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) -> Segment:
-    """Return a new buffer of ``zeros``, or of bits that are all 1.
+    """Return a new buffer, filled with 0 if ``zeros``, else with bits that are all 1.
 
     A vector may be read if its first lane was written. Other lanes may belong to rows or columns
     that do not exist; they reach no result.
@@ -169,12 +169,12 @@ def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) ->
     segment = flat(name, element, values, count, role="out")
     segment.loose = True
     if zeros:
-        segment.written = None  # everything may be read
+        segment.written = None  # all elements of the new buffer may be read
     return segment
 
 
 def flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
-    """Return a segment of the first ``count`` of ``values``, as one row."""
+    """Return a segment that holds the first ``count`` elements of ``values`` as one row."""
     return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
 
 
@@ -184,7 +184,7 @@ Given = tuple[NDArray[Any], int] | NDArray[Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Every operand by its name in C; a sequence of matrices is a list of segments."""
+    """The memory of all operands by C name. A sequence of matrices is a list of segments."""
 
     segments: Mapping[str, Segment | list[Segment]]
     offsets: Mapping[str, Sequence[int]]
@@ -232,13 +232,13 @@ def lay_out(
         isinstance(s, Segment) and s is not output and s.place == output.place
         for s in segments.values()
     ):
-        output.written = None  # the kernel works in place: what it reads there is its input
+        output.written = None  # all of the output may be read, because it is also an input
     return memory
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The geometry of an operand in a call: the positions of its elements in the buffer."""
+    """The layout of an operand in a call: where its elements are in the buffer that is passed."""
 
     parameter: ArrayParameter
     sizes: Mapping[str, int]
@@ -263,7 +263,7 @@ class _View:
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
     def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
-        """Return the bytes of one packed matrix, or of those of a batch, as their elements."""
+        """Return the segment for a buffer with one packed matrix, or with all those of a batch."""
         p, size = self.parameter, format_.itemsize
         many = self._value("count", p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:
@@ -272,7 +272,7 @@ class _View:
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
         elements = many * format_.nbytes // size
         if p.kind == "flat":
-            elements = len(values)  # all that there are: offsets count their matrices
+            elements = len(values)  # use the whole buffer: offsets may select any matrix in it
         return flat(name, format_.stored, values, elements, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:
@@ -290,7 +290,7 @@ class _View:
 
 
 def _buffer(given: Any, type_: str, name: str) -> Buffer:
-    """Return the memory of an operand as ``type_``; arrays may hold its bits."""
+    """Return the memory of an operand as ``type_``; its array may have an integer dtype instead."""
     values = np.asarray(given[0] if isinstance(given, tuple) else given)
     wanted = ELEMENTS[type_]
     flat = not isinstance(given, tuple) or values.ndim == 1

@@ -1,4 +1,4 @@
-"""Run a program on numpy, operation by operation: the oracle for every target."""
+"""Run a program on numpy, operation by operation, to test the results of every target."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def interpret(
 
 
 class _Machine:
-    """Walks the nest. A tile program is compiled to closures at its first call with given sizes."""
+    """Runs a nest. A tile program is turned into closures at its first call with new sizes."""
 
     def __init__(self, program: Program, around: Surroundings) -> None:
         self.program, self.around = program, around
@@ -70,7 +70,7 @@ class _Machine:
     def run(
         self, nodes: Sequence[NestNode], env: Mapping[str, int], operands: Mapping[str, Any]
     ) -> None:
-        """Run nodes; ``env`` has sizes and counters, ``operands`` segments, pointers or tables."""
+        """Run ``nodes`` with the sizes and counters ``env``, on the memory in ``operands``."""
         for node in nodes:
             match node:
                 case Call():
@@ -95,7 +95,7 @@ class _Machine:
                     self.run(node.fill, env, within)
                     self.run(node.body, env, within)
                 case Configure():
-                    pass  # registers have their shapes here
+                    pass  # the interpreter needs no configuration of the matrix unit
                 case WhenSame():
                     same = self.around.memory.same(str(node.one), str(node.other))
                     self.run(node.body if same else node.otherwise, env, operands)

@@ -70,7 +70,7 @@ Pointer = tuple[Segment, int]
 
 @dataclass(slots=True)
 class Counts:
-    """Executed operations and bytes.
+    """The work that a run of the interpreter has done: operations by kind, and bytes.
 
     A multiply-add with an operand in memory counts as a broadcast too. Bytes are those of the
     active lanes of accesses.
@@ -107,7 +107,7 @@ def entry(table: Any, index: int, name: str) -> Any:
     return table[index]
 
 
-#: Kinds of operations that change no value.
+#: Kinds of operations that the interpreter skips, because they change no value.
 _HINTS = ("prefetch", "keep", "hide", "note")
 
 
@@ -123,7 +123,10 @@ class Tile:
     tables: dict[str, Any] = field(default_factory=dict)
 
     def bind(self, parameter: Parameter, operand: Any, offset: int, cast: bool) -> None:
-        """Set a parameter to an argument of a call; ``cast`` reads it as the parameter's type."""
+        """Set a parameter of the tile to an argument of a call.
+
+        With ``cast``, the elements of ``operand`` are read as the parameter's type.
+        """
         if parameter.role in ("in", "out"):
             segment, at = pointer_to(operand)
             if cast:
@@ -139,7 +142,7 @@ class Tile:
             self.numbers[parameter.name] = offset
 
     def compiled(self) -> Run:
-        """Return the whole program as one closure."""
+        """Return a function that runs the whole tile program once."""
         return _sequence([self._compile(op) for op in self.program.body + self.program.end])
 
     def value(self, expr: Any) -> int:
@@ -236,7 +239,7 @@ class Tile:
             else:
                 segment, at = pointers[operand]
                 if op.batch == "offsets":
-                    name = f"{operand[0]}_offsets"  # those of A, or of B and what is packed with it
+                    name = f"{operand[0]}_offsets"  # B2 has no offsets, and uses those of B
                     at += entry(tables[name], index, name) * stride
                 else:
                     at += index * stride
@@ -249,7 +252,7 @@ class Tile:
         return lambda: None
 
     def _active(self, active: Active, most: int) -> int:
-        """Return the number of elements, of ``most``, that an access touches."""
+        """Return the number of elements that an access touches: ``most`` if all are active."""
         given = active.active if isinstance(active, MaskRegister) else active
         count = most if given is None else given if isinstance(given, int) else self.value(given)
         if not 0 <= count <= most:
@@ -262,7 +265,7 @@ class Tile:
     # --- memory --------------------------------------------------------------------------------
 
     def _elements(self, address: Address, memory: str, count: int, most: int, who: str) -> Fetch:
-        """Return a function that reads ``count`` elements and adds zeros up to ``most``."""
+        """Return a function that reads ``count`` elements, followed by zeros up to ``most``."""
         pointers, counts = self.pointers, self.around.counts
         pointer, offset = address.pointer, self.value(address.offset)
         size, dtype = count * ITEMSIZE[memory], DTYPES[memory]
@@ -312,7 +315,7 @@ class Tile:
         return run
 
     def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
-        """Return a function that reads one element or group, and counts a broadcast."""
+        """Return a function that reads one element or one group of them, as a broadcast does."""
         counts, fetch = self.around.counts, self._elements(address, memory, count, group, who)
 
         def one() -> Lanes:
@@ -329,7 +332,7 @@ class Tile:
         return lambda: registers.__setitem__(dst, lanes(fetch())[places])
 
     def _writing(self, address: Address, memory: str, count: int, who: str) -> Put:
-        """Return a function that writes the first ``count`` of its elements, and counts a store."""
+        """Return a function that stores the first ``count`` elements of its argument."""
         pointers, counts = self.pointers, self.around.counts
         pointer, offset = address.pointer, self.value(address.offset)
         size = count * ITEMSIZE[memory]
@@ -408,7 +411,7 @@ class Tile:
         return run
 
     def _stack_buffer(self, op: StackBuffer) -> Run:
-        """Make a new buffer each time: its content is undefined, unless it is zeroed."""
+        """Return a function that makes a new stack buffer, with undefined elements or zeros."""
 
         def run() -> None:
             made = fresh_buffer(op.name, op.element, op.elements, zeros=op.zeros)
@@ -430,7 +433,7 @@ class Tile:
         return run
 
     def _other(self, op: MultiplyAdd) -> Fetch:
-        """Return a function for the second factor: a register, a lane or group, or memory."""
+        """Return a function that gets factor y: a register, some lanes of one, or from memory."""
         registers, lane, depth = self.registers, op.lane, op.op.depth
         if isinstance(op.y, Address):
             who, memory = f"{self.program.name}: {op.acc.name}", op.op.y or op.acc.vector.element
@@ -490,9 +493,8 @@ class Tile:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
         half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
-        turn = (
-            1 if isinstance(op, Interleave) else 0
-        )  # blocks of x and y in turn, or all of x first
+        # Interleave takes blocks of x and y alternately, Unzip takes all blocks of x first.
+        turn = 1 if isinstance(op, Interleave) else 0
         places = np.stack([half, half + lanes], axis=turn).ravel()
         return lambda: registers.__setitem__(
             dst, np.concatenate((registers[x], registers[y]))[places]

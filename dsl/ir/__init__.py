@@ -1,1 +1,1 @@
-"""The language of programs: tile operations, the nest, data flow, verification, counts."""
+"""The language of programs: tile operations, outer loops (the nest), data flow, checks, counts."""

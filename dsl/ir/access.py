@@ -1,4 +1,4 @@
-"""Make accesses to memory legal: other element types, and fewer lanes than a vector has.
+"""Rewrite loads and stores that a target lacks: of other element types, or of part of a vector.
 
 Elements of another type are converted by the access, or by operations after it. If the vector
 cannot load or store some number of lanes, these lanes are copied through a stack buffer. ``legal``
@@ -32,7 +32,7 @@ from .values import Active, Address, Register
 
 
 def bits_of(type_: str) -> str:
-    """Return the integer type that moves an element's bits: its own, or unsigned for floats."""
+    """Return an integer type with the size of ``type_``: itself, or an unsigned type for floats."""
     return type_ if is_integer(type_) else f"u{8 * ELEMENTS[type_].itemsize}"
 
 
@@ -45,10 +45,11 @@ def read(
     *,
     loose: bool = False,
 ) -> Iterator[Op]:
-    """Yield the operations that set ``dst`` from elements of type ``memory``.
+    """Yield operations that load elements of type ``memory`` into ``dst``, converted to its type.
 
     If the vector has a converting load, the load converts the elements, also from integers of the
-    other sign. Otherwise operations after the load convert them. ``loose`` is that of ``Load``.
+    other signedness. Otherwise operations after the load convert them. ``loose`` is that of
+    ``Load``.
     """
     vector = dst.vector
     loose = loose and active is not None
@@ -66,7 +67,7 @@ def read(
 
 
 def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:
-    """Load elements of type ``memory`` as the emitter's floating-point or integer type."""
+    """Load elements of type ``memory``; return them as the emitter's float or integer type."""
     element = emitter.builder.whole if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads
     register = emitter.fresh(
@@ -98,20 +99,23 @@ def store(
 
 
 def legal(tile: TileProgram, target: Target) -> TileProgram:
-    """Return ``tile`` with its other loads and stores replaced by ones that its vectors have."""
+    """Return ``tile`` with copies through the stack for loads and stores that its vectors lack."""
     ways = _Ways("" if target.mode is None else target.mode.copy)
     return replace(tile, body=tuple(ways.legal(tile.body)), end=tuple(ways.legal(tile.end)))
 
 
 @dataclass
 class _Ways:
-    """Adds copies through the stack, made by C function ``by``; names in ``taken`` are in use."""
+    """Replaces loads and stores that a target lacks by copies through stack buffers.
+
+    ``by`` is the C function that copies; "" means ``memcpy``. ``taken`` are the buffers' names.
+    """
 
     by: str
     taken: set[str] = field(default_factory=set)
 
     def legal(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Yield ``ops`` with the copies that they need."""
+        """Yield ``ops``, with copies through the stack for accesses that the vectors lack."""
         for op in ops:
             if isinstance(op, Load) and not reachable(op):
                 buffer = _buffer(op, op.dst, self.taken, zeros=True)
@@ -134,12 +138,12 @@ def streams(op: Store) -> bool:
 
 
 def reachable(op: Load | Store) -> bool:
-    """Return True if the vector can load or store exactly these lanes."""
+    """Return True if the target can load or store exactly the active lanes of ``op``."""
     return op.active is None or bool(op.spelling)
 
 
 def _buffer(op: Load | Store, register: Register, taken: set[str], *, zeros: bool) -> StackBuffer:
-    """Return a new stack buffer, with a unique name, for all elements of a register."""
+    """Return a new stack buffer with a unique name, which can hold all elements of ``register``."""
     first = f"{register.name}_part"
     names = chain((first,), (f"{first}{again}" for again in count(2)))
     name = next(name for name in names if name not in taken)

@@ -1,4 +1,4 @@
-"""Count the vector registers of a tile program that are alive at one time; check the limit."""
+"""Check that a tile program never needs more vector registers at one time than the target has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPILLED = 24
 
 
 class Step(NamedTuple):
-    """The vector registers that one operation or loop reads and writes; masks are included."""
+    """The vector registers that an operation or a loop reads and writes, by name, with masks."""
 
     reads: Collection[str]
     writes: Collection[str]
@@ -32,12 +32,12 @@ class Step(NamedTuple):
 
 
 def steps_of(ops: Sequence[Op]) -> list[Step]:
-    """Return the steps of operations, unchecked."""
+    """Return, for each of ``ops``, the registers that it reads and writes; nothing is checked."""
     return [step_of(op) for op in ops]
 
 
 def step_of(op: Op) -> Step:
-    """Return the step of one operation."""
+    """Return the registers that ``op``, an operation or a loop, reads and writes."""
     if isinstance(op, Loop):
         body = steps_of(op.body)
         return Step(from_before(body), (), body)
@@ -45,7 +45,10 @@ def step_of(op: Op) -> Step:
 
 
 def step(op: Op, taken: Sequence[Register], made: Sequence[Register]) -> Step:
-    """Return the step of an operation that reads registers ``taken`` and writes ``made``."""
+    """Return the ``Step`` of ``op``, which reads registers ``taken`` and writes ``made``.
+
+    The operation's mask is added if a vector register holds it.
+    """
     read = [register.name for register in taken]
     written = [register.name for register in made]
     if isinstance(op, MakeMask):
@@ -68,7 +71,7 @@ def from_before(steps: Sequence[Step]) -> set[str]:
 
 
 def _in_register(mask: MaskRegister) -> list[str]:
-    """Return the vector register that holds a mask, if it occupies one."""
+    """Return a list with the vector register that holds ``mask``; empty if it occupies none."""
     kind = mask.vector.mask
     return [f"mask {mask.name}"] if kind is not None and kind.registers else []
 
@@ -98,19 +101,19 @@ def verify_alive(
 
 
 def live_registers(tile: TileProgram, target: Target) -> int:
-    """Return the most vector registers alive while products are summed, masks included."""
+    """Return the maximum number of vector registers in use while a tile sums its products."""
     (_, taken), *_ = _kinds(tile, target)
     live = set[str]()
     _alive(steps_of(tile.end), live, taken)
     return _alive(steps_of(tile.body), live, taken)
 
 
-#: A function from names of values to the number of registers that they occupy.
+#: The type of a function from names of values to the number of registers that the values occupy.
 Taken = Callable[[Collection[str]], int]
 
 
 def _kinds(tile: TileProgram, target: Target) -> Iterator[tuple[str, Taken]]:
-    """Yield the register files, vectors first, each with the registers that values occupy.
+    """Yield each register file, and a function that counts the registers of it that values occupy.
 
     Each value occupies one register, unless vectors are groups of registers or scalars have
     registers of their own.
@@ -133,7 +136,7 @@ def _kinds(tile: TileProgram, target: Target) -> Iterator[tuple[str, Taken]]:
 def _alive(
     steps: Sequence[Step], live: set[str], taken: Taken, literals: Collection[str] = ()
 ) -> int:
-    """Return the most registers alive at once.
+    """Return the maximum number of registers that are in use at one time during ``steps``.
 
     ``live`` is the set of values that are alive after ``steps``. It is changed in place to the set
     that is alive before them.
@@ -155,13 +158,13 @@ def _alive(
 
 
 def _literals(tile: TileProgram) -> set[str]:
-    """Return the registers of constants, which compilers may read from memory at each use."""
+    """Return names of registers with constants, which compilers may reload from memory instead."""
     splats = (op for op in walk(tile.body + tile.end) if isinstance(op, Splat))
     return {op.dst.name for op in splats if isinstance(op.source, (int, float))}
 
 
 def _limit(tile: TileProgram, target: Target) -> int:
-    """Return the number of values that may be alive in the tile's ``end``, where spills are cheap.
+    """Return the number of values that may be in use in a tile's ``end``, where spills are cheap.
 
     A spill there costs a few cycles per tile. For each further operand that rows or columns share,
     the limit grows by all registers.

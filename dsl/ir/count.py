@@ -1,4 +1,4 @@
-"""Count the work of a program: formulas of the run-time sizes, from its loops and operations.
+"""Count the operations and bytes of a program, as formulas of the sizes known only at the call.
 
 The interpreter counts the same work while it runs a program. A test compares both counts.
 """
@@ -26,7 +26,7 @@ MOST_REMAINDERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """Operations of one call, and the bytes of the elements that it reads and writes."""
+    """The work of a call: its operations of each kind, and the bytes that it reads and writes."""
 
     loads: Expr = ZERO
     broadcasts: Expr = ZERO
@@ -41,32 +41,32 @@ class Formulas:
         return Formulas(*(one + two for one, two in pairs))
 
     def times(self, trips: Expr) -> Formulas:
-        """Return the formulas of ``trips`` repetitions."""
+        """Return the work of ``trips`` repetitions of this work."""
         return Formulas(*(getattr(self, f.name) * trips for f in fields(self)))
 
     def given(self, count: Expr) -> Formulas:
-        """Return the formulas if ``count`` is positive, else 0."""
+        """Return formulas that are equal to these if ``count`` is positive, and 0 if it is not."""
         return Formulas(*(_given(getattr(self, f.name), count) for f in fields(self)))
 
     def summed(self, counter: str, first: int, trips: Expr) -> Formulas:
-        """Return the formulas of a loop whose body depends on its counter."""
+        """Return the work of a loop over ``counter``; these formulas are the work of its body."""
         steps = (symbol(counter), first, trips - 1)
         return Formulas(*(sympy.summation(getattr(self, f.name), steps) for f in fields(self)))
 
     def expanded(self) -> Formulas:
-        """Return the formulas with equal terms collected."""
+        """Return the same formulas in a short form, with like terms added up."""
         return Formulas(*(_shortest(getattr(self, f.name)) for f in fields(self)))
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
-        """The symbols on which the formulas depend."""
+        """The sympy symbols (sizes and loop counters) on which the formulas depend."""
         return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
 
 
 def is_counted(program: Program) -> bool:
-    """Return True if the work has formulas: no block size is computed during the call.
+    """Return True if formulas can give the work of ``program``.
 
-    For sizes computed during the call, no formula is simpler than the loops themselves.
+    They cannot if the call computes sizes of blocks: no formula is then simpler than the loops.
     """
     return not any(isinstance(node, Bind) for node in walk(program.nest))
 
@@ -92,7 +92,10 @@ def tile_formulas(tile: TileProgram) -> Formulas:
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
-    """Return the number of calls of each tile program; PlanError unless ``is_counted``."""
+    """Return how often a call of ``program`` calls each tile program, as formulas.
+
+    PlanError unless ``is_counted(program)``.
+    """
     _check_counted(program)
     found: dict[str, Expr] = {}
     for tile in program.tiles:
@@ -112,7 +115,7 @@ class Counted:
 
 
 def counted(program: Program, sizes: Mapping[str, int]) -> Counted:
-    """Return the work of a call with given sizes, even if blocks are computed during the call.
+    """Return the work of a call with these ``sizes``, even if ``is_counted`` is False.
 
     Operands that may be the same array are assumed to be different arrays.
     """
@@ -178,7 +181,7 @@ class _Counter:
             self.through(loop.body, {**sizes, loop.counter: i}, times)
 
     def _depends(self, nodes: Sequence[NestNode], counter: str) -> bool:
-        """Return True if the iterations of a loop may differ in their work."""
+        """Return True if the work of ``nodes``, a loop's body, depends on the loop's counter."""
         deciding: set[str] = set()
         for node in walk(tuple(nodes)):
             match node:
@@ -270,12 +273,12 @@ def _op(op: Op) -> Iterator[Formulas]:
 
 #: Bytes of stack for spilled and saved registers and for arguments, besides the C code's buffers.
 _FRAMES = 8 << 10
-#: Bytes that the alignment of one buffer may add to the stack.
+#: Maximum number of bytes of stack that the alignment of one buffer costs.
 _ALIGNED = 64
 
 
 def stack_bytes(program: Program) -> int:
-    """Return the most bytes of stack that a call of ``program`` needs, rounded up to whole KiB.
+    """Return the maximum stack that a call of ``program`` needs, in bytes, rounded up to KiB.
 
     A buffer of the nest counts once for each declaration, and a buffer of a tile once for each call
     of the tile. This is the worst case: a compiler may let buffers share stack memory.

@@ -1,4 +1,4 @@
-"""Find the registers, addresses and sizes of operations; remove operations without effect."""
+"""Find which registers, addresses and sizes operations use; remove operations without effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .values import Address, MatrixRegister, Register
 
 # --- one operation -----------------------------------------------------------------------------
 
-#: Functions that return the registers an operation reads, and those it writes.
+#: ``reads`` returns the registers that an operation reads, ``writes`` those that it writes.
 reads, writes = finder(Register, READING), finder(Register, WRITING)
 #: Function that returns the matrix registers of an operation, the written one first.
 matrices_of = finder(MatrixRegister, EVERY_ROLE)
@@ -43,24 +43,24 @@ matrices_of = finder(MatrixRegister, EVERY_ROLE)
 addresses = finder(Address, EVERY_ROLE)
 _written = finder(Address, WRITING)
 _expressions: Callable[[Op], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
-#: Functions that return the pointers that an operation makes, moves or hides (``_placed``), and the
-#: pointers that it only reads (``_pointed``).
+#: ``_placed`` returns the pointers that an operation defines or changes. ``_pointed`` returns the
+#: pointers that an operation uses without changing them.
 _placed = finder(Space.POINTER, WRITING)
 _pointed = finder(Space.POINTER, frozenset((Role.READS,)))
 
 
 def _computes(op: Op) -> bool:
-    """Return True if an operation makes a value; hints and notes, for example, make none."""
+    """Return True if ``op`` computes or stores a value; hints and comments, for example, do not."""
     return bool(writes(op) or _written(op) or matrices_of(op))
 
 
 def pointers_used(ops: Iterable[Op]) -> set[str]:
-    """Return the pointers that operations read: to access memory, or to make other pointers."""
+    """Return the pointers that ``ops`` use to access memory or to define other pointers."""
     return {pointer for op in ops for pointer in _pointed(op)}
 
 
 def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
-    """Return the run-time sizes that operations depend on, in ``order``."""
+    """Return the names of run-time sizes on which ``ops`` depend, sorted as in ``order``."""
     found = (expr for op in ops for expr in _expressions(op) if not expr.is_Integer)
     used = frozenset[str]().union(*map(slots, found))
     return [slot for slot in order if slot in used]
@@ -80,7 +80,7 @@ def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op
 
 
 def masks_once(ops: Sequence[Op], made: frozenset[str] = frozenset()) -> tuple[Op, ...]:
-    """Return ``ops`` with each mask made once; those in ``made`` exist already."""
+    """Return ``ops`` without operations that make a mask again; masks in ``made`` exist before."""
     kept: list[Op] = []
     for op in ops:
         if isinstance(op, MakeMask):
@@ -102,9 +102,9 @@ def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
-    """Return ``ops``, which have no loops, without the operations whose results are not needed.
+    """Return ``ops`` without the operations that do not contribute to the ``needed`` registers.
 
-    Operations that fill a matrix register are kept.
+    Operations that fill a matrix register are kept. ``ops`` must not contain loops.
     """
     wanted = {register.name for register in needed}
     kept: list[Op] = []
@@ -117,7 +117,7 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
 
 
 def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
-    """Return a tile's ``parts`` without operations that contribute to no result.
+    """Return the ``parts`` of a tile program without operations that contribute to no result.
 
     The results are the caller's memory and the matrix registers. Values that nothing reads are
     removed, and then the values, loops, pointers and stack buffers that only they used. An
@@ -162,7 +162,7 @@ class _Reached:
                 left += makers.get(name, [])
 
     def _made(self, op: Op) -> list[str]:
-        """Return the intermediate results of ``op``: registers, and stack buffers it fills."""
+        """Return the names of the registers and stack buffers that ``op`` fills."""
         if matrices_of(op) and not writes(op):
             return []
         buffers = [self._buffers.get(address.pointer) for address in _written(op)]
@@ -173,7 +173,7 @@ class _Reached:
         return [*(register.name for register in reads(op)), *buffers]
 
     def kept(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Yield the operations among ``ops`` that are needed, and their hints and notes."""
+        """Yield the operations of ``ops`` that contribute to a result, with hints and comments."""
         return rewritten(ops, self._if_needed)
 
     def _if_needed(self, op: Op) -> Op | None:
@@ -197,7 +197,10 @@ def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
 
 
 def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield ``ops``; masked stores of constant length become partial stores if the vector can."""
+    """Yield ``ops`` with masked stores replaced by stores of part of a vector, where possible.
+
+    The mask's number of lanes must be constant, and the target must have such a store.
+    """
 
     def stored(op: Op) -> Op:
         if not isinstance(op, Store) or op.masked_by is None:

@@ -1,4 +1,4 @@
-"""Write programs of elementary operations as operations on registers."""
+"""Turn programs of elementary operations into operations on vector registers with clear names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .ops import (
 )
 from .values import Register
 
-#: Shifts: their second argument is a constant in the instruction.
+#: Elementary operations whose second argument must be a constant in the instruction.
 _SHIFTS = ("shl", "shr", "ushr")
 
 
@@ -52,7 +52,7 @@ class Emitter:
         self._vectors: dict[str, Vector] = {}
 
     def stage(self, name: str, subject: str = "", note: str = "", family: str = "") -> None:
-        """Begin a stage: its values are called ``subject_name``, its literals ``family_const0``.
+        """Begin a stage, whose values are called ``subject_name`` and literals ``family_const0``.
 
         ``subject`` is the result to which the values belong, "" for several results. ``note`` is
         the comment before the first operation, "" for none. ``family`` is ``name`` by default.
@@ -63,7 +63,7 @@ class Emitter:
 
     @contextmanager
     def aside(self, name: str, family: str) -> Iterator[None]:
-        """Name values after ``name`` and literals after ``family`` within the block."""
+        """Name values after ``name`` and literals after ``family`` within the ``with`` block."""
         self._flush()
         before = self._stage, self._family
         self._stage, self._family = f"{self.prefix}{name}", family
@@ -72,7 +72,7 @@ class Emitter:
         self._stage, self._family = before
 
     def vector(self, element: str) -> Vector:
-        """Return the vector that holds values of ``element``; f64 comparisons use that of f64."""
+        """Return the vector type for values of ``element``; masks of f64 (m64) use that of f64."""
         if element not in self._vectors:
             held = "f64" if element == "m64" else element
             self._vectors[element] = self.target.holding(held, self.lanes)
@@ -88,26 +88,26 @@ class Emitter:
         return self.fresh(f"x{self._unnamed}", element)
 
     def take(self, register: Register) -> Value:
-        """Return the value that ``register``, which is defined elsewhere, holds."""
+        """Return a value for ``register``, which an operation outside this emitter fills."""
         value = self.builder.input(register.vector.element)
         self._registers[value] = register
         return value
 
     def add(self, *ops: Op) -> None:
-        """Add operations before all steps that are built from now on."""
+        """Add finished operations; steps that are built later come after them."""
         self._flush()
         if ops:
             self._say()
             self._ops += ops
 
     def splat(self, source: str | Expr, element: str, name: str) -> Value:
-        """Return a vector with a number that is known only at the call in all lanes."""
+        """Return a vector whose lanes all hold ``source``, a number known only at the call."""
         register = self.fresh(name, element)
         self.add(Splat(register, source))
         return self.take(register)
 
     def spread(self, single: Register, name: str) -> Value:
-        """Return a vector with the element in register ``single`` in all lanes."""
+        """Return a vector whose lanes all hold the element in the scalar register ``single``."""
         if self.lanes == 1:
             return self.take(single)
         register = self.fresh(name, single.vector.element)
@@ -115,7 +115,7 @@ class Emitter:
         return self.take(register)
 
     def register(self, value: Argument) -> Register:
-        """Return the register of ``value``."""
+        """Return the register that holds ``value``; all steps built so far are written first."""
         steps = self.builder.steps
         self._flush(end=bool(steps) and steps[-1].dst == value)
         return self._argument(value)
@@ -127,7 +127,10 @@ class Emitter:
         yield from ops
 
     def _flush(self, *, end: bool = False) -> None:
-        """Write the steps built since the last call; with ``end``, the last one ends the stage."""
+        """Write the steps that were built since the last call as operations on registers.
+
+        If ``end`` is True, the last step gets the plain name of the stage.
+        """
         steps = self.builder.steps[self._emitted :]
         self._emitted = len(self.builder.steps)
         ends = {step.part: step.dst for step in steps if step.part}
@@ -139,13 +142,13 @@ class Emitter:
             self._step(step, name)
 
     def _say(self) -> None:
-        """Write the stage's comment, once."""
+        """Write the comment of the current stage, unless it is already written."""
         if self._note:
             self._ops.append(Note(self._note))
         self._note = ""
 
     def _name(self, part: str, *, last: bool) -> str:
-        """Return the next name of the stage, or of a part of it."""
+        """Return the name for the next value of the current stage, or of ``part`` of the stage."""
         whole = f"{self._stage}_{part}" if part else self._stage
         numbers = self._numbers.setdefault(whole, count(1))
         alone = last and self._family and whole not in self._taken

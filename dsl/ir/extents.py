@@ -1,4 +1,4 @@
-"""Compute the number of elements of an operand, and the elements that a tile's pointers reach.
+"""Compute how many elements an operand has, and which elements the pointers of a tile reach.
 
 A number is None if it depends on sizes that are known only at the call.
 """
@@ -21,7 +21,9 @@ from .ops import Advance, Loop, Op
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a pointer may point: ``low`` to ``high`` elements after ``base``, None if unknown.
+    """The range to which a pointer may point: ``low`` to ``high`` elements after ``base``.
+
+    Both are None if the range is unknown.
 
     If ``each`` is true, ``base`` is the first element of one matrix of a batch, which is found by
     an offset or an address. If ``table`` is true, ``base`` holds pointers instead of elements.
@@ -42,14 +44,17 @@ class Pointer:
         return replace(self, low=self.low + least, high=self.high + most)
 
 
-#: Elements that are touched, from the first to the one after the last. The key is a parameter, and
-#: True if the elements count from one matrix of its batch.
+#: For each parameter, the range of elements that a tile touches: the first, and the one after the
+#: last. A key is (name, flag). The flag is True if elements are counted from the beginning of a
+#: matrix of a batch, and False if they are counted from the beginning of the whole array.
 Reach: TypeAlias = dict[tuple[str, bool], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The elements that a tile touches, as far as they are known.
+    """The elements that one call of a tile touches, as far as they are known before the call.
+
+    ``reach`` has the range of touched elements for each parameter.
 
     ``written`` has the ranges of elements that the tile writes, by parameter. Each range is given
     by its first element and the one after its last. Writes through pointers that a loop moves are
@@ -61,7 +66,7 @@ class Touched:
 
 
 def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:
-    """Return by how many elements ``ops`` advance each pointer; None if only the call knows."""
+    """Return the elements by which ``ops`` advance each pointer; None if known only at the call."""
     found: dict[str, int | None] = {}
     for op in ops:
         if isinstance(op, Advance):
@@ -78,14 +83,17 @@ def advances(ops: tuple[Op, ...]) -> dict[str, int | None]:
 
 
 def between(pointer: Pointer, step: int | None, last: int | None) -> Pointer:
-    """Return where a pointer may be when an iteration from 0 to ``last`` of a loop begins."""
+    """Return the range of a pointer when iterations 0 to ``last`` of a loop begin.
+
+    Each iteration advances the pointer by ``step`` elements.
+    """
     if step is None or last is None:
         return pointer.moved(0, 0) if step == 0 else pointer.moved(None, None)
     return pointer.moved(min(0, step * last), max(0, step * last))
 
 
 def behind(pointer: Pointer, step: int | None, trips: int | None) -> Pointer:
-    """Return where a pointer is after all ``trips`` iterations of a loop."""
+    """Return the range of a pointer after a loop whose ``trips`` iterations add ``step`` each."""
     whole = None if step is None or trips is None else step * trips
     return pointer.moved(whole, whole)
 
@@ -114,7 +122,10 @@ _BATCHES = {"strided": "strided", "flat": "offsets", "sequence": "addresses"}
 
 
 def held(parameter: ArrayParameter, packed: int | None) -> Held:
-    """Return the operand that a parameter passes; one packed matrix has ``packed`` bytes."""
+    """Return the sizes of the operand that ``parameter`` passes.
+
+    ``packed`` is the size of one packed matrix in bytes, None if the operand is not packed.
+    """
     count, element = _known(parameter.count), parameter.element
     batch = _BATCHES.get(parameter.kind, "")
     if packed is not None:
@@ -144,7 +155,7 @@ def _known(size: Size | None) -> int | None:
 
 
 def _matrix(lines: int | None, line: int | None, leading: int | None) -> int | None:
-    """Return the number of elements from the first of a matrix to its last."""
+    """Return the elements that a matrix spans in memory, from its first to its last."""
     if 0 in (lines, line):
         return 0
     if lines is None or line is None or (leading is None and lines != 1):
@@ -155,7 +166,7 @@ def _matrix(lines: int | None, line: int | None, leading: int | None) -> int | N
 def _batched(
     parameter: ArrayParameter, each: int | None, lines: int | None, leading: int | None
 ) -> int | None:
-    """Return the number of elements from a batch's first element to its last."""
+    """Return the elements that a whole batch spans in memory, from the first to the last."""
     count, offsets = _known(parameter.count), parameter.static_offsets
     if each is None or count == 0:
         return each

@@ -52,7 +52,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a call: ``operand + offset``, or the number ``offset`` without an operand.
+    """An argument of a tile call: ``operand + offset``, or the number ``offset`` without operand.
 
     ``cast`` is true if the operand's elements have another type than the tile's parameter.
     """
@@ -77,13 +77,13 @@ class Call(Node):
 
 
 def passed(tile: TileProgram) -> list[Parameter]:
-    """Return the parameters for which a call has arguments; sizes and scalars have none."""
+    """Return the parameters of ``tile`` that a ``Call`` lists: all except sizes and scalars."""
     return [p for p in tile.parameters if p.role not in ("size", "scalar")]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoop(Node):
-    """``for counter in range(first, trips)`` over blocks of a dimension.
+    """A loop over blocks of a dimension: ``for counter in range(first, trips)``.
 
     With ``parallel``, iterations may run at the same time, and each writes its own elements of C.
     ``work`` is then the work of one iteration in vector multiply-adds; None: that of its tiles.
@@ -101,7 +101,7 @@ class BlockLoop(Node):
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An operand and the way to find its batch element: by ``stride``, ``offsets`` or addresses.
+    """An operand of a batch, and how to find one of its matrices: by stride, offsets or addresses.
 
     An offset of 1 is ``stride`` elements: one element of a flat array, or one whole packed matrix.
     ``written`` is true for the output of a stack, which has a matrix for each product.
@@ -115,18 +115,18 @@ class Selected:
 
     @property
     def offsets(self) -> str:
-        """The name of the array of offsets; every further B uses the offsets of the first B."""
+        """The C name of the operand's array of offsets; a second B uses those of the first."""
         return f"{self.name.text}_offsets"
 
     @property
     def chosen(self) -> Name:
-        """The name of the chosen matrix within the body."""
+        """The name of the selected matrix inside the body of the ``SelectBatch``."""
         return replace(self.name, matrix=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectBatch(Node):
-    """Within ``body``, the operands are those of batch element ``index``."""
+    """Run ``body`` with matrix number ``index`` of each operand that is a batch."""
 
     kind: ClassVar[str] = "select_batch"
     index: Sizes[Expr]
@@ -136,7 +136,7 @@ class SelectBatch(Node):
 
 @dataclass(frozen=True, slots=True)
 class Pack(Node):
-    """Within ``body``, ``buffer`` holds a packed block, which ``fill`` wrote.
+    """Write a packed block to ``buffer`` by ``fill``, then run ``body``, which reads it.
 
     The buffer has space for ``elements`` elements. It is on the stack, or begins ``scratch`` bytes
     after the beginning of the scratch memory.
@@ -163,7 +163,7 @@ class When(Node):
 
 @dataclass(frozen=True, slots=True)
 class Bound(Node):
-    """A size that the nest computes from the call's sizes, loop counters and earlier such sizes."""
+    """A size that the nest computes, for example a block's, from other sizes and loop counters."""
 
     kind: ClassVar[str] = "bound"
     name: Writes[CounterName]
@@ -172,7 +172,7 @@ class Bound(Node):
 
 @dataclass(frozen=True, slots=True)
 class Bind(Node):
-    """Within ``body``, define the sizes ``bound``, in addition to the sizes of the call."""
+    """Compute the sizes ``bound``, then run ``body``, which may use them."""
 
     kind: ClassVar[str] = "bind"
     bound: tuple[Bound, ...]
@@ -181,7 +181,7 @@ class Bind(Node):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration of a matrix unit: the rows, and bytes of a row, that each register uses."""
+    """A configuration of a matrix unit: rows, and bytes of a row, that each register uses."""
 
     unit: MatrixUnit
     shapes: Sizes[tuple[tuple[Expr, int], ...]]
@@ -203,7 +203,7 @@ class Configure(Node):
 
 @dataclass(frozen=True, slots=True)
 class WhenSame(Node):
-    """Run ``body`` if operands ``one`` and ``other`` are one array, else ``otherwise``."""
+    """Run ``body`` if operands ``one`` and ``other`` are the same array, else ``otherwise``."""
 
     kind: ClassVar[str] = "when_same"
     one: Reads[Name]
@@ -215,7 +215,8 @@ class WhenSame(Node):
 NestNode = Call | BlockLoop | Bind | SelectBatch | Pack | When | WhenSame | Configure
 
 
-#: Functions of a node that return the operands it uses, its formulas, and its loop counter.
+#: Three functions that take a node. They return the operands that the node uses, the formulas in
+#: its fields, and the loop counters that it defines.
 _operands = finder(Name, frozenset((Role.READS,)))
 _expressions: Callable[[Node], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
 counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))
@@ -255,7 +256,7 @@ def chosen_inputs(node: NestNode) -> set[str]:
 def of_batch(
     index: Expr, selected: tuple[Selected, ...], body: tuple[NestNode, ...]
 ) -> SelectBatch:
-    """Return a SelectBatch around ``body``, whose calls take the matrices number ``index``."""
+    """Return ``body`` in a SelectBatch, with its calls changed to take matrix number ``index``."""
     chosen = {each.name: each.chosen for each in selected}
 
     def inside(node: NestNode) -> NestNode:
@@ -311,7 +312,7 @@ class Program:
 
     @property
     def past(self) -> Expr:
-        """A formula: stores bypass the caches if it is positive. It is 0 if no store may."""
+        """A formula that is positive if stores bypass the caches in a call; 0 if no store may."""
         return next((op.past for op in self._past_caches() if op.past is not None), NO_BYTES)
 
     def _past_caches(self) -> Iterator[Store]:

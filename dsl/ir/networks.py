@@ -1,4 +1,4 @@
-"""Build networks of interleaving operations: transpositions, sums of lanes, rows of blocks."""
+"""Build sequences of operations that interleave registers: to transpose them, or to sum lanes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .values import MatrixRegister, Register
 
 
 def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
-    """Return operations that sum the lanes of registers, and the register of the sums.
+    """Return operations that sum the lanes of each register, and the register that holds the sums.
 
     The sum of each register becomes one lane of the result, so there may be at most as many
     registers as lanes. The registers are transposed, and each pair is added as soon as it is
@@ -57,12 +57,12 @@ def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
 def transpose(
     target: Target, block: Sequence[Register], lanes: int, prefix: str
 ) -> tuple[list[Op], list[Register]]:
-    """Return operations that transpose a block of ``lanes`` registers or fewer, and the results.
+    """Return operations that transpose a block of registers, and the registers of the result.
 
-    There are ``lanes`` results. Lanes of missing rows hold any values. If a matrix unit can be
-    written by rows and read by columns, it does the transposition. Otherwise there are log2(lanes)
-    rounds of interleaving. If one row of a pair is missing, the other row takes its place in half
-    of the results.
+    The block has at most ``lanes`` registers, the result has ``lanes``. Lanes of missing rows hold
+    any values. If a matrix unit can be written by rows and read by columns, it does the
+    transposition. Otherwise there are log2(lanes) rounds of interleaving. If one row of a pair is
+    missing, the other row takes its place in half of the results.
     """
     vector, unit = block[0].vector, target.matrix
     if lanes > 1 and unit is not None and unit.transposes(vector.element):
@@ -93,7 +93,7 @@ def transpose(
 
 
 def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: bool) -> Op:
-    """Return the operation that makes a row of C from two registers of adjacent blocks.
+    """Return the operation that makes a row of C from two registers that hold blocks of C.
 
     ``by`` is the multiply-add that summed the blocks. ``odd`` selects the second row of the blocks,
     otherwise the first is made. Each register holds one block, or one in each of its segments.
@@ -105,7 +105,7 @@ def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: b
 
 
 def zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
-    """Interleave the lanes of two registers; return the first ``count`` of the two results.
+    """Interleave the lanes of two registers, and return the first ``count`` registers (1 or 2).
 
     Each step interleaves blocks of twice the size.
     """

@@ -1,4 +1,4 @@
-"""Declare what the fields of nodes mean; walk over nodes and rewrite them by these declarations.
+"""Declare how nodes of a program use their fields; visit and rewrite nodes by these declarations.
 
 Nodes are the operations of tile programs (``ops.py``) and the nodes of a nest (``nest.py``). A
 field's annotation says how the node uses the field, for example ``Reads[Register]``,
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Role(Enum):
-    """The use that a node makes of a field's value."""
+    """How a node uses the value of one of its fields."""
 
     READS = "reads"
     WRITES = "gives a value"
@@ -44,7 +44,7 @@ EVERY_ROLE = frozenset(Role)
 
 
 class Space(Enum):
-    """The kind of name that a text field holds."""
+    """What the text in a field names: a pointer of a tile program, or a loop counter."""
 
     POINTER = "a pointer of a tile program: a parameter, a stack buffer, or what was pointed"
     COUNTER = "the counter of a loop"
@@ -71,27 +71,27 @@ _DECLARED: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def declared(cls: type[Any]) -> Mapping[str, Any]:
-    """Return the annotations of a class's fields, by name."""
+    """Return the annotations of a dataclass's fields, by field name."""
     if cls not in _DECLARED:
         _DECLARED[cls] = {f.name: f.type for f in fields(cls)}
     return _DECLARED[cls]
 
 
 def roles_of(annotation: Any) -> frozenset[Role]:
-    """Return the roles that an annotation declares."""
+    """Return the roles, for example ``Role.READS``, that a field's annotation declares."""
     said = getattr(annotation, "__metadata__", ())
     return frozenset(each for each in said if isinstance(each, Role))
 
 
 def holds(annotation: Any, what: Any) -> bool:
-    """Return True if a value with this annotation may be a ``what``, or a tuple with one in it."""
+    """Return True if a field with this annotation may hold a ``what``, or a tuple of them."""
     if annotation is what or what in getattr(annotation, "__metadata__", ()):
         return True
     return any(holds(each, what) for each in get_args(annotation))
 
 
 def _parts(annotation: Any) -> Iterator[type[Any]]:
-    """Yield the dataclasses to which a value with this annotation may belong."""
+    """Yield the dataclasses of which a field with this annotation may hold objects."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         yield annotation
     for each in get_args(annotation):
@@ -125,7 +125,7 @@ def finder(what: Any, roles: frozenset[Role]) -> Callable[[Node], tuple[Any, ...
 def _getter(
     cls: type[Any], what: Any, roles: frozenset[Role], find: Callable[[Any], tuple[Any, ...]]
 ) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the function that finds the values in nodes of class ``cls``.
+    """Return the function that finds values of kind ``what`` in nodes of class ``cls``.
 
     The returned function reads only fields that may hold values of kind ``what``. ``find`` searches
     the dataclasses in these fields.
@@ -211,7 +211,7 @@ def inside(node: N) -> tuple[N, ...]:
 
 
 def within(node: N, change: Callable[[tuple[Any, ...]], Iterable[Any]]) -> N:
-    """Return ``node`` with each body changed by ``change``; the same node if nothing changes."""
+    """Return ``node`` with its bodies rewritten by ``change``; ``node`` itself if none changes."""
     changed: dict[str, Any] = {}
     for name in _BODIES[type(node)]:
         body = getattr(node, name)
@@ -222,7 +222,7 @@ def within(node: N, change: Callable[[tuple[Any, ...]], Iterable[Any]]) -> N:
 
 
 def rewritten(nodes: Iterable[N], change: Callable[[N], N | None]) -> Iterator[N]:
-    """Yield ``nodes`` changed by ``change``, inner nodes first; None removes a node."""
+    """Yield ``nodes`` rewritten by ``change``, inner nodes first; None from it removes a node."""
     for node in nodes:
         if _BODIES[type(node)]:
             after = change(within(node, lambda body: rewritten(body, change)))
@@ -265,7 +265,10 @@ _MAPPED: dict[tuple[type[Any], Any], tuple[tuple[str, bool], ...]] = {}
 
 
 def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the fields that may hold ``what``, each with True if it is a name of that space."""
+    """Return the names of the fields of ``cls`` that may contain a ``what``, each with a flag.
+
+    The flag is True if ``what`` is a ``Space`` and the field is text that names such an object.
+    """
     if (cls, what) not in _MAPPED:
         named = isinstance(what, Space)
         found = declared(cls).items() if is_dataclass(cls) else ()
@@ -278,7 +281,7 @@ def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
 
 
 def _may_hold(annotation: Any, what: Any, seen: frozenset[type[Any]]) -> bool:
-    """Return True if a value with this annotation may be or contain a ``what``, at any depth."""
+    """Return True if a field with this annotation may contain a ``what``, at any depth."""
     if holds(annotation, what):
         return True
     inner = (each for part in _parts(annotation) if part not in seen

@@ -1,10 +1,9 @@
-"""The operations of tile programs: the language between plans and templates, besides nests.
+"""Define the operations of tile programs, which templates write as C.
 
 A tile program computes one register tile by operations on registers, and by loops over the batch,
-over K, or over rows or columns of sums. All nodes are immutable. Templates choose a macro by
-``kind``. Addresses count elements. The annotation of a field says how the operation uses the field
-(``nodes.py``). ``counts`` names the counter that an operation adds to; its accesses to memory are
-counted separately.
+over K, or over rows or columns of sums. Templates choose a macro by ``kind``. Addresses count
+elements. A field's annotation says how the operation uses the field (``nodes.py``). ``counts`` is
+the counter that the operation increases. Accesses to memory are counted separately.
 """
 
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ Op: TypeAlias = Operation
 
 @dataclass(frozen=True, slots=True)
 class Point(Operation):
-    """``pointer = base + offset``, which a loop advances. ``written``: stores may use it too."""
+    """Define a pointer: ``pointer = base + offset``. Stores may use it if ``written``."""
 
     kind: ClassVar[str] = "point"
     pointer: Writes[PointerName]
@@ -48,7 +47,7 @@ class Point(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PointBatch(Operation):
-    """Set ``pointer`` to element ``index`` of the batch of ``operand``, plus ``offset``."""
+    """Define a pointer: ``offset`` elements after matrix ``index`` in the batch of ``operand``."""
 
     kind: ClassVar[str] = "point_batch"
     pointer: Writes[PointerName]
@@ -62,7 +61,7 @@ class PointBatch(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Advance(Operation):
-    """``pointer += step``."""
+    """Advance a pointer by ``step`` elements: ``pointer += step``."""
 
     kind: ClassVar[str] = "advance"
     pointer: Updates[PointerName]
@@ -71,7 +70,7 @@ class Advance(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MakeMask(Operation):
-    """Make a mask. Every use of the mask comes later."""
+    """Make a mask that later operations use."""
 
     kind: ClassVar[str] = "make_mask"
     mask: Writes[MaskRegister]
@@ -79,7 +78,7 @@ class MakeMask(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Zero(Operation):
-    """Set all lanes to 0."""
+    """Set all lanes of ``dst`` to 0."""
 
     kind: ClassVar[str] = "zero"
     dst: Writes[Register]
@@ -87,7 +86,7 @@ class Zero(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Load(Operation):
-    """Load ``active`` lanes; the others become 0.
+    """Load the ``active`` lanes of ``dst`` from memory; the other lanes become 0.
 
     Elements in memory have type ``memory`` ("": the register's). With a ``group``, each lane holds
     the bits of that many elements, and ``active`` counts elements. A load that the vector lacks is
@@ -104,11 +103,11 @@ class Load(Operation):
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that the load uses, None if the vector has no such masked load."""
+        """The mask that the load uses; None without one, or if the target lacks such a load."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the active elements."""
+        """Yield the access to the elements that are loaded."""
         yield Access("loads", self.element, self.count)
 
     @property
@@ -118,37 +117,37 @@ class Load(Operation):
 
     @property
     def count(self) -> Expr:
-        """Number of elements that it reads."""
+        """The number of elements that the load reads."""
         return count_of(self.active, self.dst, self.group)
 
     @property
     def spelling(self) -> str:
-        """The vector's expression for this load, "" if it has none."""
+        """The C expression for this load; "" if the target has no such load."""
         lanes = alone(self.active)
         return self.dst.vector.loading(self.memory, self.group, lanes, loose=self.loose)
 
     @property
     def seen_as(self) -> str:
-        """The type as which groups are read, for example s32; "" if elements are read singly."""
+        """The type that moves a group of elements at once, for example s32; "" without groups."""
         return self.dst.vector.seen_as(self.memory, self.group)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSeveral(Operation):
-    """Load adjacent whole vectors by one instruction."""
+    """Load several whole vectors, which are adjacent in memory, by one instruction."""
 
     kind: ClassVar[str] = "load_several"
     dst: Writes[tuple[Register, ...]]
     address: Reads[Address]
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the elements of all loaded vectors."""
+        """Yield the access to the elements of all loaded vectors."""
         vector = self.dst[0].vector
         yield Access("loads", vector.element, Integer(len(self.dst) * vector.lanes))
 
     @property
     def several(self) -> Several | None:
-        """The vector's load of as many vectors as ``dst`` has, None if it has none."""
+        """The instruction that loads as many vectors as ``dst`` has; None if there is none."""
         return next((s for s in self.dst[0].vector.several if s.count == len(self.dst)), None)
 
 
@@ -170,7 +169,7 @@ class Broadcast(Operation):
     begins: bool = False
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the elements of one factor that exist."""
+        """Yield the access to the elements of the group that exist in memory."""
         count = Integer(self.group) if self.existing is None else self.existing
         yield Access("broadcasts", self.element, count)
 
@@ -181,12 +180,12 @@ class Broadcast(Operation):
 
     @property
     def spelling(self) -> str:
-        """The vector's expression for this broadcast, "" if it has none."""
+        """The C expression for this broadcast; "" if the target has no such broadcast."""
         return self.dst.vector.broadcasting(self.memory, self.group)
 
     @property
     def picked(self) -> bool:
-        """True if elements of the vector's own type are repeated, to be multiplied by lane."""
+        """True if ``dst`` repeats several elements, of which each multiply-add selects one."""
         vector = self.dst.vector
         return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
@@ -198,7 +197,7 @@ class Broadcast(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Pick(Constant):
-    """Broadcast one ``lane`` of the elements of type ``memory`` that ``src`` repeats."""
+    """Set all lanes to element ``lane`` of ``src``, which repeats a few elements of ``memory``."""
 
     kind: ClassVar[str] = "pick"
     dst: Writes[Register]
@@ -209,7 +208,7 @@ class Pick(Constant):
 
 @dataclass(frozen=True, slots=True)
 class Splat(Constant):
-    """Set all lanes to a literal, a run-time parameter, a size, or a scalar register.
+    """Set all lanes of ``dst`` to a number: a literal, a parameter, a size, or a scalar register.
 
     If lanes hold a ``group`` of elements, a literal is the bits of the group. ``label`` is the
     literal's name in C, "" for the register's name.
@@ -224,7 +223,7 @@ class Splat(Constant):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyAdd(Operation):
-    """``acc += x * y``. y is a register, one lane of a register, or an element in memory.
+    """Multiply and add: ``acc += x * y``. y is a register, a lane of one, or a number in memory.
 
     If a separate instruction adds the products to ``acc``, register ``product`` holds them first.
     """
@@ -239,7 +238,7 @@ class MultiplyAdd(Operation):
     product: Writes[Register | None] = None
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the factor that the instruction reads from memory."""
+        """Yield the access to y if the instruction reads y from memory."""
         if isinstance(self.y, Address):
             element = self.op.y or self.acc.vector.element
             yield Access("broadcasts", element, Integer(self.op.depth))
@@ -247,7 +246,7 @@ class MultiplyAdd(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ZeroMatrix(Operation):
-    """Set all elements to 0."""
+    """Set all elements of the matrix register ``dst`` to 0."""
 
     kind: ClassVar[str] = "zero_matrix"
     dst: Writes[MatrixRegister]
@@ -263,7 +262,7 @@ class LoadMatrix(Operation):
     stride: Sizes[Expr]
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the rows that are in use."""
+        """Yield the access to all rows of the matrix register."""
         yield Access("loads", self.dst.element, self.dst.columns * self.dst.rows)
 
 
@@ -277,13 +276,13 @@ class StoreMatrix(Operation):
     stride: Sizes[Expr]
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the rows that are in use."""
+        """Yield the access to all rows of the matrix register."""
         yield Access("stores", self.src.element, self.src.columns * self.src.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class MultiplyMatrices(Operation):
-    """``acc += y x`` of matrix registers: a row of y per row of acc, a row of x per K group."""
+    """Multiply matrix registers: ``acc += y x``. x has a row for each group of K."""
 
     kind: ClassVar[str] = "multiply_matrices"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -295,7 +294,7 @@ class MultiplyMatrices(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MultiplyBlock(Operation):
-    """``acc += y x`` of vectors: y has a K group for each row of acc, x one for each column."""
+    """Multiply vectors: ``acc += y x``. y has a K group for each row of acc, x for each column."""
 
     kind: ClassVar[str] = "multiply_block"
     counts: ClassVar[Counted] = "multiply_adds"
@@ -307,7 +306,7 @@ class MultiplyBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ReadRows(Operation):
-    """Read rows of ``src``, or columns if ``columns`` is true, from number ``first`` on."""
+    """Copy rows (or ``columns``) of a matrix register, from ``first`` on, to vector registers."""
 
     kind: ClassVar[str] = "read_rows"
     dst: Writes[tuple[Register, ...]]
@@ -318,7 +317,7 @@ class ReadRows(Operation):
 
 @dataclass(frozen=True, slots=True)
 class WriteRow(Operation):
-    """Set row ``row`` of ``dst`` to ``src``; the other rows stay."""
+    """Copy vector register ``src`` to one row of matrix register ``dst``; other rows stay."""
 
     kind: ClassVar[str] = "write_row"
     dst: Writes[MatrixRegister]
@@ -328,7 +327,7 @@ class WriteRow(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Add(Operation):
-    """``dst = x + y``."""
+    """Add two registers: ``dst = x + y``."""
 
     kind: ClassVar[str] = "add"
     dst: Writes[Register]
@@ -338,7 +337,7 @@ class Add(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Multiply(Operation):
-    """``dst = x * y``."""
+    """Multiply two registers: ``dst = x * y``."""
 
     kind: ClassVar[str] = "mul"
     dst: Writes[Register]
@@ -348,7 +347,7 @@ class Multiply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Interleave the even or the odd blocks of x and y, of ``block`` elements each."""
+    """Interleave blocks of ``block`` elements: the even, or if ``odd`` the odd, of x and y."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
@@ -360,7 +359,7 @@ class Interleave(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unzip(Operation):
-    """Concatenate the even or the odd blocks of x and of y, of ``block`` elements each."""
+    """Concatenate blocks of ``block`` elements: the even, or if ``odd`` the odd, of x, then y."""
 
     kind: ClassVar[str] = "unzip"
     dst: Writes[Register]
@@ -372,7 +371,7 @@ class Unzip(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unpack(Constant):
-    """Set each lane to the number of ``type`` in field ``index`` of the lane's low byte.
+    """Extract a low-bit number of type ``type`` in each lane: field ``index`` of its low byte.
 
     The number is shifted left by ``up`` bits. With a ``table``, the field is a table index.
     """
@@ -394,7 +393,7 @@ class Unpack(Constant):
 
 @dataclass(frozen=True, slots=True)
 class Join(Constant):
-    """``dst = x | y``, for integers that have no set bits in common."""
+    """Combine the bits of two registers: ``dst = x | y``. They have no set bits in common."""
 
     kind: ClassVar[str] = "join"
     counts: ClassVar[Counted] = "elementary_operations"
@@ -423,7 +422,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """Store ``active`` lanes as elements of type ``memory``; the fields are those of ``Load``."""
+    """Store ``active`` lanes of ``src`` as elements of type ``memory``; fields as in ``Load``."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -431,15 +430,15 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    past: Sizes[Expr | None] = None  # if positive: bypass the caches at aligned addresses
+    past: Sizes[Expr | None] = None  # if ``past`` > 0, aligned stores bypass the caches
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that the store uses, None if it uses none or copies through the stack."""
+        """The mask that the store uses; None without one, or if the target lacks such a store."""
         return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the active elements."""
+        """Yield the access to the elements that are stored."""
         yield Access("stores", self.element, self.count)
 
     @property
@@ -449,17 +448,17 @@ class Store(Operation):
 
     @property
     def count(self) -> Expr:
-        """Number of elements that it writes."""
+        """The number of elements that the store writes."""
         return count_of(self.active, self.src, self.group)
 
     @property
     def spelling(self) -> str:
-        """The vector's statement for this store, "" if it has none."""
+        """The C statement for this store; "" if the target has no such store."""
         return self.src.vector.storing(self.memory, self.group, alone(self.active))
 
     @property
     def seen_as(self) -> str:
-        """The type as which groups are written, e.g. s32; "" if elements are written singly."""
+        """The type that moves a group of elements at once, for example s32; "" without groups."""
         return self.src.vector.seen_as(self.memory, self.group)
 
 
@@ -475,14 +474,14 @@ class Copy(Operation):
     by: str = ""
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the elements, read and written."""
+        """Yield two accesses: the elements are read, and then written."""
         yield Access("loads", self.element, self.count)
         yield Access("stores", self.element, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Operation):
-    """``dst = fn(args)``: an elementary operation of ``vector``. An int is a constant in C."""
+    """Apply an elementary operation: ``dst = fn(args)``. An int argument is a constant in C."""
 
     kind: ClassVar[str] = "apply"
     counts: ClassVar[Counted] = "elementary_operations"
@@ -499,7 +498,7 @@ class Apply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StackBuffer(Operation):
-    """Define ``name``: a pointer to ``elements`` elements on the stack, zeroed or undefined."""
+    """Define a buffer of ``elements`` elements on the stack, filled with 0 if ``zeros``."""
 
     kind: ClassVar[str] = "stack_buffer"
     name: Writes[PointerName]
@@ -510,7 +509,7 @@ class StackBuffer(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Keep(Operation):
-    """Make compilers keep ``acc`` in its register, and the ``operands`` that are used again."""
+    """A hint to C compilers to keep ``acc``, and ``operands`` that are used again, in registers."""
 
     kind: ClassVar[str] = "keep"
     acc: Reads[Register]
@@ -519,7 +518,7 @@ class Keep(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Hide(Operation):
-    """Hide from the compiler where ``pointer`` points, so that it computes no addresses early."""
+    """A hint to C compilers not to compute addresses from ``pointer`` in advance."""
 
     kind: ClassVar[str] = "hide"
     pointer: Updates[PointerName]
@@ -527,7 +526,7 @@ class Hide(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Operation):
-    """A hint that ``address`` will be read."""
+    """A hint to the CPU that the memory at ``address`` will be read soon."""
 
     kind: ClassVar[str] = "prefetch"
     address: Hints[Address]
@@ -568,7 +567,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One register tile: ``body`` sums the products, ``end`` updates the matrix C.
+    """The program of a register tile: ``body`` sums the products, ``end`` updates the matrix C.
 
     ``mr`` and ``nr`` are the tile's rows and columns of C. ``accumulators`` are the names of the
     registers that hold its sums, arranged as in C. ``planned`` is its number in the plan. These are

@@ -1,4 +1,4 @@
-"""The rules of tile programs: one function for each operation, found by its class in ``RULES``.
+"""Check the operations of tile programs: ``RULES`` has a function for each class of operations.
 
 A rule raises PlanError for an operation without a meaning, for one that the target has no
 instruction for, and for an access outside memory. Each new operation needs a rule.
@@ -150,7 +150,7 @@ def _store(w: Walk, op: Store) -> None:
 
 
 def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: str) -> int | None:
-    """Return the number of elements that a load or store moves; PlanError if it is not possible."""
+    """Return the number of elements that a load or store moves; PlanError if it is illegal."""
     if op.group:
         _grouped(w, op, vector, others, verb)
     elif op.memory:
@@ -326,7 +326,7 @@ def _table(w: Walk, op: Table) -> None:
 
 
 def _found(w: Walk, op: Unpack, table: Register) -> None:
-    """Check a lookup in a table: the lanes must be of the type that indexes its numbers."""
+    """Check an ``Unpack`` that finds numbers in ``table``: its lanes must have the index type."""
     w.same(op, op.dst, table)
     vector, lanes, numbers = op.dst.vector, op.src.vector, op.dst.vector.numbers
     codes, found = (numbers.codes, numbers.found) if numbers else ("", {})
@@ -366,7 +366,7 @@ def _within(arg: Register | int, bits: int) -> bool:
 
 
 def _lane(element: str) -> str:
-    """Return the type that holds lanes of ``element``; comparisons of f64 use f64's own."""
+    """Return the element type of registers that hold ``element``: f64 for masks of f64 (m64)."""
     return "f64" if element == "m64" else element
 
 
@@ -407,7 +407,7 @@ def _hide(w: Walk, op: Hide) -> None:
 
 
 def _prefetch(w: Walk, op: Prefetch) -> None:
-    """Check the pointer only: a hint may name any address."""
+    """Check that the pointer of a prefetch exists; the address may be outside the operand."""
     w.pointer(op, op.address.pointer)
     w.size(op, op.address.offset)
 
@@ -421,7 +421,7 @@ def _note(w: Walk, op: Note) -> None:
 
 
 def _matrix(w: Walk, op: Op, register: MatrixRegister) -> int | None:
-    """Return the rows of a register of the matrix unit, None if only the call knows."""
+    """Check a matrix register, and return its number of rows; None if known only at the call."""
     unit = w.target.matrix
     if unit is None or register.unit is not unit:
         w.refuse(op, f"uses matrix registers on {w.target.name}", "those of the target's own unit")
@@ -530,7 +530,7 @@ def _write_row(w: Walk, op: WriteRow) -> None:
     w.matrices.add(op.dst.name)
 
 
-#: The rule of each operation. ``Walk`` itself checks loops.
+#: For each class of operations, the function that checks such an operation. ``Walk`` checks loops.
 RULES: Rules = {
     Point: _point,
     PointBatch: _point_batch,

@@ -1,4 +1,4 @@
-"""Walk a tile program once and check it, with all that is known before each operation.
+"""Visit the operations of a tile program in order, and check each with what is known before it.
 
 The walk checks the rules that hold for all operations. A register is defined once, before its use,
 and belongs to one vector of the target. Sizes are parameters. Memory belongs to an operand or a
@@ -32,12 +32,12 @@ from .ops import (
 )
 from .values import Active, Address, MaskRegister, MatrixRegister, Register
 
-#: A checking function for each class of operations.
+#: For each class of operations, the function that checks such an operation.
 Rules: TypeAlias = Mapping[type[Any], Callable[["Walk", Any], None]]
 
 
 class Walk:
-    """The registers, masks, pointers, counters and sizes known at one place in the program."""
+    """A visit to all operations of a tile program, with what is known before each operation."""
 
     def __init__(self, tile: TileProgram, target: Target, rules: Rules) -> None:
         self.tile, self.target, self.rules = tile, target, rules
@@ -132,11 +132,11 @@ class Walk:
     # --- checks that rules use -----------------------------------------------------------------
 
     def refuse(self, op: Op, problem: str, expected: str) -> NoReturn:
-        """Raise PlanError that names the tile, the operation, the problem and the rule."""
+        """Raise PlanError: ``op`` has this ``problem``; ``expected`` says what is legal."""
         raise PlanError(f"{self.tile.name}: {op.kind} {problem}", got=shown(op), expected=expected)
 
     def held(self, op: Op, vector: Vector) -> Vector:
-        """Return the target's own vector of this name, element and lanes."""
+        """Return the target's vector type with the name, element and lanes of ``vector``."""
         found = self.vectors.get(key_of(vector))
         if found is None:
             self.refuse(op, f"uses {vector!r}", f"a vector of {self.target.name}")
@@ -144,7 +144,10 @@ class Walk:
         return found
 
     def size(self, op: Op, expr: Expr) -> int | None:
-        """Return the value of a constant formula, else None; its sizes must be parameters."""
+        """Return the value of ``expr`` if it is constant, else None.
+
+        PlanError if ``expr`` depends on a size that is not a parameter of the tile.
+        """
         if expr.is_Integer:
             return int(expr)
         for name in sorted(slots(expr)):
@@ -207,7 +210,10 @@ class Walk:
         self.refuse(op, inside, f"offsets that are constant, and lead into {buffer.name}")
 
     def touched(self, op: Op, active: Active, most: int) -> int | None:
-        """Return how many of ``most`` elements an access touches, None if unknown."""
+        """Return the number of elements that an access touches, None if unknown.
+
+        ``most`` is their number if all lanes are active.
+        """
         if active is None:
             return most
         if isinstance(active, int):
@@ -221,12 +227,12 @@ class Walk:
 
 
 def has(vector: Vector, spelling: str) -> bool:
-    """Return True if a vector has an instruction; always true if its target is only interpreted."""
+    """Return True if ``spelling`` names an instruction, or if the target is only interpreted."""
     return bool(spelling) or not vector.load
 
 
 def key_of(vector: Vector) -> tuple[str, str, int]:
-    """Return the key of a vector; a variant without masks has the same key."""
+    """Return name, element type and lanes of ``vector``, by which ``Walk`` finds vector types."""
     return vector.name, vector.element, vector.lanes
 
 
@@ -238,14 +244,14 @@ def _vectors(target: Target) -> dict[tuple[str, str, int], Vector]:
 
 
 def shown(node: Any) -> str:
-    """Return an operation or a node of a nest in one line, without empty fields."""
+    """Return an operation or a node of a nest as a line of text, without empty fields."""
     said = ((f.name, getattr(node, f.name)) for f in fields(node) if f.name != "body")
     given = (f"{name}={text(found)}" for name, found in said if found not in (None, "", ()))
     return f"{type(node).__name__}({', '.join(given)})"
 
 
 def text(found: Any) -> str:
-    """Return a part of an operation in words."""
+    """Return a field of an operation, for example a register or an address, as text."""
     match found:
         case Register():
             return f"{found.name}:{found.vector!r}"

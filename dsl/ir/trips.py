@@ -1,4 +1,4 @@
-"""Check that the trips of a parallel loop write different elements.
+"""Check that the iterations (trips) of a parallel loop write different elements.
 
 The position of each write must depend on the loop's counter. In addition, the writes of one call
 are computed for sizes that the kernel allows. The bytes written by the first two iterations and by
@@ -37,7 +37,7 @@ from .nest import (
 )
 from .nodes import inside, walk
 
-#: Name of the memory that holds all scratch buffers.
+#: Writes to scratch buffers are collected under this name, because they share one memory.
 _SCRATCH = "scratch"
 #: A range of bytes of an operand: the first byte, and the one after the last.
 Stretch: TypeAlias = tuple[int, int]
@@ -73,7 +73,7 @@ def _verify_places(loop: BlockLoop, program: Program) -> None:
 
 
 def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
-    """Yield the operand and the first offset of each write, except writes to stack buffers.
+    """Yield the operand of each write and the offset where it begins; stack buffers are left out.
 
     The offset of a scratch buffer is its position in scratch memory.
     """
@@ -89,7 +89,7 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
 
 
 def _own(node: NestNode) -> Name | None:
-    """Return the stack buffer that a node defines, else None; each iteration has its own."""
+    """Return the stack buffer that ``node`` defines, of which each iteration has one; else None."""
     return node.buffer if isinstance(node, Pack) and node.scratch is None else None
 
 
@@ -101,7 +101,7 @@ def _scratch_at(node: NestNode, name: Name | None) -> Expr:
 
 
 def _selected_at(node: NestNode, name: Name | None) -> Expr:
-    """Return the offset in its batch of the matrix that ``node`` selects as ``name``, else 0."""
+    """Return the offset of matrix ``name`` in its batch if ``node`` selects the matrix, else 0."""
     if not isinstance(node, SelectBatch):
         return ZERO
     return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
@@ -112,9 +112,10 @@ def _selected_at(node: NestNode, name: Name | None) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What is known at a node: element types by name, values of counters and sizes.
+    """Finds the bytes that the nodes of a nest write, given the values of counters and sizes.
 
-    ``shared`` is true inside a parallel loop: more than the first iteration is then examined.
+    ``elements`` has element types, ``known`` the values of counters and sizes, by name. ``shared``
+    is true inside a parallel loop: more than the first iteration is then examined.
     """
 
     program: Program
@@ -124,7 +125,7 @@ class _Around:
     shared: bool = False
 
     def value(self, expr: Expr) -> int | None:
-        """Return the value of a formula, None if it depends on unknown sizes."""
+        """Return the value of ``expr``; None if it depends on unknown sizes."""
         return evaluate(expr, self.known) if slots(expr) <= self.known.keys() else None
 
     def _knowing(self, name: str, number: int) -> _Around:
@@ -132,7 +133,7 @@ class _Around:
         return replace(self, known={**self.known, name: number})
 
     def written(self, nodes: tuple[NestNode, ...]) -> dict[str, set[Stretch]]:
-        """Return the bytes that ``nodes`` write, by operand or buffer that threads share."""
+        """Return the bytes that ``nodes`` write to each operand or buffer that threads share."""
         return _united(self._by(node) for node in nodes)
 
     def _by(self, node: NestNode) -> dict[str, set[Stretch]]:
@@ -177,7 +178,7 @@ class _Around:
     def _looped(self, loop: BlockLoop) -> dict[str, set[Stretch]]:
         within = replace(self, shared=self.shared or loop.parallel)
         first, trips = loop.first, self.value(loop.trips) or 0
-        # The first two trips and the last. Outside parallel loops, the first is enough.
+        # Examine the first two iterations and the last. Outside parallel loops, one is enough.
         several = {first, first + 1, trips - 1} if within.shared else {first}
         written = {
             trip: within._knowing(loop.counter, trip).written(loop.body)
@@ -198,7 +199,7 @@ class _Around:
     def _in_batches(
         self, node: SelectBatch, found: dict[str, set[Stretch]]
     ) -> dict[str, set[Stretch]]:
-        """Return writes to selected matrices as writes to their batches, if known."""
+        """Return writes to matrices of a batch as writes to the batch, if their place is known."""
         for each in node.selected:
             stretches = found.pop(str(each.chosen), set())
             at = self.value(node.index * each.stride)
@@ -236,7 +237,7 @@ def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretc
 
 
 def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
-    """Return the common bytes of the first two ranges that overlap, None if none do."""
+    """Return bytes that a range in ``one`` shares with a range in ``other``, None if none does."""
     reached: dict[bool, int] = {True: -1, False: -1}
     marked = sorted([(*each, True) for each in one] + [(*each, False) for each in other])
     for low, high, mine in marked:
@@ -248,34 +249,36 @@ def _overlap(one: set[Stretch], other: set[Stretch]) -> Stretch | None:
 
 # --- values of one call ------------------------------------------------------------------------
 
-#: A size that is a multiple of common tile, panel and vector sizes: of 1 to 16, and of 64.
+#: A size that common sizes of tiles, panels and vectors divide: 1 to 16, and 64.
 WHOLE = 2880 * 1001
 
 
 def _one_call(parameters: Signature) -> dict[str, int]:
-    """Return sizes for one legal call: matrices without padding, batches without gaps."""
+    """Return sizes of one legal call, by C parameter: matrices and batches without gaps."""
     known = {slot: _whole(dim) for slot, dim in parameters.sizes}
     for array in parameters.arrays:
-        sizes = zip(
-            array.shape, array.slots, strict=False
-        )  # a scalar parameter has a shape but no slots
+        # Not strict: an array with a single number has the shape (1,) but no named sizes.
+        sizes = zip(array.shape, array.slots, strict=False)
         rows, cols = (1, 1, *(s if isinstance(s, int) else known[slot] for s, slot in sizes))[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
         leading = _at_least(line, array.leading, array.leading_slot, known)
         stride = _at_least(lines * leading, array.batch_stride, array.stride_slot, known)
         if array.role != "in" and (leading < line or 0 < stride < lines * leading):
-            return {}  # the spec's fixed strides are too small for these sizes
+            return {}  # fixed strides of the spec are too small for the sizes that were chosen here
     return known
 
 
 def _whole(dim: Dim) -> int:
-    """Return ``WHOLE``, which common blocks divide, or the largest legal size if that is less."""
+    """Return a legal value for ``dim``: a multiple of ``WHOLE``, or the largest if that is less."""
     most = math.lcm(WHOLE, dim.multiple_of)
     return most if dim.max is None else min(most, dim.max // dim.multiple_of * dim.multiple_of)
 
 
 def _at_least(least: int, size: Size | None, slot: str, known: dict[str, int]) -> int:
-    """Return the smallest legal stride of rows, columns or matrices; add it to ``known``."""
+    """Return the smallest legal stride that is not below ``least``.
+
+    If the stride is known only at the call, its value is added to ``known``.
+    """
     if size is None:
         return least
     if isinstance(size, int):

@@ -1,6 +1,7 @@
 """The operands of tile operations: registers, addresses, masks; the operations' base classes."""
 
-# Annotations are objects here, not text, because they are read at run time.
+# ``from __future__ import annotations`` is missing on purpose: ``nodes.py`` reads the annotations
+# of these classes at run time, and needs them as objects, not as text.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
@@ -17,7 +18,7 @@ from .nodes import Node, PointerName, Reads, Sizes
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A vector register; ``vector`` is its type: elements, lanes and operations."""
+    """A vector register. ``vector`` is its type, which gives elements, lanes and instructions."""
 
     name: str
     vector: Vector
@@ -25,7 +26,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRegister:
-    """A register of the matrix unit that uses ``rows`` rows of ``columns`` elements."""
+    """A register of the matrix unit, of which ``rows`` rows of ``columns`` elements are used."""
 
     name: str
     unit: MatrixUnit
@@ -36,7 +37,7 @@ class MatrixRegister:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``pointer + offset``, in elements."""
+    """An address in memory: ``offset`` elements after ``pointer``."""
 
     pointer: Reads[PointerName]
     offset: Sizes[Expr]
@@ -51,37 +52,44 @@ class MaskRegister:
     active: Sizes[Expr]
 
 
-#: Active lanes of an access: all (None), a number of lanes, or those of a mask.
+#: The lanes that a load or store moves: all (None), the first lanes (their number), or the lanes
+#: that a mask selects.
 Active: TypeAlias = int | Expr | MaskRegister | None
 
 
 def alone(active: Active) -> int | Masked | None:
-    """Return the active lanes in the form that ``Vector.loading`` takes; 0 if known at the call."""
+    """Return the active lanes in the form that ``Vector.loading`` takes.
+
+    0 means a number of lanes that is known only at the call.
+    """
     if isinstance(active, MaskRegister):
         return Masked(value(active.active))
     return 0 if isinstance(active, Expr) else active
 
 
 def count_of(active: Active, register: Register, group: int) -> Expr:
-    """Return the number of elements that a load or store touches."""
+    """Return the number of elements that a load or store of ``active`` lanes moves.
+
+    If a lane holds a group of elements, ``group`` is their number, else 0.
+    """
     if active is None:
         return Integer(register.vector.lanes * max(group, 1))
     return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)
 
 
 def bits_of_ones(element: str, group: int) -> int:
-    """Return the bits of ``group`` ones of type ``element`` as an integer, to fill registers."""
+    """Return an integer whose bytes are ``group`` numbers of type ``element``, all equal to 1."""
     return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))
 
 
 # --- what all operations have in common ----------------------------------------------------------
 
-#: Counters of operations. ``Formulas`` and the interpreter have fields of these names.
+#: Counters that operations increase. ``Formulas`` and the interpreter's ``Counts`` have them too.
 Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
 
 
 class Access(NamedTuple):
-    """``count`` elements of type ``element`` that are read or written at one address."""
+    """An access to memory: ``count`` elements of type ``element`` are read or written at once."""
 
     counts: Literal["loads", "broadcasts", "stores"]
     element: str
@@ -89,7 +97,7 @@ class Access(NamedTuple):
 
 
 class Operation(Node):
-    """Base class of all operations, with the defaults."""
+    """Base class of all operations. By default, they use no mask and do not access memory."""
 
     __slots__ = ()
     counts: ClassVar[Counted | None] = None
@@ -101,11 +109,11 @@ class Operation(Node):
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask that the operation uses, None for most."""
+        """The mask that the operation uses; None for most operations."""
         return None
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the accesses to memory, in the order of the addresses; hints have none."""
+        """Yield the operation's accesses to memory, in the order of its address fields."""
         return iter(())
 
 

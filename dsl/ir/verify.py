@@ -67,7 +67,7 @@ def verify_program(
 
 
 def verify_tile(tile: TileProgram, target: Target) -> Touched:
-    """Return the elements that a tile touches; PlanError if it is illegal or lacks registers."""
+    """Check a tile program, and return the elements that it touches; PlanError if it is illegal."""
     names = [parameter.name for parameter in tile.parameters]
     if len({*names}) < len(names):
         raise PlanError(f"{tile.name}: two parameters of one name", got=", ".join(names))
@@ -91,7 +91,11 @@ def verify_tile(tile: TileProgram, target: Target) -> Touched:
 
 
 class _Nest:
-    """What is known at a node: operands, counters, scratch memory, and configuration."""
+    """A walk through the nest that checks its nodes, and keeps what is known at each node.
+
+    Known are the operands, the ranges of loop counters, the scratch memory in use, and the
+    configuration of the matrix unit.
+    """
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class _Nest:
         self.configuration = configurations[0] if alone else None
 
     def nodes(self, nodes: Sequence[NestNode]) -> None:
-        """Check nodes in order."""
+        """Check ``nodes`` in the order in which they run."""
         for node in nodes:
             rule = NEST_RULES.get(type(node))
             if rule is None:
@@ -125,13 +129,16 @@ class _Nest:
             rule(self, node)
 
     def refuse(self, node: NestNode, problem: str, expected: str) -> NoReturn:
-        """Raise PlanError that names the node, the problem and the rule."""
+        """Raise PlanError: ``node`` has this ``problem``; ``expected`` says what is legal."""
         which = f" of {node.program}" if isinstance(node, Call) else ""
         said = f"the nest: {node.kind}{which} {problem}"
         raise PlanError(said, got=shown(node), expected=expected)
 
     def size(self, node: NestNode, expr: Expr) -> tuple[int, int] | None:
-        """Return the range of a formula's value, None if unknown; its variables must be defined."""
+        """Return the smallest and largest value of ``expr``, None if unknown.
+
+        PlanError if ``expr`` depends on a size or counter that is not defined at ``node``.
+        """
         if not expr.is_Integer:
             for name in sorted(slots(expr) - self.sizes):
                 if name not in self.counters:
@@ -172,7 +179,7 @@ def tile_role(parameters: Sequence[Parameter], name: str) -> str:
 def _argument(
     n: _Nest, node: Call, tile: TileProgram, parameter: Parameter, argument: Argument
 ) -> tuple[int, int] | None:
-    """Return the range of an argument's offset; PlanError if it does not fit the parameter."""
+    """Return the range of an argument's offset; PlanError if it does not fit ``parameter``."""
     place, name, role = n.size(node, argument.offset), argument.symbol or None, parameter.role
     if role == "at":
         if name is not None:
@@ -204,7 +211,7 @@ def _inside(
     place: tuple[int, int] | None,
     reach: tuple[int, int],
 ) -> None:
-    """Raise PlanError if a call is known to touch elements outside the operand."""
+    """Raise PlanError if a call of a tile certainly touches elements outside an operand."""
     held = n.operands[argument.symbol]
     there = held.each if each else held.whole
     if place is None or there is None:
@@ -219,7 +226,7 @@ def _inside(
 
 
 def _configured(n: _Nest, node: Call, tile: TileProgram) -> None:
-    """Raise PlanError unless a call uses the registers of the matrix unit as configured."""
+    """Raise PlanError if ``tile`` uses matrix registers in shapes that are not configured."""
     numbers, found = dict(tile.numbers), n.configuration
     used = {r.name: r for op in walk(tile.body + tile.end) for r in matrices_of(op)}
     for name, register in used.items():
@@ -244,11 +251,11 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     n.counters[node.counter] = None if trips is None else (node.first, max(trips - 1, node.first))
     before = n.configuration
     if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
-        n.configuration = None  # other threads have no configuration loaded
+        n.configuration = None  # threads of this loop start with an unconfigured matrix unit
     entered = n.configuration
     n.nodes(node.body)
     if n.configuration is not entered:
-        n.nodes(node.body)  # with the configuration that the next trip begins with
+        n.nodes(node.body)  # checked again, because the second iteration has another configuration
     if n.configuration is not before:
         n.configuration = None if n.configuration is None or trips is None else n.configuration
     del n.counters[node.counter]
@@ -279,13 +286,13 @@ def _select_batch(n: _Nest, node: SelectBatch) -> None:
 
 
 def _among(n: _Nest, node: SelectBatch, name: str, at: tuple[int, int], count: int) -> None:
-    """Raise PlanError for a matrix number that the batch does not have."""
+    """Raise PlanError if the numbers ``at`` are not all below ``count``, the size of the batch."""
     if at[0] < 0 or at[1] >= count:
         n.refuse(node, f"takes matrix {at[1]} of {name}", f"one of {count}")
 
 
 def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
-    """Return the operand from whose batch a matrix is selected, after checks."""
+    """Check ``selected``, and return the operand from whose batch it selects a matrix."""
     held = n.operands.get(str(selected.name))
     if held is None or str(selected.name) not in n.arrays:
         n.refuse(node, f"takes {selected.name}, which does not exist here", "an operand")
@@ -318,7 +325,10 @@ def _pack(n: _Nest, node: Pack) -> None:
 
 
 def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
-    """Return 1 if the buffer is in scratch memory, else 0; PlanError if it overlaps or overruns."""
+    """Return 1 if the buffer of ``node`` takes scratch memory at a known place, else 0.
+
+    PlanError if it overlaps another buffer, or exceeds the scratch memory.
+    """
     if node.scratch is None:
         return 0
     n.size(node, node.scratch)
@@ -349,7 +359,7 @@ def _when_same(n: _Nest, node: WhenSame) -> None:
 
 
 def _either(n: _Nest, node: When | WhenSame, first: bool, second: bool) -> None:
-    """Check both bodies, each starting from the same configuration.
+    """Check both bodies of a condition, each with the configuration that holds before ``node``.
 
     ``first`` and ``second`` are true for a body that never runs.
     """
@@ -370,7 +380,7 @@ def _configure(n: _Nest, node: Configure) -> None:
     n.configuration = node.configuration
 
 
-#: The rule of each class of nodes.
+#: For each class of nodes, the function that checks such a node.
 NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     Call: _call,
     BlockLoop: _block_loop,

@@ -26,7 +26,7 @@ MEASURED = "core"
 #: Fields of ``Core`` that are lists, and the class of their elements.
 _LISTS: Mapping[str, type] = {"widths": Width, "speeds": Speed, "caches": Cache}
 _KEYS = ("schema", "name", "title", "source", "processors", "cores")
-#: Fields whose value may be 0. All other numbers must be positive.
+#: Fields of ``Core`` whose value may be 0. All other numbers in a core file must be positive.
 _MAYBE_ZERO = frozenset(
     {
         "overlap",
@@ -62,7 +62,7 @@ class CoreFile:
     cores: Mapping[str, Core]
 
     def text(self) -> str:
-        """Return the text of the file."""
+        """Return the file's text, which is JSON."""
         return json.dumps(self.raw(), indent=1, ensure_ascii=False) + "\n"
 
     def raw(self) -> dict[str, Any]:
@@ -77,13 +77,13 @@ class CoreFile:
         }
 
     def described(self) -> Iterator[str]:
-        """Yield one text for each processor, with ranges of models expanded."""
+        """Yield a text for each processor, for example ``AuthenticAMD 25 33``, without ranges."""
         for line in self.processors:
             yield from written_out(line)
 
 
 def written_out(line: str) -> Iterator[str]:
-    """Yield the processors of one entry of ``processors``.
+    """Yield each processor that an entry of a core file names, with ranges of models expanded.
 
     ``AuthenticAMD 25 1 3-4`` gives three processors: models 1, 3 and 4. A single name is yielded
     unchanged.
@@ -189,7 +189,7 @@ def core_of(raw: Any, where: str) -> Core:
 
 
 def _record(kind: type, raw: Any, where: str) -> Any:
-    """Return the dataclass ``kind`` made from JSON: numbers, words, and lists of dataclasses."""
+    """Return an object of dataclass ``kind`` from JSON values; TargetError for wrong values."""
     if not isinstance(raw, dict):
         raise TargetError(f"{where} are no numbers by name", got=raw, expected="an object")
     needed = [f.name for f in fields(kind) if f.init and f.default is MISSING]

@@ -132,7 +132,7 @@ class Core:
         return self._hash
 
     def _narrowed(self, size: int) -> Core:
-        """Return the core with its rates for vectors of ``size`` bytes; ``self`` if equal."""
+        """Return this core with its rates for ``size``-byte vectors; ``self`` if none differs."""
         speeds = _for_size(self.speeds, size)
         width = next((each for each in self.widths if each.bytes >= size), None)
         if width is None:
@@ -181,7 +181,7 @@ class Core:
         return self._speeds.get(mnemonic)
 
     def between(self, mnemonic: str, instructions: int) -> float:
-        """Return the cycles between the starts of two multiply-adds.
+        """Return the cycles between the starts of two multiply-adds ``mnemonic``.
 
         If the core has no speed for this mnemonic, the cycles follow from ``instructions``.
         """
@@ -190,7 +190,7 @@ class Core:
 
 
 def _for_size(speeds: tuple[Speed, ...], size: int) -> tuple[Speed, ...]:
-    """Return, by multiply-add, the speed of the narrowest vectors that hold ``size`` bytes."""
+    """Return one speed per instruction: for the narrowest vectors of ``size`` bytes or more."""
     found: dict[str, Speed] = {}
     for speed in sorted(speeds, key=lambda each: -each.bytes):
         if speed.bytes >= size:
@@ -224,7 +224,7 @@ class CompilerHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """Means to run a target on a CPU that lacks its instructions.
+    """How programs for a target run on a CPU that lacks the target's instructions.
 
     - ``qemu``: qemu's user-mode program, None if there is none. ``cpu`` is its ``-cpu`` option.
     - ``least``: oldest version of qemu that computes correctly, "" for any.
@@ -256,7 +256,7 @@ class VectorLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """The processor mode in which a target's instructions run, as attributes of C functions.
+    """How C code enters and leaves the processor mode that a target's instructions need.
 
     - ``inside``: attribute of a function that is called in the mode and stays in it.
     - ``helper``: attribute of a function that works in any mode.

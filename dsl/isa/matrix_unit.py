@@ -82,7 +82,7 @@ class MatrixUnit:
 
     @property
     def most(self) -> int:
-        """The largest number of registers of one type."""
+        """The number of matrix registers for the type of sums that has the most registers."""
         return max(self.registers.values())
 
     def with_products(self, more: Mapping[str, tuple[MulAdd, ...]]) -> MatrixUnit:

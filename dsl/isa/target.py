@@ -12,7 +12,7 @@ from .machine import CompilerHints, Core, Detection, Emulation, Mode, VectorLeng
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
-#: Used as a version in ``compilers``: no version of that compiler can compile for the target.
+#: As a version in ``Target.compilers``, this means that no version of the compiler is suitable.
 NEVER = "none"
 
 
@@ -131,7 +131,7 @@ class Target:
 
     @property
     def states(self) -> tuple[tuple[float, Core], ...]:
-        """The core's states with their shares of time: alone, and beside a busy second thread.
+        """Pairs (share of time, core): the core alone, and while its second thread is busy.
 
         The second thread mostly lowers the rate of instructions, to 0.4 of the full rate, and
         sometimes the rate of loads. This was sampled on Emerald Rapids
@@ -141,7 +141,7 @@ class Target:
 
     @property
     def every_vector(self) -> tuple[Vector, ...]:
-        """The target's vectors, and the vectors of factors that only its matrix unit has."""
+        """The target's vectors, then the vectors for factors that only its matrix unit has."""
         return (*self.vectors, *(self.matrix.vectors if self.matrix else ()))
 
     def of(self, element: str) -> tuple[Vector, ...]:

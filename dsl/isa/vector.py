@@ -17,12 +17,12 @@ from tilewright.errors import TargetError
 from tilewright.spec.types import ITEMSIZE, other_sign
 
 Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
-#: Depth of a multiply-add (products added to one sum), and the element types of its factors x and
-#: y; "" is the type of the sums.
+#: (depth, type of x, type of y) of a multiply-add. The depth is the number of products that are
+#: added to one sum. A type of "" means the type of the sums.
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: A square block is transposed only if it takes fewer vector registers than this; the transposition
-#: needs some registers for itself.
+#: A square block of vectors is transposed in registers only if it has fewer vectors than this,
+#: because the transposition needs further registers.
 MOST_ROWS = 32
 #: Number of entries of a lookup table; a field of 4 bits selects one entry.
 TABLE = 16
@@ -79,7 +79,7 @@ class MulAdd:
 
     @property
     def factors(self) -> Factors:
-        """Depth and factor types, for example ``(4, "u8", "s8")``, by which a plan selects it."""
+        """Depth and types of the factors, for example ``(4, "u8", "s8")``; plans select by them."""
         return self.depth, self.x, self.y
 
     @property
@@ -95,7 +95,7 @@ class MulAdd:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mask:
-    """Predicated access to the first ``{count}`` lanes of a vector.
+    """The C code by which the first ``{count}`` lanes of a vector are loaded and stored by a mask.
 
     - ``make``: C expression of type ``ctype`` that makes the mask. ``load``, ``store``: the
       accesses.
@@ -123,20 +123,20 @@ class Mask:
     fewer: tuple[tuple[int, str], ...] = ()
 
     def loading(self, lanes: int | None) -> str:
-        """Return the load of ``lanes`` active lanes; None if only the call knows their number."""
+        """Return the C code that loads ``lanes`` active lanes; None means an unknown number."""
         found = (load for most, load in self.fewer if lanes is not None and lanes <= most)
         return next(found, self.load)
 
 
 class Masked(NamedTuple):
-    """The active lanes of a masked access; ``lanes`` is None if only the call knows the number."""
+    """The number of active lanes of a masked access; None if it is known only at the call."""
 
     lanes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A broadcast of one element of another type, with its conversion.
+    """The C code that broadcasts an element of another type, and converts it.
 
     ``shuffles`` is the number of instructions of the broadcast that permute a vector.
     """
@@ -147,7 +147,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A load of ``count`` elements that repeats them until they fill a register.
+    """The C code that loads ``count`` elements, and repeats them until they fill a register.
 
     Elements of another type are converted.
 
@@ -164,7 +164,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A load of ``count`` vectors that are adjacent in memory.
+    """The C code that loads ``count`` vectors that are adjacent in memory.
 
     - ``ctype``: C type of the loaded value.
     - ``part``: expression for vector number ``{lane}`` of a loaded value ``{v}``.
@@ -180,7 +180,7 @@ class Several:
 
 
 class _Ways(NamedTuple):
-    """All spellings of a vector's loads, or of its stores."""
+    """The C code of all loads that a vector has, or of all its stores."""
 
     whole: str
     others: Mapping[str, str]
@@ -193,7 +193,7 @@ class _Ways(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A table of ``TABLE`` numbers in a register, and the lookups by fields of a byte.
+    """A table of ``TABLE`` numbers in a register, and the C code that looks numbers up in it.
 
     - ``spelling``: C expression for a table of type ``ctype`` ("" for the vector's), whose elements
       have the bits of the integers ``{numbers}``.
@@ -250,7 +250,7 @@ class Vector:
       point. Types are u2, u4 and f4_e2m1. Numbers of f4_e2m1 are in units of one half, and unsigned
       lanes have 12 added. ``u1<<4`` are fields of one bit, shifted left by four.
     - ``join``: bitwise or of ``{x}`` and ``{y}``. ``numbers``: lookups of elements by fields.
-    - ``flip``: converts integers ``{v}`` of the other sign (for example u8 to s8) by adding or
+    - ``flip``: converts integers ``{v}`` of the other signedness (such as u8 to s8) by adding or
       subtracting half of their range.
 
     ``registers`` is the number of target registers that the vector takes; RISC-V groups several.
@@ -318,7 +318,7 @@ class Vector:
     def loading(
         self, memory: str, group: int, lanes: int | Masked | None, *, loose: bool = False
     ) -> str:
-        """Return the expression that loads ``lanes`` lanes, None for all; "" if there is none.
+        """Return the C expression that loads ``lanes`` lanes (None: all); "" if there is none.
 
         The arguments are those of ``ir.ops.Load``.
         """
@@ -335,7 +335,7 @@ class Vector:
         return self._way(ways, memory, group, lanes)
 
     def storing(self, memory: str, group: int, lanes: int | Masked | None) -> str:
-        """Return the statement that stores ``lanes`` lanes, None for all; "" if there is none.
+        """Return the C statement that stores ``lanes`` lanes (None: all); "" if there is none.
 
         The arguments are those of ``ir.ops.Store``.
         """
@@ -363,7 +363,7 @@ class Vector:
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
     def seen_as(self, memory: str, group: int) -> str:
-        """Return the type as which groups of ``memory`` are read or written; "" if there is none.
+        """Return the type as which a load reads groups of ``memory`` elements; "" if there is none.
 
         For example, groups of 4 elements of s8 are read as s32.
         """
@@ -372,7 +372,7 @@ class Vector:
         return {1: "u8", 2: "u16", 4: "s32"}[group * ITEMSIZE[memory]]
 
     def broadcasting(self, memory: str, group: int) -> str:
-        """Return the expression that broadcasts a factor, as for ``ir.ops.Broadcast``."""
+        """Return the C expression for an ``ir.ops.Broadcast`` of this ``memory`` and ``group``."""
         repeat = self.repeating(memory or self.element, group)
         if repeat is not None:
             return repeat.spelling
@@ -383,13 +383,13 @@ class Vector:
         return self.broadcast if group == 1 else self.group
 
     def repeating(self, memory: str, group: int) -> Repeat | None:
-        """Return the way to repeat ``group`` elements of type ``memory``; None if there is none."""
+        """Return the load that repeats ``group`` elements of ``memory``; None if there is none."""
         repeat = self.repeats.get(memory)
         return repeat if repeat is not None and repeat.count == group > 1 else None
 
     @property
     def flips(self) -> str:
-        """The integer type of the other sign that loads can convert (u8 for s8), "" if none."""
+        """The type with the other signedness that loads can convert, such as u8 for s8; else ""."""
         return other_sign(self.element) if self.flip else ""
 
     @property
@@ -400,7 +400,7 @@ class Vector:
     # --- capabilities ----------------------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
-        """Return True if exactly the first ``active`` lanes, a constant, can be accessed."""
+        """Return True if exactly the first ``active`` lanes can be loaded and stored."""
         return self.mask is not None or active in self.partial_load
 
     @property

@@ -1,4 +1,4 @@
-"""Make the fields of a ``Gemm`` from its arguments; check each argument by itself."""
+"""Make the fields of a ``Gemm`` from the user's arguments, and check each argument by itself."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from .sizes import Size, check_size
 from .sums import check_sums, computed_in, default_c
 from .types import TypeName
 
-if TYPE_CHECKING:  # specs without expressions do without their modules
+# For type checkers only. At run time, only specs with an expression import these modules.
+if TYPE_CHECKING:
     from .expression import Expression
     from .reductions import Outputs
 
-#: Arguments that require a D, which has C's type by default.
+#: Arguments whose result is stored in D, so that a spec with one of them has a D. D has C's type by
+#: default.
 MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 ZEROS = ("a_zero", "b_zero")
 LEADING = ("lda", "ldb", "ldc", "ldd")
 
 
 def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the fields for the arguments ``given``, each checked by itself."""
+    """Return the fields of a ``Gemm`` from its arguments ``given``, each checked by itself."""
     operands = _operands(given)
     factors = factors_of(operands["a"], operands["b"])
     sums = computed_in(*factors, operands["c"].type)
@@ -52,7 +54,7 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return A, B, C, D and B2; missing ones follow from the others."""
+    """Return the matrices A, B, C, D and B2; defaults follow from the arguments that are given."""
     order = given["order"]
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
@@ -68,7 +70,7 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def factors_of(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
-    """Return the types of A and B, both f32 for a quantized B: block sums are added in f32."""
+    """Return the types of A and B; f32 for both if B is quantized: block sums are added in f32."""
     scaled = isinstance(b, Packed) and b.quantized is not None
     return ("f32", "f32") if scaled else (a.type, b.type)
 

@@ -1,4 +1,4 @@
-"""numpy's dtypes of the element types; unsigned integers of the same size if numpy lacks a type."""
+"""Map element types to numpy dtypes: unsigned integers of the same size if numpy lacks a type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def held(numbers: Sequence[float], element: str) -> np.ndarray[Any, Any]:
-    """Return numbers that f32, f16 or bf16 hold exactly, as an array of that type's dtype."""
+    """Return ``numbers`` as an array of f32, f16 or bf16, a type that holds them exactly."""
     wide = np.array(numbers, np.float32)
     made: np.ndarray[Any, Any] = wide
     if element == "bf16":

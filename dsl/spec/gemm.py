@@ -1,6 +1,4 @@
-"""``Gemm``: the sizes, types, layouts, scales and batch of a product, independent of schedule and
-target.
-"""
+"""Define ``Gemm``, the spec of a matrix product: sizes, types, layouts, scales, epilogue, batch."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ from .sizes import Dim, Size, call_text, check_dims, check_extent
 from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
 from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
-if TYPE_CHECKING:  # specs without expressions do without their modules
+# For type checkers only. At run time, only specs with an expression import these modules.
+if TYPE_CHECKING:
     from .expression import Expression, Operand
     from .reductions import Outputs, RowReduction
 
@@ -30,14 +29,14 @@ __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transp
 
 
 def stride_slot(name: str) -> str:
-    """Return the name of an operand's batch stride: B2 has the stride of B, and D that of C."""
+    """Return the C parameter for a matrix's batch stride: B2 shares B's stride, D shares C's."""
     return f"stride_{'c' if name == 'd' else name[0]}"
 
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Gemm:
-    """A product, batch-reduce product or stack of products: its sizes, types, layouts and epilogue.
+    """The spec of a matrix product, of a sum of products (batch-reduce), or of a product stack.
 
     ::
 
@@ -221,32 +220,32 @@ class Gemm:
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
     def contiguous_size(self, name: str) -> Size:
-        """Return the leading dimension of operand ``name`` without gaps: its contiguous size."""
+        """Return the number of elements in a contiguous row of ``name`` (order F: in a column)."""
         rows, cols = SHAPES[name]
         size: Size = getattr(self, cols if getattr(self, name).order == "C" else rows)
         return size
 
     @property
     def packs_stack(self) -> bool:
-        """True if a packed B is a stack: one array with a matrix for each of the batch."""
+        """True if a packed B is one array with a matrix for each product of the batch."""
         shared = isinstance(self.batch, Strided) and self.batch.b == 0
         return isinstance(self.batch, Strided | Offsets) and not shared
 
     @property
     def stacked(self) -> bool:
-        """True if each pair of matrices of the batch has its own output."""
+        """True if each product of the batch has its own C or D; False if the products are added."""
         return isinstance(self.batch, Strided) and self.batch.c != 0
 
     def batched(self, name: str) -> bool:
-        """Return True if there may be several matrices ``name``, one for each of the batch."""
+        """Return True if each product of the batch may have its own matrix ``name``."""
         return self.batch is not None and (name in ("a", "b", "b2") or self.stacked)
 
     def alone(self) -> Gemm:
-        """Return the spec of a single product, without the batch."""
+        """Return this spec without its batch, which is the spec of a single product."""
         return self._with(batch=None)
 
     def with_sizes(self, m: Size, n: Size, k: Size) -> Gemm:
-        """Return the same product with other sizes."""
+        """Return this spec with ``m``, ``n`` and ``k`` as its sizes."""
         return self._with(m=m, n=n, k=k)
 
     def _with(self, **changes: Any) -> Gemm:
@@ -254,19 +253,22 @@ class Gemm:
         return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
 
     def stride(self, name: str) -> Size | None:
-        """Return the batch stride of matrix ``name``, None without gaps or without a batch."""
+        """Return the number of elements from one matrix ``name`` of a strided batch to the next.
+
+        None means that the matrices have no gaps, or that there is no such batch.
+        """
         stride: Size | None = None
         if isinstance(self.batch, Strided) and self.batched(name):
             stride = getattr(self.batch, stride_slot(name).removeprefix("stride_"))
         return stride
 
     def leading(self, name: str) -> Size:
-        """Return the leading dimension of operand ``name``: the given one, or without gaps."""
+        """Return the leading dimension of matrix ``name``; by default, rows have no gaps."""
         ld: Size | None = getattr(self, f"ld{name[0]}")
         return self.contiguous_size(name) if ld is None else ld
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Return each size known only at the call, by its C parameter's name, in C's order."""
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         named: list[tuple[str, Any]] = [
             (slot, getattr(self, slot)) for slot in ("m", "n", "k", *LEADING)
         ]
@@ -282,7 +284,7 @@ class Gemm:
         return 1 if self.b2 is None else 2
 
     def flops(self, sizes: Mapping[str, Any]) -> Any:
-        """Return the additions and multiplications of all products of one call.
+        """Return the number of additions and multiplications in one call.
 
         ``sizes`` has m, n and k, and the count of a batch, as numbers or as formulas.
         """
@@ -291,56 +293,56 @@ class Gemm:
 
     @property
     def quantized(self) -> Quantized | None:
-        """The block-quantized format of B, None if it has none."""
+        """The block-quantized format of B; None if B is not quantized in blocks."""
         return self.b.quantized if isinstance(self.b, Packed) else None
 
     @property
     def sums_blocks(self) -> bool:
-        """True if blocks of K are summed in integers: B is quantized; A is integer or quantized."""
+        """True if B is quantized in blocks of K, and the sum over each block is an integer sum."""
         return self.quantized is not None and (
             isinstance(self.a, Quantize) or is_integer(self.a.type)
         )
 
     @property
     def scales_of_blocks(self) -> int | None:
-        """Length of the blocks of A's rows whose scales a call passes; None without such scales."""
+        """Length of the blocks of A's rows if the call passes a scale for each block, else None."""
         return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
 
     @property
     def factors(self) -> tuple[TypeName, TypeName]:
-        """The types of A and B that determine the type of the sums."""
+        """The types of A and B that determine the type of the sums; both f32 for a quantized B."""
         return factors_of(self.a, self.b)
 
     @property
     def multiplied(self) -> tuple[TypeName, ...]:
-        """The types of A and B in multiply-adds, and s64 for 64-bit sums; they decide the peak."""
+        """The types on which a core's peak speed depends: A's, B's, and s64 for 64-bit sums."""
         both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.factors
         return (*both, "s64") if self.type == "s64" else both
 
     @property
     def type(self) -> TypeName:
-        """The type of the sums and of the arithmetic on them; f16 only if a spec asks for it."""
+        """The type of the arithmetic on the sums: f32, f64, s32 or s64. See also ``sum_type``."""
         return computed_in(*self.factors, self.c.type)
 
     @property
     def sum_type(self) -> TypeName:
-        """The type that may hold the sums."""
+        """The type that may hold the sums over K: f16 if the spec allows f16, else ``type``."""
         return "f16" if isinstance(self.sums, tuple) or self.sums is None else self.sums
 
     @property
     def sum_steps(self) -> int | None:
-        """Elements of K after which f16 sums are added in f32, None for all of K."""
+        """Number of elements of K that are summed in f16, before f32 is used; None for no limit."""
         return self.sums[1] if isinstance(self.sums, tuple) else None
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The epilogue, and the expressions that the outputs reduce."""
+        """The epilogue if there is one, then the expression of each reduction in ``outputs``."""
         first = () if self.epilogue is None else (self.epilogue,)
         return (*first, *(reduction.expression for _, reduction in self.outputs))
 
     @property
     def named(self) -> tuple[Operand, ...]:
-        """The operands of all expressions by name."""
+        """The ``tw.Operand`` objects in the epilogue and the outputs, in alphabetical order."""
         if not self.expressions:
             return ()
         from .expression import operands_of
@@ -349,7 +351,7 @@ class Gemm:
 
     @property
     def reads_output(self) -> bool:
-        """True if an expression reads D's old value."""
+        """True if the epilogue or an output reads D's old value, ``tw.dst``."""
         if not self.expressions:
             return False
         from .expression import dst, uses
@@ -358,7 +360,7 @@ class Gemm:
 
     @property
     def reads_sums(self) -> bool:
-        """True if an expression reads a product; without an epilogue, D is one."""
+        """True if the result depends on the product of A and B, which an epilogue may ignore."""
         if self.epilogue is None:
             return True
         from .expression import acc, acc2, uses
@@ -369,7 +371,10 @@ class Gemm:
 
     @property
     def factor_type(self) -> TypeName:
-        """The type in which alpha and beta act: that of the sums if all of them are integers."""
+        """The type in which alpha and beta are multiplied: s32, s64, f32 or f64.
+
+        Integer arithmetic needs integer sums, integer factors, and an integer C if C is read.
+        """
         factors = (self.alpha, self.beta)
         whole = all(f == "scalar" or float(f).is_integer() for f in factors)
         reads_whole = self.beta == 0 or is_integer(self.c.type)
@@ -379,12 +384,12 @@ class Gemm:
 
     @property
     def output(self) -> str:
-        """Name of the operand that is written: "c" or "d"."""
+        """Name of the matrix that the kernel writes: "c" or "d"."""
         return "c" if self.d is None else "d"
 
     @property
     def stays_integer(self) -> bool:
-        """True if all arithmetic up to D is done in the integers of the sums."""
+        """True if no step from the sums to the result leaves the integer type of the sums."""
         scales = (self.a_scale, self.b_scale, self.d_scale)
         output = self.c if self.d is None else self.d
         adds = self.epilogue is None
@@ -397,7 +402,7 @@ class Gemm:
 
 
 def _check_gemm(spec: Gemm) -> None:
-    """Raise SpecError if types, layouts and sizes do not fit each other."""
+    """Raise SpecError if the types, layouts and sizes of ``spec`` do not fit each other."""
     _check_types(spec)
     if spec.expressions or spec.b2 is not None:
         _check_expressions(spec)
@@ -431,7 +436,7 @@ def _check_gemm(spec: Gemm) -> None:
 
 
 def _check_extents(spec: Gemm) -> None:
-    """Raise SpecError if all matrices of an operand together exceed the address space."""
+    """Raise SpecError if an operand needs more than 2**48 bytes, or if matrices of C overlap."""
     for name, (rows, cols) in SHAPES.items():
         operand = getattr(spec, name)
         if operand is None:

@@ -18,7 +18,7 @@ def _listed(words: str) -> frozenset[str]:
 
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-#: Keywords of C11, then those of C++20 that C lacks.
+#: The keywords of C11, then the keywords of C++20 that C lacks.
 _WORDS = _listed(
     """
     auto break case char const continue default do double else enum float extern for goto if int
@@ -32,10 +32,10 @@ _WORDS = _listed(
     wchar_t xor xor_eq
     """
 )
-#: Identifiers that C reserves everywhere.
+#: Beginning of the identifiers that C reserves in every scope.
 _RESERVED = re.compile(r"_[A-Z_]")
 #: Types, macros and functions that C's library and POSIX declare or reserve (C11 7.1.3 and 7.31).
-#: The pattern is compiled at its first use: a start with cached kernels does not need it.
+#: The pattern is compiled when it is first used: loading a cached kernel does not need it.
 _LIBRARY = r"""_.* | \w+_t | E[0-9A-Z]\w*
     | (SIG|LC_|FE_|PRI|SCN|ATOMIC_|PTHREAD_|SCHED_|CLOCK_|SA_)\w*
     | U?INT\w*_(MAX|MIN|WIDTH|C) | [A-Z]+_(MAX|MIN|WIDTH|BIT|DIG|EPSILON)
@@ -45,8 +45,8 @@ _LIBRARY = r"""_.* | \w+_t | E[0-9A-Z]\w*
     | (tilewright|tw|tiles|tile)_\w* | v[a-z0-9]+_(lane_|n_)?[bfsup]\d+\w*
     | tiles | linux | unix | main | environ | errno
     """
-#: Functions of C and POSIX that compilers know, in the order of their headers. Those of mathematics
-#: exist for three types.
+#: Functions of C and POSIX that compilers know, in the order of their headers. ``_MATHEMATICS`` is
+#: a separate list, because its functions also exist with the suffixes "f" and "l".
 _FUNCTIONS = _listed(
     """
     assert setjmp longjmp signal raise va_start va_arg va_copy va_end offsetof
@@ -78,7 +78,7 @@ _MATHEMATICS = _listed(
 
 
 def check_identifier(name: object, what: str) -> str:
-    """Return ``name`` if it is an identifier of C and Python, else raise SpecError."""
+    """Return ``name`` if it is an identifier in C and in Python, else raise SpecError."""
     if not isinstance(name, str) or not _IDENTIFIER.match(name) or keyword.iskeyword(name):
         raise SpecError(
             f"the name of {what} must be a C identifier",
@@ -108,7 +108,7 @@ def check_name(name: object, what: str) -> str:
 
 
 def check_function_name(name: object, what: str = "a kernel") -> str:
-    """Return ``name`` if it can name C functions, or begin their names; else raise SpecError."""
+    """Return ``name`` if a C function may have it, alone or as a prefix; else raise SpecError."""
     found = check_name(name, what)
     base = found[:-1] if found[-1:] in ("f", "l") else found
     known = found in _FUNCTIONS or not _MATHEMATICS.isdisjoint((found, base))

@@ -1,4 +1,4 @@
-"""The layout of operands in memory: orders, packed formats, and the batch."""
+"""The layouts that a spec's matrices may have in memory: row order, packed, or in a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
 from .types import DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
-#: Shape of each operand in terms of the sizes.
+#: Shape of each matrix of a product, by the names of its sizes.
 SHAPES = {
     "a": ("m", "k"),
     "b": ("k", "n"),
@@ -28,7 +28,7 @@ SHAPES = {
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand with its own order.
+    """Element type and order of one operand of a product, if its order differs from the others'.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Packed:
 
     @property
     def order(self) -> Order:
-        """Always "C"; it has no meaning, because ``pack_b`` takes any order."""
+        """Always "C". It has no meaning: ``pack_b`` packs a B of either order."""
         return "C"
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Packed:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Strided:
-    """A batch of matrices at equal distances.
+    """A batch of matrices at equal distances in memory.
 
     In numpy the batch is the first axis of an array.
 
@@ -170,7 +170,7 @@ class Strided:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Offsets:
-    """A batch of matrices at offsets into flat operands.
+    """A batch of matrices that begin at given offsets in the 1-d arrays a and b.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class Offsets:
 
 
 def _integers(given: object, what: str) -> tuple[int, ...]:
-    """Return a sequence of Python's or numpy's integers as a tuple, else raise SpecError."""
+    """Return the sequence ``given`` as a tuple of ints; SpecError if it holds anything else."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise SpecError(
             f"{what} must be a sequence of ints",
@@ -241,14 +241,14 @@ def _integers(given: object, what: str) -> tuple[int, ...]:
             )
     try:
         return tuple(map(index, values))
-    except TypeError as error:  # an array that has more than one number
+    except TypeError as error:  # ``index`` fails for an array with more than one number
         raise SpecError(f"{what} must be ints: they count elements", got=given) from error
 
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A batch of matrices at any addresses: a call passes sequences of arrays as a and b.
+    """A batch of matrices at any addresses: a call passes a and b as sequences of arrays.
 
     In C these parameters are ``const A *const *a`` and ``const B *const *b``.
 

@@ -1,4 +1,4 @@
-"""Specs of packing kernels: a B of fixed size, its type, and the type of A in later products."""
+"""Specs of kernels that pack B: for ordinary elements, and for low-bit elements with scales."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ class Pack:
 
     @property
     def contiguous_size(self) -> int:
-        """The number of contiguous elements of B: those of a row, or of a column for order F."""
+        """The number of elements in a contiguous row of B (in a column for order F)."""
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Return each size known only at the call, by its C parameter's name, in C's order."""
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         slots: list[tuple[str, Size | None]] = [("ldb", self.ldb)]
         if self.batch is not None:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
@@ -193,7 +193,7 @@ class PackQuantized:
         check_extent((self.k, self.n), 8, "B")
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Return (): all sizes are fixed."""
+        """Return (): a packed matrix has fixed sizes, so no size is known only at the call."""
         return ()
 
 
@@ -205,7 +205,7 @@ def _fixed(size: Size, name: str) -> int:
 
 
 def _sums(given: DTypeLike | None, a: str, b: str) -> str:
-    """Return the type of sums of A and B; ``_check`` refuses types that cannot be multiplied."""
+    """Return the type that holds sums of products of A and B; "" if they cannot be multiplied."""
     if not {a, b} <= set(INPUTS):
         return ""
     held = accumulator(a, b)

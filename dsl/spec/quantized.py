@@ -16,17 +16,20 @@ from tilewright.keywords import spelled
 from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, is_integer, type_name
 
-#: Types of stored elements.
+#: Names of the types in which low-bit matrices store their elements.
 StoredName = Literal[
     "s2", "u2", "s3", "u3", "s4", "u4", "s5", "u5", "s6", "u6", "s8", "u8", "f4_e2m1", "f8_e4m3",
     "f8_e5m2",
 ]  # fmt: skip
-#: Types of scales.
+#: Names of the types that the scales of blocks may have.
 ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
 
 
 class Plane(NamedTuple):
-    """The ``bits`` bits of each number that begin at bit ``up``."""
+    """A group of bits of each low-bit number, which is stored apart from the number's other bits.
+
+    The group has ``bits`` bits, from bit ``up`` of the number upwards.
+    """
 
     bits: int
     up: int
@@ -35,8 +38,8 @@ class Plane(NamedTuple):
 class StoredType(NamedTuple):
     """A type of low-bit numbers: integers from ``low`` to ``high``, or a table of ``values``.
 
-    ``unpacked`` is the type that holds a single number, or its code if there is a table. The values
-    are in units of ``unit``, so that they are integers too.
+    ``unpacked`` is the type that holds a single number, or its index in the table. The number that
+    an entry of the table represents is ``unit`` times the entry, so entries are integers.
     """
 
     bits: int
@@ -48,7 +51,10 @@ class StoredType(NamedTuple):
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The planes into which numbers are split, low bits first; a byte holds whole parts."""
+        """The groups of 8, 4, 2 or 1 bits into which numbers are split for packing, low bits first.
+
+        For example, 6 bits are 4 low bits and 2 high bits. A byte holds only whole groups.
+        """
         left, found, up = self.bits, [], 0
         for bits in (8, 4, 2, 1):
             if left & bits:
@@ -58,12 +64,12 @@ class StoredType(NamedTuple):
 
     @property
     def fields(self) -> int:
-        """Elements that share a byte of the plane with the fewest bits."""
+        """The largest number of elements that share a byte: 4 for 6-bit elements (4 + 2 bits)."""
         return 8 // self.planes[-1].bits
 
     @property
     def floating(self) -> bool:
-        """True if the numbers are floating point."""
+        """True if the low-bit numbers are floating point."""
         return bool(self.values) or not is_integer(self.unpacked)
 
 
@@ -71,12 +77,12 @@ _F4 = (0, 1, 2, 3, 4, 6, 8, 12)
 
 
 def integers(bits: int, *, signed: bool) -> StoredType:
-    """Return the type of all integers with this number of bits."""
+    """Return the low-bit type that holds all integers with ``bits`` bits."""
     below = 1 << (bits - 1) if signed else 0
     return StoredType(bits, -below, (1 << bits) - 1 - below, "s8" if signed else "u8")
 
 
-#: Stored types by name. A new width of integers needs only an entry.
+#: The types of stored elements by name. Integers of another width need only an entry here.
 STORED: dict[str, StoredType] = {
     **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
     **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
@@ -87,13 +93,14 @@ STORED: dict[str, StoredType] = {
 
 
 class ScaleType(NamedTuple):
-    """The type in which scales are given, and the type in which they are packed without loss."""
+    """The type of scales in the caller's array, and a type that holds them exactly when packed."""
 
     given: str
     packed: TypeName
 
 
-#: Types of scales. A byte of e8m0 is an exponent: 2**(byte - 127), and 255 is NaN.
+#: The types of scales by name. A scale of type e8m0 is a byte that encodes 2**(byte - 127); 255 is
+#: NaN.
 SCALES: dict[str, ScaleType] = {
     "f32": ScaleType("f32", "f32"),
     "f16": ScaleType("f16", "f16"),
@@ -101,18 +108,18 @@ SCALES: dict[str, ScaleType] = {
     "e8m0": ScaleType("u8", "bf16"),
     "f8_e4m3": ScaleType("f8_e4m3", "f16"),
 }
-#: A block's length along K is a multiple of this, or of four times the number of elements that
-#: share a byte if that is more.
+#: The length of a block along K must be a multiple of this. If more than two elements share a byte,
+#: it must be a multiple of four times their number.
 BLOCK_UNIT = 8
-#: A single block for all of K is padded to a multiple of this, or of four times the fields of a
-#: byte if that is more.
+#: If all of K is one block, its length is padded to a multiple of this, or of four times the number
+#: of elements that share a byte, whichever is larger.
 WHOLE_UNIT = 16
-#: Longest block, and longest block if each block has its own zero points.
+#: Maximum number of elements in a block. The second number holds if blocks have zero points.
 LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
-#: Longest block that may end inside the bytes that its elements share.
+#: A block with more elements than this must not end inside bytes that several elements share.
 LONGEST_UNEVEN = 64
 
-#: Part of A with its own scale: a row, or a block of a row.
+#: The part of A that has one scale: "row", or ("row", length) for blocks of a row.
 PerRow = Literal["row"] | tuple[Literal["row"], int]
 
 
@@ -173,38 +180,38 @@ class Quantized:
 
     @property
     def stored(self) -> StoredType:
-        """Facts about the type of its elements."""
+        """The entry of ``STORED`` for the type of the elements."""
         return STORED[self.type]
 
     @property
     def zeros(self) -> Literal["", "zeros", "minima"]:
-        """What each block and column has besides a scale: zero points, minima, or nothing."""
+        """The numbers that each block has besides its scale: "zeros", "minima", or "" for none."""
         if not isinstance(self.zero, str):
             return ""
         return "zeros" if self.zero == self.type else "minima"
 
     @property
     def offset(self) -> int:
-        """The zero point of all elements; 0 if each block has its own."""
+        """The zero point that all elements share; 0 if each block has its own zero point."""
         return 0 if isinstance(self.zero, str) else self.zero or 0
 
     @property
     def columns(self) -> int:
-        """Columns of a block."""
+        """The number of columns in a block."""
         return self.block[1] if isinstance(self.block, tuple) else 1
 
     @property
     def along(self) -> int | None:
-        """Elements of K in a block, None if all of K is one block."""
+        """The number of elements of K in a block; None if all of K is one block."""
         return self.block[0] if isinstance(self.block, tuple) else self.block
 
     @property
     def per(self) -> PerRow:
-        """The argument ``per`` of ``tw.Quantize`` for an A with blocks of the same length."""
+        """The argument ``per`` for a ``tw.Quantize`` A whose blocks are as long as B's."""
         return "row" if self.along is None else ("row", self.along)
 
     def block_of(self, k: int) -> int:
-        """Return the elements of a block along K, padded if the block is all ``k`` elements."""
+        """Return the elements of K in a block: if all of K is one block, ``k`` rounded up."""
         unit = max(WHOLE_UNIT, 4 * self.stored.fields)
         return self.along or max(1, -(-k // unit)) * unit
 
@@ -240,7 +247,10 @@ def _check_zeros(form: Quantized) -> None:
 
 
 def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
-    """Raise SpecError if sums over a block would not be exact; ``a`` is the A of the product."""
+    """Raise SpecError if a block is so long that the integer sum over it might not be exact.
+
+    ``a`` is the A of the product if the kernel quantizes it.
+    """
     own, wide = form.zeros == "zeros", a is not None and a.zero is not None
     most = longest_block(form.stored.bits, own=own, wide=wide)
     if length > most:
@@ -255,10 +265,11 @@ def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> No
 
 
 def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
-    """Return the longest block of numbers with ``bits`` bits whose sums are exact.
+    """Return the largest block length for which sums of products with A stay exact.
 
-    If each block has its ``own`` zero points, f32 must hold the sums exactly, otherwise s32. With
-    ``wide``, differences of A's numbers and their zero point have 9 bits.
+    ``bits`` is the number of bits of B's elements. If each block has its ``own`` zero points, f32
+    must hold the sums exactly, otherwise s32. ``wide`` is True if A has zero points: differences of
+    A's numbers and their zero point have 9 bits.
     """
     most = ((1 << bits) - 1) * (255 if wide else 128)
     exact = (1 << (24 if own else 31)) // most
@@ -339,12 +350,12 @@ class Quantize:
 
     @property
     def block(self) -> int | None:
-        """Elements of a row that share a scale, None for all of them."""
+        """The number of elements of a row of A that share a scale; None for the whole row."""
         return None if self.per == "row" else self.per[1]
 
     @property
     def order(self) -> Literal["C"]:
-        """Always "C": rows are contiguous."""
+        """Always "C", because rows of A must be contiguous."""
         return "C"
 
 
@@ -362,7 +373,7 @@ def _per(per: Any) -> PerRow:
 
 
 def _block(form: Quantized) -> int | tuple[int, int] | None:
-    """Return the block of a format after its checks."""
+    """Return the block shape of ``form`` if it is possible, else raise SpecError."""
     block: object = form.block
     if block is None:
         return None
@@ -379,7 +390,7 @@ def _block(form: Quantized) -> int | tuple[int, int] | None:
 
 
 def _check_even(along: int, form: Quantized) -> int:
-    """Return the length of a block; SpecError if a long block ends inside shared bytes."""
+    """Return the block length ``along``; SpecError if a long block ends inside a shared byte."""
     unit = 4 * form.stored.fields
     if along > LONGEST_UNEVEN and along % unit:
         raise SpecError(
@@ -391,9 +402,9 @@ def _check_even(along: int, form: Quantized) -> int:
 
 
 def check_block(block: object, together: int = 1) -> int:
-    """Return the length of a block after its checks; ``together`` elements share a byte.
+    """Return the block length ``block`` if it is possible, else raise SpecError.
 
-    SpecError unless it is a multiple of 8, and at most the longest block.
+    It must be a multiple of 8, and of four times ``together``, the elements that share a byte.
     """
     count = check_count(block, "the elements of a block")
     unit = max(BLOCK_UNIT, 4 * together)
@@ -407,7 +418,7 @@ def check_block(block: object, together: int = 1) -> int:
 
 
 def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
-    """Raise SpecError if block scales are given for an A without blocks."""
+    """Raise SpecError if A has scales for blocks of its rows that do not fit A, B or the batch."""
     if not isinstance(a_scale, tuple):
         return
     if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
@@ -433,7 +444,7 @@ def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: o
 def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
     """Raise SpecError unless the quantized formats of A and B fit each other along K.
 
-    ``zeros`` are the zero points given with them.
+    ``zeros`` are the arguments ``a_zero`` and ``b_zero``, which a quantized B does not allow.
     """
     if not isinstance(a, Quantize) and b is None:
         return

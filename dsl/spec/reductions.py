@@ -1,4 +1,4 @@
-"""Outputs besides the matrix: reductions of an expression's values along each row."""
+"""Outputs besides the matrix: the maximum or sum of an expression along each row of C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outputs = tuple[tuple[str, "RowReduction"], ...]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowReduction:
-    """One f32 number for each row of C, made from an expression's values along the row."""
+    """A further output of a kernel: one f32 for each row of C, reduced from an expression."""
 
     fn: Literal["row_max", "row_sum", "row_absmax"]
     expression: Expression
@@ -104,7 +104,7 @@ def row_absmax(expression: Term) -> RowReduction:
 
 
 def as_outputs(given: Any) -> Outputs:
-    """Return a mapping of names to reductions as pairs in alphabetical order; () for None."""
+    """Return the argument ``outputs`` as pairs (name, reduction), sorted by name; () for None."""
     if given is None:
         return ()
     if not isinstance(given, Mapping):

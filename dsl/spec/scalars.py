@@ -1,4 +1,4 @@
-"""Factors, scales and zero points: literals, or arguments of a call."""
+"""Check the factors, scales and zero points of a spec: literals, or values passed at the call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .sizes import real_number
 from .types import is_integer
 
 Factor = float | Literal["scalar"]
-#: A scale or zero point: absent, a literal, one value at the call, or one for each row, column, or
-#: block of a row.
+#: A scale or zero point: None; a literal; or values passed at the call: "scalar" for one value, or
+#: one value for each row, each column, or each block of a row.
 Quantity = float | int | Literal["scalar", "row", "column"] | tuple[Literal["row"], int] | None
-#: Scales and zero points in the order of C's parameters, and the dimension that each may vary
-#: along.
+#: Scales and zero points in the order of the C parameters. Each may have one value for each row, or
+#: for each column, as given here.
 QUANTITIES: dict[str, Literal["row", "column"]] = {
     "a_scale": "row",
     "b_scale": "column",
@@ -29,32 +29,36 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 
 
 def of_sums(given: object) -> bool:
-    """Return True if a scale is given and multiplies whole sums, not the sums of blocks of K."""
+    """Return True if a scale is given for sums over all of K, not for sums over blocks of K."""
     return not isinstance(given, tuple | None)
 
 
 def quantity_type(name: str, sums: str) -> str:
-    """Return the type of a scale or zero point that a call passes, given the type of the sums."""
+    """Return the element type of the scale or zero point ``name`` at a call.
+
+    ``sums`` is the type of the sums.
+    """
     if name.endswith("_scale"):
         return "f64" if sums == "f64" else "f32"
     return "f64" if sums == "f64" and name == "d_zero" else "s32"
 
 
 def short(factor: Factor) -> Factor:
-    """Return 2 for 2.0."""
+    """Return a factor for printing: an int if it has no fraction, for example 2 for 2.0."""
     return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
 
 
-#: Least magnitude of a divisor, by type: f32 cannot represent the reciprocal of 2**-128.
+#: Smallest magnitude of a number that a kernel divides by, for each type. Smaller numbers have no
+#: finite reciprocal: 1 / 2**-128 overflows f32.
 LEAST_DIVISOR = {"f32": 2.0**-127, "f64": 2.0**-1023}
-#: Largest finite numbers of the types in which factors and scales act.
+#: Largest finite number of each type in which factors and scales are computed.
 _LARGEST = {"f32": 2.0**128 - 2.0**104, "f64": sys.float_info.max}
 
 
 def check_factor(value: Any, name: str, sums: str) -> Factor:
-    """Return alpha or beta after its checks, given the type of the sums; else raise SpecError.
+    """Return alpha or beta if sums of type ``sums`` can be multiplied by it; else raise SpecError.
 
-    A factor that is not an integer acts in f32 if the sums are s32.
+    With sums in s32, a factor that is not an integer is multiplied in f32.
     """
     if isinstance(value, str) and value == "scalar":
         return "scalar"
@@ -68,7 +72,7 @@ def check_factor(value: Any, name: str, sums: str) -> Factor:
 
 
 def check_quantity(value: Any, name: str, sums: str) -> Quantity:
-    """Return a scale or zero point after its checks for sums of type ``sums``."""
+    """Return the scale or zero point ``name`` if it fits sums of type ``sums``, else SpecError."""
     per = QUANTITIES[name]
     if value is None or (isinstance(value, str) and value in ("scalar", per)):
         return value  # type: ignore[return-value]
@@ -97,7 +101,7 @@ def check_quantity(value: Any, name: str, sums: str) -> Quantity:
 
 
 def check_finite(number: float, value: object, name: str, sums: str) -> None:
-    """Raise SpecError unless a number is finite in the type of the arithmetic on such sums."""
+    """Raise SpecError unless ``number`` is finite in f32, or in f64 if ``sums`` is "f64"."""
     kind = "f64" if sums == "f64" else "f32"
     if not abs(number) <= _LARGEST[kind]:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""``Schedule``: how a product is computed. Also the limits by which the planner chooses a nest."""
+"""Define ``Schedule``: how a product is computed. Also limits by which the planner chooses."""
 
 from __future__ import annotations
 
@@ -15,48 +15,54 @@ TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
 STORES = (None, "stream", "cached")
 LETTERS = "bmnkBMN"
-#: Least m, n and k for which packing blocks that fit the caches pays.
+#: Smallest m, n and k for which it is faster to pack operands in blocks that fit the caches.
 LARGE = (32, 32, 64)
-#: Rows of C from which a packed B is read often enough.
+#: If C has at least this many rows, packing B is faster, because each element is read often.
 MANY_ROWS = 128
-#: If rows of a large C (columns for order F) have at most this many elements, one operand is packed
-#: as a whole and the other is read in place: a packed block of the other would be read too rarely.
-#: For example, 3136x64x576 in f32 takes 1.2 ms this way on Granite Rapids, and 1.8 ms in blocks.
+#: A large C is thin if its rows (columns for order F) have at most this many elements. Then only
+#: one operand is packed, as a whole: packed blocks of the other would be read too rarely. For
+#: example, 3136x64x576 in f32 takes 1.2 ms this way on Granite Rapids, and 1.8 ms in blocks.
 THIN = 128
-#: Steps of K in a block of the packed operand, which L2 holds. A row of tiles of the other operand
-#: is then read once for all columns of C.
+#: Elements of K in a block of the packed operand of a thin product. L2 holds such a block, so each
+#: element of the other operand is read from memory only once.
 _THIN_STEPS = 1024
-#: Elements of a row of C (column for order F) that are written before the next row, if K is below
-#: ``LARGE``. C then streams to memory, and the operand along the row stays in L1 or L2.
+#: If K is below ``LARGE``, this many elements of a row of C (column for order F) are written before
+#: the next row is begun. C is then written in long stretches, and the packed operand stays in L2.
 _LINE = 2048
-#: Rows of A, or columns of B, that L2 holds beside blocks of the other operand for any K.
+#: L2 holds this many rows of A (or columns of B), whatever K is, and blocks of the other operand.
 NEAR_LINES = 256
-#: Contiguous rows (or columns) of a matrix that a product with few rows reads at the same time: as
-#: many as a core prefetches by itself. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4 with K
-#: in blocks of 8, and 6.4 ms in blocks of 64. One row by 2048x2048 with contiguous K takes 0.25 ms
-#: in tiles of 8, 0.41 ms in tiles of 12 and 0.54 ms in tiles of 16.
+#: Number of contiguous rows (or columns) that a product with few rows reads at the same time. A
+#: core prefetches about this many by itself. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4
+#: with K in blocks of 8, and 6.4 ms in blocks of 64. One row by 2048x2048 with contiguous K takes
+#: 0.25 ms in tiles of 8, 0.41 ms in tiles of 12 and 0.54 ms in tiles of 16.
 LINES = 8
-#: Most rows of C, and for these the least m n k from which a matrix with 4-byte elements is
-#: streamed: read once, in blocks. Each block reads and writes the sums in C, which costs nothing
-#: while memory is the limit. For example, on Emerald Rapids 8x8192x8192 takes 28 ms this way, and
-#: 62 ms with K in blocks of 64; 16x2048x2048, which a cache holds, takes 1.5 and 1.2 ms.
+#: Pairs (rows, work): if C has at most ``rows`` rows, and m n k is at least ``work``, B is
+#: streamed: read once, in small blocks of K. Each block reads and writes the sums in C, which costs
+#: nothing while memory is the limit. ``work`` is for 4-byte elements. For example, on Emerald
+#: Rapids 8x8192x8192 takes 28 ms this way, and 62 ms with K in blocks of 64. The smaller
+#: 16x2048x2048, whose B fits a cache, takes 1.5 ms this way, and 1.2 ms in blocks of 64.
 _STREAMS = ((1, 1 << 16), (4, 1 << 19), (8, 1 << 25), (16, 5 << 25))
 FEW_ROWS = _STREAMS[-1][0]
-#: Steps of K by which lines are prefetched: at least as many cycles as L2 takes. Lines at a
-#: distance of a power of two share sets of L1, which eight steps fill. For example, 120x1024x2048
-#: in f64 takes 1.13 times as long with 8 as with 4 on Emerald Rapids.
+#: Cache lines are prefetched this many steps of K ahead, which is longer than L2 takes. Larger
+#: values are slower: if the distance of two rows is a power of two, lines of eight steps fill the
+#: sets of L1 that they share. For example, 120x1024x2048 in f64 takes 1.13 times as long with 8 as
+#: with 4 on Emerald Rapids.
 STEPS_AHEAD = 4
-#: Rows of C up to which longer lines of B are read in place, not packed.
+#: For few rows of C, B is read in place, without packing, if B's rows are short. If C has at most
+#: this many rows, B's rows may be four times as long as for more rows (see ``line_in_place``).
 HALF_ROWS = MANY_ROWS // 2
 
 
 def large_work(rows: int) -> int:
-    """Return the least m n k of a large product. With few rows, B must also exceed L2."""
+    """Return the value of m n k from which a product with ``rows`` rows counts as large.
+
+    With few rows, B must also exceed L2.
+    """
     return 1 << 26 if rows < MANY_ROWS else 1 << 25
 
 
 def line_in_place(rows: int, near: int) -> int:
-    """Return the longest row of B, in bytes, with which a C of few ``rows`` reads B in place.
+    """Return the longest row of B, in bytes, for which B is read in place if C has ``rows`` rows.
 
     Packing takes as long as 14 rows of the product. For example, 49x512x4608 in f32 takes 2.0 ms
     with packing on Emerald Rapids, and 1.8 ms in place. A block of K and C must stay in L2, which
@@ -68,42 +74,46 @@ def line_in_place(rows: int, near: int) -> int:
 
 
 def large_converted(*, unit: bool) -> tuple[int, int, int]:
-    """Return the least m, n and k for which elements are converted while blocks are packed.
+    """Return the smallest m, n and k for which operands are converted block by block.
 
-    This does not pay for few columns, but pays for few rows if B is large. An operand that is
-    converted as a whole goes to memory and back, through pages that are new in each call. For
-    example, 4x4096x4096 in bf16 takes 21 ms as a whole on Zen 4, and 2.8 ms in blocks. Without a
-    matrix unit it does not pay for rows of ``THIN`` elements either: 784x128x1152 in f16 has 149
-    GFLOPS as a whole on Emerald Rapids, and 131 in blocks.
+    The blocks are converted while they are packed. This is slower for few columns, but faster for
+    few rows if B is large. An operand that is converted as a whole goes to memory and back, through
+    pages that are new in each call. For example, 4x4096x4096 in bf16 takes 21 ms as a whole on Zen
+    4, and 2.8 ms in blocks. Without a matrix unit, blocks are also slower for rows of ``THIN``
+    elements: 784x128x1152 in f16 reaches 149 GFLOPS as a whole on Emerald Rapids, and 131 GFLOPS in
+    blocks. ``unit`` is True if a matrix unit computes the product.
     """
     return 2, THIN if unit else THIN + 1, 64
 
 
-#: Least m n k if operands are converted, as a whole or in blocks. For example, 196x256x2304 in f16
-#: was 2.8 times as fast in blocks.
+#: Value of m n k from which operands are converted in blocks, not as a whole, if C has many rows.
+#: For example, 196x256x2304 in f16 was 2.8 times as fast in blocks.
 CONVERTED_WORK = 1 << 26
-#: Bytes of a converted matrix, and elements of one that is also transposed, from which blocks pay
-#: for few rows too: pages of the whole would be new in each call.
+#: Even if C has few rows, a matrix of at least this size is converted in blocks. The first number
+#: is in bytes. The second is in elements, for a matrix that is also transposed. To convert the
+#: whole matrix first would be slower, because each call would write to new pages of memory.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
-#: Rows up to which vectors along K beat blocks for 16-bit and 8-bit types. For example,
-#: 31x2048x2048 by ``w.T`` takes 1.7 ms in bf16 on Zen 4 and 1.8 ms in blocks, 40 rows 2.3 and 2.1
-#: ms; in s8 0.71 and 0.94 ms. The limit is also the number of vector registers: with 16, fewer
-#: lines share a load.
+#: For 16-bit and 8-bit types, vectors along K are faster than packed blocks up to this many rows of
+#: C. For example, ``x @ w.T`` in bf16 with a w of 2048x2048 takes, on Zen 4, 1.7 ms along K and 1.8
+#: ms in blocks with 31 rows, and 2.3 ms and 2.1 ms with 40 rows. In s8, 31 rows take 0.71 ms and
+#: 0.94 ms. A target with fewer vector registers than this has their number as its limit: with 16
+#: registers, for example, fewer rows share a load.
 FEW_ALONG_K = 32
-#: The same limit if a matrix unit computes the blocks. For example, on Emerald Rapids 2048x2048 by
-#: 4, 6 and 8 columns in bf16 takes 0.46, 0.84 and 1.1 ms along K, and 0.54 ms in the matrix unit.
+#: Vectors along K are faster than a matrix unit up to this many rows of C. For example, bf16 on
+#: Emerald Rapids: 4, 6 and 8 rows by 2048x2048 take 0.46, 0.84 and 1.1 ms along K, and 0.54 ms in
+#: the matrix unit.
 FEW_BESIDE_UNIT = 4
-#: Lines up to which matrices are built on the way if both operands are contiguous along K, so that
-#: the other operand is read in place. For example, 16 rows by 2048x2048 take 0.52 ms this way, and
-#: 0.75 ms if B is transposed first.
+#: If A and B are both contiguous along K, and C has at most this many rows, a kernel for a matrix
+#: unit converts only A beforehand, and reads B in place. For example, 16 rows by 2048x2048 take
+#: 0.52 ms this way, and 0.75 ms if B is transposed first.
 FEW_IN_MATRICES = 31
 
 
 def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[int, int, int]:
-    """Return a range of rows, first and last, and the least m n k for that range.
+    """Return the m n k from which operands are converted in blocks, and for which rows this holds.
 
-    ``itemsize`` is the size of the converted elements. ``turned`` is True if the matrix is
-    transposed too.
+    The result is (first row, last row, m n k). ``itemsize`` is the size of a converted element in
+    bytes. ``turned`` is True if the matrix is transposed too.
     """
     first, each = 1, _FEW_TURNED if turned else _FEW_CONVERTED // itemsize
     while first * each < CONVERTED_WORK:
@@ -114,9 +124,10 @@ def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[i
 
 
 def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
-    """Return the range of rows that contains ``rows``, and the least m n k for streaming a matrix.
+    """Return the m n k from which B is streamed for ``rows`` rows of C; None for too many rows.
 
-    The result is None for too many rows. ``itemsize`` is the size of the matrix's elements.
+    The result is (first row, last row, m n k): the limit is the same for all rows of this range.
+    ``itemsize`` is the size of an element of B in bytes.
     """
     first = 1
     for most, work in _STREAMS:
@@ -243,7 +254,7 @@ class Schedule:
 
 
 class _Block(tuple[tuple[str, int], ...]):
-    """Blocks as pairs; printed like a mapping without braces, for comments in C code."""
+    """Pairs (letter, block size), printed for example as ``dict(k=128)``, also in generated C."""
 
     __slots__ = ()
 
@@ -251,13 +262,13 @@ class _Block(tuple[tuple[str, int], ...]):
         return f"dict({', '.join(f'{letter}={size}' for letter, size in self)})"
 
 
-#: Largest value of each field; the plan reports tighter limits of registers and sizes.
+#: Largest value of each field of a schedule. Limits of registers and sizes are checked by the plan.
 _MOST = {"tile": 2**16, "block": MAX_FIXED, "k_unroll": 2**10, "k_split": 2**10,
          "prefetch": 2**20, "threads": 2**12, "unpack_rows": 2**31}  # fmt: skip
 
 
 def _whole(value: Any, name: str) -> int | None:
-    """Return ``value`` as an int from 1 to the limit of ``name``, else None."""
+    """Return ``value`` as an int if it is from 1 to the limit of field ``name``, else None."""
     number = whole_number(value)
     return number if number is not None and 1 <= number <= _MOST[name] else None
 
@@ -308,7 +319,7 @@ def _threads(threads: Any, loops: str | None) -> int | None:
 
 
 def _block(block: Any) -> tuple[tuple[str, int], ...]:
-    """Return the blocks in alphabetical order, given a mapping or pairs as JSON has them."""
+    """Return pairs (letter, size), sorted by letter, from a mapping or from a list of pairs."""
     if block is None:
         return ()
     pairs: Any = [None]
@@ -351,14 +362,14 @@ def _one_of(value: Any, legal: tuple[Any, ...], name: str) -> Any:
     return value
 
 
-# --- nests for many lines of C, which lie along the dimension ``along`` ---------------------------
+# --- schedules for a C with many rows (``along`` "n") or many columns (``along`` "m") -------------
 
 
 def of_thin(along: Literal["m", "n"]) -> Schedule:
-    """Return the schedule for rows of C of at most ``THIN`` elements: one operand is packed.
+    """Return the schedule for a C whose rows have at most ``THIN`` elements.
 
-    For example, on Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS this way, and 138 GFLOPS if the
-    loop over columns of tiles is outside the loop over rows.
+    One operand is packed. For example, on Emerald Rapids 3136x64x576 in f32 has 157 GFLOPS this
+    way, and 138 GFLOPS if the loop over columns of tiles is outside the loop over rows.
     """
     block = {"k": _THIN_STEPS}
     if along == "n":
@@ -367,7 +378,7 @@ def of_thin(along: Literal["m", "n"]) -> Schedule:
 
 
 def of_short_sums(along: Literal["m", "n"]) -> Schedule:
-    """Return the schedule for a K below ``LARGE``: C's rows are written from end to end.
+    """Return the schedule for a K below ``LARGE``, which writes rows of C in long stretches.
 
     For example, on Emerald Rapids 12544x96x16 in f32 has 128 GFLOPS this way, and 102 GFLOPS if B
     is read in place.

@@ -1,6 +1,6 @@
-"""The parameters of a kernel: the caller's arguments, C's order, and the facts that are checked.
+"""Define the parameters of a kernel: their names, their order in C, and what a call must check.
 
-If a kernel is in the cache, its signature is built from the spec, without sympy and without a plan.
+The signature is built from the spec alone. A kernel from the cache needs neither sympy nor a plan.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Stored(Protocol):
-    """The facts about a packed operand's format that a signature needs."""
+    """Interface of a packed matrix's format, as far as a signature needs it."""
 
     @property
     def text(self) -> str:
-        """The format in one line; two formats are equal exactly if these texts are."""
+        """The format as one line of text. Equal formats have equal texts, others do not."""
 
     @property
     def stored(self) -> str:
-        """The type of its elements in memory."""
+        """The type of the packed elements in memory."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one matrix."""
+        """The size of one packed matrix in bytes."""
 
 
 Role = Literal["in", "out", "inout"]
@@ -45,7 +45,7 @@ Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "ve
 
 @dataclass(frozen=True, slots=True)
 class ArrayParameter:
-    """One pointer parameter.
+    """A pointer parameter of the C function: an array that a call passes.
 
     ``shape`` is the shape of one matrix. ``kind`` is one of:
 
@@ -83,44 +83,44 @@ class ArrayParameter:
 
     @property
     def element(self) -> str:
-        """The type in memory."""
+        """The type of the array's elements in memory."""
         return self.stored or self.type
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The size of an element in bytes."""
         return ITEMSIZE[self.type]
 
     @property
     def divides(self) -> bool:
-        """True if the kernel divides by the array: reciprocals of its values must be finite."""
+        """True if the kernel divides by this array (``d_scale``): reciprocals must be finite."""
         return self.name == "d_scale"
 
     @property
     def symbol(self) -> str:
-        """The name in generated C. Names that users chose end in "_", as no other name does."""
+        """The name in generated C. Only names that users chose end in "_"."""
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
     def stride_slot(self) -> str:
-        """The name of the batch's stride."""
+        """The name of the C parameter that holds this array's batch stride."""
         return stride_slot(self.name)
 
     @property
     def offsets(self) -> str:
-        """The name of the offsets; B2 shares those of B."""
+        """The name of the array of offsets into this operand; B2 shares the offsets of B."""
         return f"{self.name[0]}_offsets"
 
 
 class SizeParameter(NamedTuple):
-    """A run-time size: the C parameter's name, and its dim."""
+    """A size that is known only at the call: the C parameter's name, and the spec's dim."""
 
     slot: str
     dim: Dim
 
 
 class ScalarParameter(NamedTuple):
-    """A number that is passed at the call."""
+    """A number that a call passes by value, alpha or beta: its name and its type."""
 
     name: str
     type: str
@@ -128,7 +128,11 @@ class ScalarParameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Parameters of the C function in order: arrays, sizes, scalars, scratch memory if needed."""
+    """The parameters of the C function in order: arrays, sizes, scalars.
+
+    A pointer to scratch memory follows if the plan needs it. ``allocates`` is True if a call may
+    leave out the output, which is then allocated.
+    """
 
     arrays: tuple[ArrayParameter, ...]
     sizes: tuple[SizeParameter, ...]
@@ -136,7 +140,7 @@ class Signature:
     allocates: bool
 
     def array(self, name: str) -> ArrayParameter:
-        """Return the array parameter called ``name``."""
+        """Return the array parameter with this name."""
         return next(a for a in self.arrays if a.name == name)
 
     @property
@@ -146,7 +150,7 @@ class Signature:
 
     @property
     def alias(self) -> int:
-        """Index of the input that may be the output itself if both have the same layout, else -1.
+        """Index of the input array that a call may also pass as the output; -1 if there is none.
 
         This input is C if there is a D of C's type and order, or the X of a square transposition.
         """
@@ -160,14 +164,14 @@ class Signature:
 
     @property
     def positional(self) -> tuple[str, ...]:
-        """The arrays that are passed by position; all others are passed by name."""
+        """Names of the arrays that Python calls pass by position; others are keyword arguments."""
         others = ("b", "x", "q", "scales", "zeros", "out")
         places = ("a", "b", "c") if self.arrays[0].name == "a" else others
         return tuple(a.name for a in self.arrays if a.name in places)
 
 
 def parts_of(form: Quantized) -> dict[str, str]:
-    """Return the arrays of a low-bit matrix before it is packed, with their types."""
+    """Return name and type of each array of an unpacked low-bit matrix: elements, scales, zeros."""
     found: dict[str, str] = {"q": form.stored.unpacked, "scales": SCALES[form.scale].given}
     if form.zeros:
         found["zeros"] = form.stored.unpacked if form.zeros == "zeros" else str(form.zero)
@@ -175,14 +179,14 @@ def parts_of(form: Quantized) -> dict[str, str]:
 
 
 def symbol_of(name: str) -> str:
-    """Return the name in generated C of an operand or output that the user named."""
+    """Return the C identifier of an operand or output that the user called ``name``."""
     return f"{name}_"
 
 
 def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signature:
     """Return the signature of the kernel that computes ``spec``.
 
-    ``formats`` are those of the packed operands by name, which are known once a target is chosen.
+    ``formats`` maps the names of packed operands to their formats, which depend on the target.
     """
     formats = formats or {}
     arrays, allocates = _arrays(spec, formats)
@@ -198,7 +202,7 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
 
 
 def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParameter, ...], bool]:
-    """Return all arrays, and True if a call may leave out the output."""
+    """Return the array parameters, and True if a call may leave out the output."""
     match spec:
         case Transpose():
             return _transpose_arrays(spec), True
@@ -208,7 +212,8 @@ def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParam
             return tuple(_parts(spec, formats.get("out"))), False
     arrays = _gemm_arrays(spec)
     for name, form in formats.items():
-        text = sys.intern(form.text)  # the dispatcher compares its address
+        # Equal texts must be one object: the dispatcher compares the addresses of these strings.
+        text = sys.intern(form.text)
         arrays = tuple(
             replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
         )
@@ -273,7 +278,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
-    """Return the parameter of a scale (f32 or f64) or zero point (s32 or f64) of the call."""
+    """Return the parameter for a scale (f32 or f64) or a zero point (s32 or f64)."""
     per = getattr(spec, name)
     slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
@@ -282,14 +287,14 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
 
 
 def _block_scales(spec: Gemm, block: int) -> ArrayParameter:
-    """Return A's scales: one for each block of a row."""
+    """Return the parameter for A's scales: a matrix with one f32 for each block of each row."""
     assert isinstance(spec.k, int), "a packed B is of fixed size"
     shape = (spec.m, -(-spec.k // block))
     return ArrayParameter("a_scale", "f32", "matrix", "in", shape, "C", None, ("m", "blocks"), "")
 
 
 def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
-    """Return the parameter of an expression's operand; a full operand has the spec's order."""
+    """Return the parameter for a ``tw.Operand``. With ``per="full"`` it has the spec's order."""
     slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     kind: Kind = "matrix" if operand.per == "full" else "vector"
@@ -300,7 +305,7 @@ def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
 
 
 def _reduced(spec: Gemm, name: str) -> ArrayParameter:
-    """Return the parameter of an output that has one number for each row."""
+    """Return the parameter for an output of ``Gemm(outputs=...)``: one f32 for each row of C."""
     return ArrayParameter(
         name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
     )
@@ -330,7 +335,7 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
 
 
 def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
-    """Return B, and the bytes of the packed matrices, one row for each."""
+    """Return the parameters of a packing kernel: B, and the packed matrices as rows of bytes."""
     batch = spec.batch
     b = ArrayParameter(
         "b", spec.source, "matrix" if batch is None else "strided", "in", (spec.k, spec.n),
@@ -342,7 +347,7 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
 
 
 def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
-    """Return the bytes of ``count`` packed matrices, one row for each."""
+    """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
     shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
     return ArrayParameter(
         "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
@@ -351,7 +356,7 @@ def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
 
 
 def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]:
-    """Yield elements, scales, zero points or minima of blocks, and the packed bytes."""
+    """Yield the parameters of a kernel that packs a low-bit B: B's arrays, then packed bytes."""
     for name, type_ in parts_of(spec.type).items():
         shape = (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n)
         yield ArrayParameter(

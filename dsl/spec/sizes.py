@@ -1,4 +1,4 @@
-"""Sizes, which are ints or dims, and small helpers that all specs use."""
+"""Sizes of a spec (ints, or dims known only at the call), and checks that all specs share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .names import check_identifier
 
 #: Largest value of a dim without ``max``.
 MAX_SIZE = 2**62
-#: Largest size in a spec, and most bytes of an operand, because addresses have 48 bits. The bytes
-#: of an operand that is padded to whole vectors and groups then still fit into 64 bits.
+#: Largest fixed size in a spec, and largest number of bytes of an operand: addresses have 48 bits.
+#: The byte count of an operand that is padded to whole vectors then still fits into 64 bits.
 MAX_FIXED = 2**48
 
 
 def whole_number(value: object) -> int | None:
-    """Return a Python or numpy int as an int, None for anything else, booleans included."""
+    """Return a Python or numpy integer as an int. Return None for a boolean or anything else."""
     if isinstance(value, bool) or getattr(value, "ndim", 0) != 0:
         return None
     try:
@@ -31,7 +31,7 @@ def whole_number(value: object) -> int | None:
 
 
 def real_number(value: object) -> float | None:
-    """Return a number as a float (Inf if it is too large), None for anything else.
+    """Return a number as a float (Inf if it is too large). Return None for anything else.
 
     Booleans, texts and arrays are not numbers. Scalars of numpy and ml_dtypes are numbers.
     """
@@ -59,7 +59,10 @@ def check_count(value: object, what: str) -> int:
 def call_text(
     name: str, given: Sequence[object], options: Mapping[str, tuple[object, object]]
 ) -> str:
-    """Return the Python call that makes a value; ``options`` maps keywords to (value, default)."""
+    """Return Python code that calls ``name`` with ``given`` and with keywords.
+
+    ``options`` maps keywords to (value, default). Keywords with their default are left out.
+    """
     said = [repr(value) for value in given]
     said += [f"{key}={value!r}" for key, (value, default) in options.items() if value != default]
     return f"{name}({', '.join(said)})"
@@ -67,7 +70,7 @@ def call_text(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dim:
-    """A size known only at the call, read from the arrays' shapes and strides."""
+    """A size that is known only at the call, from the shapes and strides of the arrays."""
 
     name: str
     multiple_of: int = 1
@@ -151,9 +154,9 @@ def check_size(value: object, what: str, *, least: int = 0) -> Size:
 
 
 def check_extent(sizes: Sequence[Size | None], itemsize: int, what: str) -> None:
-    """Raise SpecError if the known ``sizes`` multiply to more bytes than can be addressed.
+    """Raise SpecError if an array with these ``sizes`` exceeds 2**48 bytes.
 
-    ``itemsize`` is the size of an element.
+    Sizes that are not known yet count as 1. ``itemsize`` is the size of an element in bytes.
     """
     elements = math.prod(size for size in sizes if isinstance(size, int))
     if elements * itemsize > MAX_FIXED:
@@ -166,7 +169,7 @@ def check_extent(sizes: Sequence[Size | None], itemsize: int, what: str) -> None
 
 
 def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
-    """Raise SpecError if two different dims have one name."""
+    """Raise SpecError if two dims with the same name have different properties."""
     known: dict[str, Dim] = {}
     for _, size in sizes:
         if known.setdefault(size.name, size) != size:
@@ -178,18 +181,20 @@ def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
 
 
 def most_of(size: int | Dim) -> float:
-    """Return the largest value of a size, infinity if nothing limits it."""
+    """Return the largest value that ``size`` may have; infinity for a dim without ``max``."""
     if isinstance(size, int):
         return size
     return math.inf if size.max is None else size.max
 
 
 def canonical(value: Any) -> str:
-    """Return a text that is equal exactly if specs, schedules or their parts are equal.
+    """Return a text for a spec, a schedule or a part of one; equal values have equal texts.
 
     A user's post-op, which is equal only to itself, is represented by its name.
     """
-    own = getattr(value, "canonical", None)  # an expression, which is a graph
+    # Expressions have their own method for their text, which prints a shared subexpression once.
+    # Below, it would be printed at each use, and the text could become huge.
+    own = getattr(value, "canonical", None)
     if own is not None:
         return str(own(canonical))
     names = getattr(value, "__dataclass_fields__", None)

@@ -1,4 +1,4 @@
-"""The type that holds sums of products, if a spec may choose it: f32 or f16, s32 or s64."""
+"""Choose and check the type that holds the sums of a product: f32, f16, f64, s32 or s64."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ from tilewright.errors import SpecError
 
 from .types import TypeName, accumulator, is_integer
 
-#: A type; or f16 with the elements of K after which sums are added in f32; or None for the default.
+#: The argument ``sums``: a type; or ("f16", count), where each ``count`` elements of K are summed
+#: in f16 and these sums in f32; or None for the default type.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
 
-#: Types that C may have if it is the result, by the type of sums that follows from A and B. If
-#: there is a D, C is only read, and may have any type that D may have.
+#: The types that C may have if C is the result, for each type of the sums. If there is a D, C is
+#: only read, and may have any type that D may have.
 SUM_OUTPUTS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def computed_in(a: str, b: str, c: str) -> TypeName:
-    """Return the type of the arithmetic on sums of A and B, which is s64 if C is s64."""
+    """Return the type of the arithmetic on sums, given the types of A, B and C.
+
+    A C of s64 makes integer sums s64.
+    """
     held = accumulator(a, b)
     return "s64" if held == "s32" and c == "s64" else held
 
 
 def default_sums(a: str, b: str, c: str) -> TypeName:
-    """Return the type that holds sums of A and B, given C's type: f16 if all three are f16."""
+    """Return the type that holds the sums by default: f16 if A, B and C are all f16."""
     return "f16" if (a, b, c) == ("f16", "f16", "f16") else computed_in(a, b, c)
 
 
 def default_c(sums: object, a: str, b: str) -> TypeName:
-    """Return the default type of C, given the type of its sums."""
+    """Return the default type of C, for the argument ``sums`` and the types of A and B."""
     if isinstance(sums, str) and sums in ("f16", "s64"):
         return "f16" if sums == "f16" else computed_in(a, b, "s64")
     return accumulator(a, b)
 
 
 def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal["f16"], int]:
-    """Return ``given`` or the default; SpecError if sums of A and B cannot be held this way."""
+    """Return the type of the sums, ``given`` or the default; SpecError if A and B exclude it."""
     held = computed_in(a, b, c)
     if given is None:
         return default_sums(a, b, c)
@@ -57,17 +61,17 @@ def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal[
     )
 
 
-#: Hints: for floating-point sums, and for integer sums.
+#: Hints of an error message: the first for floating-point sums, the second for integer sums.
 _HINTS = ("sums in f16 take an A and a B of f16", "sums have the type of C: c='s32' or c='s64'")
-#: Arguments that would change the sums before they become C. Sums in s64 must become C unchanged,
-#: because no target converts s64.
+#: Arguments of ``Gemm`` that change the sums before they are stored in C. They are refused for sums
+#: in s64, because no target converts s64.
 _REMAKES = (
     "a_scale", "b_scale", "d_scale", "a_zero", "b_zero", "d_zero", "epilogue", "b2", "outputs",
 )  # fmt: skip
 
 
 def check_wide(sums: str, given: Mapping[str, object], types: Mapping[str, str]) -> None:
-    """Raise SpecError if 64-bit sums would be changed, or if D is s64 without such sums.
+    """Raise SpecError if an argument changes 64-bit sums, or if D is s64 without 64-bit sums.
 
     ``given`` are the arguments of a product with ``sums``; ``types`` are those of A, B, C and D.
     """

@@ -1,18 +1,14 @@
-"""The spec of a transposition."""
+"""Define ``Transpose``, the spec of a kernel that transposes a matrix."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from .sizes import Dim, Size, check_dims, check_extent, check_size
 from .types import ITEMSIZE, type_name
-
-if TYPE_CHECKING:  # specs without expressions do without their modules
-    pass
 
 
 @spelled(SpecTypeError)
@@ -68,6 +64,6 @@ class Transpose:
         check_dims(self.runtime_sizes())
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
-        """Return each size known only at the call, by its C parameter's name, in C's order."""
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         slots = ("rows", "cols", "ldx", "ldout")
         return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))

@@ -1,4 +1,4 @@
-"""The element types: size, kind, bits, and the type that holds sums of their products.
+"""The table of element types: size, kind, bits, and the type that holds sums of products.
 
 A new type needs one entry in the table. Its conversions in kernels, its numpy arrays, its range of
 exact results and its overflow follow from the entry.
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 Kind = Literal["float", "int"]
-#: Names of the element types, and their names in numpy and ml_dtypes.
+#: The names that a user may give an element type: tilewright's, then those of numpy and ml_dtypes.
 TypeName = Literal[
     "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s16", "u16", "s32", "s64",
     "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
     "int8", "uint8", "int16", "uint16", "int32", "int64",
 ]  # fmt: skip
-#: An element type is given by its name, or as a dtype or scalar type of numpy.
+#: A user gives an element type by its name, as a numpy dtype, or as a numpy scalar type.
 DTypeLike: TypeAlias = "TypeName | np.dtype[Any] | type[np.generic]"
 
 
 class FloatFormat(NamedTuple):
-    """The bits of an 8-bit or 16-bit floating-point type: sign, exponent, mantissa.
+    """The bit layout of an 8-bit or 16-bit floating-point type: sign, exponent, mantissa.
 
     ``exponent`` and ``mantissa`` count stored bits. Exponents are stored with ``bias`` added, half
     of their range. As in IEEE 754, exponents of all ones are infinity and NaN. If ``infinity`` is
@@ -38,22 +38,22 @@ class FloatFormat(NamedTuple):
 
     @property
     def bias(self) -> int:
-        """The number that is added to exponents."""
+        """The number that is added to an exponent before it is stored."""
         return int(2 ** (self.exponent - 1)) - 1
 
     @property
     def sign(self) -> int:
-        """The bit of the sign."""
+        """The sign bit, as an integer in which only this bit is 1."""
         return 1 << (self.exponent + self.mantissa)
 
     @property
     def above(self) -> int:
-        """The bits of an overflow: infinity, or NaN if there is none."""
+        """The bits that an overflow gives: infinity, or NaN if the type has no infinity."""
         return self.sign - (1 << self.mantissa if self.infinity else 1)
 
     @property
     def nan(self) -> int:
-        """The bits of a NaN."""
+        """The bits of a quiet NaN."""
         return self.above | (1 << (self.mantissa - 1))
 
     @property
@@ -63,21 +63,21 @@ class FloatFormat(NamedTuple):
 
     @property
     def over(self) -> float:
-        """The value of the bits ``above`` if they were a number."""
+        """The value that the bits ``above`` would have if they encoded a finite number."""
         fraction = self.above & ((1 << self.mantissa) - 1)
         exponent = (self.above >> self.mantissa) - self.bias
         return float((2**self.mantissa + fraction) * 2.0 ** (exponent - self.mantissa))
 
     @property
     def largest(self) -> float:
-        """The greatest finite number, whose bits are the last before ``above``."""
+        """The largest finite number. Its bits are the integer before ``above``."""
         last = self.above - 1
         fraction, exponent = last & ((1 << self.mantissa) - 1), (last >> self.mantissa) - self.bias
         return float((2**self.mantissa + fraction) * 2.0 ** (exponent - self.mantissa))
 
 
 class ElementType(NamedTuple):
-    """One element type.
+    """One row of the table of element types.
 
     ``numpy`` is the name of its dtype in numpy or ml_dtypes. ``bits`` is the unsigned type of
     arrays that hold its bits instead, "" for none. ``format`` describes the bits.
@@ -114,17 +114,20 @@ _ALL = (
     ElementType("s32", "int", 4, "int32", "int32_t"),
     ElementType("s64", "int", 8, "int64", "int64_t"),
 )
-_MORE = (  # internal types of registers and buffers
-    ElementType("u4", "int", 1, "uint8", "uint8_t"),  # 0 to 15, one in a byte
-    ElementType("s5", "int", 1, "int8", "int8_t"),  # -12 to 12: the values of f4_e2m1 in halves
+#: Element types that registers and buffers may have, but users cannot name.
+_MORE = (
+    # u4 holds 0 to 15, one number in each byte.
+    ElementType("u4", "int", 1, "uint8", "uint8_t"),
+    # s5 holds -12 to 12: twice the values of f4_e2m1, which are multiples of 0.5.
+    ElementType("s5", "int", 1, "int8", "int8_t"),
 )
 #: Types that users can name.
 TYPES = {t.name: t for t in _ALL}
-#: All types, including internal ones.
+#: All element types by name, including those that users cannot name.
 ELEMENTS = {t.name: t for t in (*_ALL, *_MORE)}
-#: Bytes per element.
+#: Size of an element in bytes, by type name.
 ITEMSIZE = {t.name: t.itemsize for t in ELEMENTS.values()}
-#: Bits of the floating-point types that are converted to f32 for arithmetic.
+#: Bit layouts of the floating-point types that are converted to f32 for arithmetic.
 FORMATS = {t.name: t.format for t in _ALL if t.format is not None}
 _NUMPY_NAMES = {t.numpy: t.name for t in _ALL}
 #: Types that A and B may have.
@@ -147,7 +150,8 @@ def type_name(type_: object) -> TypeName:
     return cast(TypeName, str(name))
 
 
-#: What numpy, PyTorch, C and others call element types. In numpy a number counts bytes.
+#: Names for element types in numpy, PyTorch, C and other projects. A number in a numpy name is a
+#: size in bytes: numpy's "f4" is f32.
 _OTHERS: dict[str, tuple[str, ...]] = {
     "f64": ("d", "double", "fp64", "float", "float64"),
     "f32": ("f4", "f", "single", "fp32", "float32"),
@@ -164,7 +168,7 @@ _OTHERS: dict[str, tuple[str, ...]] = {
 }
 
 
-#: Names that could mean two types, and types that only B may have.
+#: Hints for names that could mean two types, and for low-bit types, which only B may have.
 _UNLIKE = {
     "f8": '"f64" is numpy\'s f8, of 8 bytes; "f8_e4m3" and "f8_e5m2" have 8 bits',
     "i8": '"s64" is numpy\'s i8, of 8 bytes; "s8" has 8 bits',
@@ -176,10 +180,10 @@ _UNLIKE = {
 
 
 def _meant(type_: object) -> str | None:
-    """Return the element type that an unknown name probably means, None without a guess."""
+    """Return a hint: which element type an unknown name probably means; None without a guess."""
     if isinstance(type_, type):
         said = type_.__name__
-    elif isinstance(type_, str) or type(type_).__name__ == "dtype":  # PyTorch's: torch.float32
+    elif isinstance(type_, str) or type(type_).__name__ == "dtype":  # PyTorch dtypes too
         said = str(type_)
     else:
         return None
@@ -189,24 +193,30 @@ def _meant(type_: object) -> str | None:
 
 
 def is_integer(name: str) -> bool:
-    """Return True if the type holds integers."""
+    """Return True if the element type ``name`` is an integer type."""
     return ELEMENTS[name].kind == "int"
 
 
 def is_signed(name: str) -> bool:
-    """Return True if the type holds negative integers."""
+    """Return True if the element type ``name`` is a signed integer type."""
     return is_integer(name) and name[0] != "u"
 
 
 def other_sign(name: str) -> str:
-    """Return the 8-bit or 16-bit integer type with the other sign, "" for other types."""
+    """Return the integer type of the same size with the other signedness, for example u8 for s8.
+
+    The result is "" if ``name`` is no 8-bit or 16-bit integer type.
+    """
     if name not in INPUTS or not is_integer(name):
         return ""
     return ("u" if is_signed(name) else "s") + name[1:]
 
 
 def accumulator(a: str, b: str) -> TypeName:
-    """Return the type that holds sums of products of two types; SpecError if there is none."""
+    """Return the type that sums of products of types ``a`` and ``b`` have by default.
+
+    SpecError if the two types cannot be multiplied.
+    """
     if is_integer(a) and is_integer(b):
         return "s32"
     if a == b == "f64":

@@ -1,3 +1,1 @@
-"""Arrays of any library: the type of their elements, their memory, and new arrays of the same
-kind.
-"""
+"""Arrays of any library: their element type, their memory, and new arrays of the same library."""

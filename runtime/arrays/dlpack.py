@@ -1,4 +1,4 @@
-"""Read arrays through DLPack, by Python's side of it: ``__dlpack__`` and its capsules.
+"""Read arrays of other libraries through DLPack: through ``__dlpack__`` and its capsules.
 
 The structs are those of dlpack.h, in version 1 and in the form before versions. A capsule that
 nobody takes over frees its memory when it dies, so a view keeps its capsule alive.
@@ -15,11 +15,13 @@ from tilewright.errors import ArgumentTypeError
 
 from .memory import Array, at, dtype_named
 
-#: Devices whose memory the CPU can read: the CPU, and host memory pinned by CUDA or ROCm.
+#: DLPack's codes of devices whose memory the CPU can read: the CPU itself (1), and host memory that
+#: CUDA (3) or ROCm (11) pinned.
 ON_CPU = (1, 3, 11)
 _READ_ONLY = 1
-#: Names of types by their code. For these, the number of bits follows the name.
+#: Names of DLPack's types without their number of bits, by DLPack's type code.
 _PREFIXES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
+#: Names of the types whose code alone determines their number of bits, by DLPack's type code.
 _NAMES = {
     4: "bfloat16", 6: "bool", 7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz",
     10: "float8_e4m3fn", 11: "float8_e4m3fnuz", 12: "float8_e5m2", 13: "float8_e5m2fnuz",
@@ -54,12 +56,12 @@ class _Versioned(ctypes.Structure):
 
 
 def type_name(code: int, bits: int) -> str:
-    """Return numpy's or ml_dtypes' name of a type of DLPack."""
+    """Return the name that numpy or ml_dtypes gives to a type of DLPack."""
     return _NAMES.get(code) or f"{_PREFIXES.get(code, f'type {code} of ')}{bits}"
 
 
 def code_of(name: str, bits: int) -> int | None:
-    """Return DLPack's code of the type with this name, None if it has none."""
+    """Return DLPack's code of the type that numpy calls ``name``; None if DLPack lacks it."""
     codes = (*_PREFIXES, *_NAMES)
     return next((code for code in codes if type_name(code, bits) == name), None)
 
@@ -93,7 +95,7 @@ def view(value: Any, name: str) -> Array:
 
 
 def _device(value: Any, name: str) -> tuple[Any, Any]:
-    """Return the kind of device and its number, as the exporter tells them."""
+    """Return the kind of device that holds the array ``value``, and the device's number."""
     try:
         kind, number = value.__dlpack_device__()
     except Exception as error:  # noqa: BLE001, the exporter is anybody's code
@@ -102,13 +104,12 @@ def _device(value: Any, name: str) -> tuple[Any, Any]:
 
 
 def _exported(value: Any, name: str) -> Any:
-    """Return the capsule of an exporter; ArgumentTypeError if it raises or returns something
-    else.
-    """
+    """Return the DLPack capsule of ``value``; ArgumentTypeError if ``__dlpack__`` fails."""
     try:
         try:
             capsule = value.__dlpack__(max_version=(1, 0))
-        except TypeError:  # older than versions
+        except TypeError:
+            # Exporters older than DLPack's versions do not take ``max_version``.
             capsule = value.__dlpack__()
     except Exception as error:  # noqa: BLE001, the exporter is anybody's code
         _refuse(value, name, error)
@@ -148,7 +149,7 @@ def _read(capsule: Any) -> tuple[_Tensor, bool]:
 
 
 def _strides(tensor: _Tensor, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Return the strides in bytes. A tensor without strides is contiguous."""
+    """Return a tensor's strides in bytes. A tensor without strides is contiguous."""
     if tensor.strides:
         return tuple(tensor.strides[i] * item for i in range(tensor.ndim))
     reach = np.cumprod([item, *shape[:0:-1]])[::-1]

@@ -22,17 +22,21 @@ FOREIGN = frozenset(name for name, dtype in DTYPES.items() if dtype.name != ELEM
 
 
 def loaded(type_: str) -> np.dtype[Any]:
-    """Return the usual dtype of arrays of ``type_``, without importing ml_dtypes."""
+    """Return the dtype of arrays of ``type_``: ml_dtypes' own only if it is already imported."""
     module = sys.modules.get("ml_dtypes") if type_ in FOREIGN else None
     return DTYPES[type_] if module is None else np.dtype(getattr(module, ELEMENTS[type_].numpy))
 
 
 @cache
 def preferred(type_: str) -> np.dtype[Any]:
-    """Return the dtype of results made here: plain bits only if ml_dtypes is not installed."""
+    """Return the dtype of new arrays of ``type_``.
+
+    For a type that numpy lacks, it is the dtype of ml_dtypes. Without ml_dtypes, it is an unsigned
+    integer type of the same size.
+    """
     if type_ in FOREIGN:
         with suppress(ImportError):
-            import ml_dtypes  # noqa: F401 (loaded finds it)
+            import ml_dtypes  # noqa: F401 (``loaded`` finds the module)
     return loaded(type_)
 
 
@@ -44,7 +48,7 @@ def accepts(type_: str, dtype: np.dtype[Any]) -> bool:
 
 
 def title(type_: str) -> str:
-    """Return the dtypes that arrays of ``type_`` may have, for a message."""
+    """Return the dtypes that arrays of ``type_`` may have, as text for an error message."""
     if type_ not in FOREIGN:
         return DTYPES[type_].name
     return f"ml_dtypes.{ELEMENTS[type_].numpy}, or its bits as {DTYPES[type_]}"

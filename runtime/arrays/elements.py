@@ -12,7 +12,7 @@ from tilewright.spec.types import ELEMENTS, FORMATS, is_integer
 from .dtypes import FOREIGN, preferred
 from .memory import Array
 
-#: Least and greatest element of the integer types.
+#: Smallest and largest value of each integer type.
 INTEGERS = {
     name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     for name, dtype in DTYPES.items()
@@ -32,7 +32,7 @@ def epsilon(type_: str) -> float:
 
 
 def decode(array: Array, type_: str) -> Array:
-    """Return the elements exactly: as int64 for integers, as float64 for all other types.
+    """Return the exact values of an array's elements: int64 for integers, else float64.
 
     An array of a type that numpy lacks is ml_dtypes' array, or holds its bits.
     """
@@ -57,7 +57,7 @@ def decode(array: Array, type_: str) -> Array:
 
 
 def nearest(values: Array, type_: str) -> Array:
-    """Return ``values`` rounded as storing rounds them, in the dtype of ``values``.
+    """Return ``values`` rounded to numbers that ``type_`` can hold, as a kernel's store does.
 
     Floating point rounds to nearest even and overflows to infinity. f8_e4m3 has no infinity and
     holds NaN instead. Integers saturate, and NaN becomes 0.
@@ -90,7 +90,8 @@ def encode(values: Any, type_: str) -> Array:
     """Return a new array of ``type_`` with the elements nearest to ``values``."""
     values = np.asarray(values)
     if type_ == "s64" and values.dtype.kind == "f":
-        high = INTEGERS[type_][1]  # no double is the greatest: the next one is beyond
+        # As a double, the largest s64 is rounded to 2**63, which s64 cannot hold.
+        high = INTEGERS[type_][1]
         inside = nearest(np.where(values < high, values, 0), type_).astype(np.int64)
         return np.where(values >= high, high, inside)
     if type_ not in _SMALL:
@@ -107,15 +108,15 @@ def encode(values: Any, type_: str) -> Array:
 
 
 def encode_towards(values: Any, type_: str, *, up: bool) -> Array:
-    """Return the least numbers of a floating-point type that are not below ``values``.
+    """Return ``values`` rounded to a floating-point type: upwards if ``up``, else downwards.
 
-    Without ``up``: the greatest numbers that are not above. The number after the largest one is
-    infinity, or NaN in f8_e4m3, which has no infinity.
+    The number after the largest one is infinity, or NaN in f8_e4m3, which has no infinity.
     """
     given, near = np.asarray(values, np.float64), encode(values, type_)
     bits = near.view(f"u{near.dtype.itemsize}").astype(np.int64)
     sign = 1 << (8 * near.dtype.itemsize - 1)
-    order = np.where(bits & sign, -(bits & (sign - 1)), bits)  # ascending like the numbers
+    # ``order`` has integers in the same order as the numbers: adding 1 gives the next number.
+    order = np.where(bits & sign, -(bits & (sign - 1)), bits)
     found = decode(near, type_)
     order += (found < given) if up else -(found > given).astype(np.int64)
     towards: Array = np.abs(order) | np.where(order < 0, sign, 0)

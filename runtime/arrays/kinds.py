@@ -1,4 +1,4 @@
-"""New arrays of the same kind as a given one: the results that a call allocates."""
+"""Make the arrays that a call returns: of the same library as the call's first array."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .views import torch_if_loaded
 
 
 def empty(like: Any, shape: tuple[int, ...], type_: str) -> Any:
-    """Return a new array of ``type_`` in C order with unset elements: a tensor if ``like`` is one.
+    """Return a new array of ``type_`` in C order, with unset elements.
 
-    Otherwise it is numpy's array, and ``finished`` converts it to the library of ``like``.
+    It is a tensor if ``like`` is one. Otherwise it is a numpy array, and ``finished`` converts it
+    to the library of ``like``.
     """
     return maker(like, type_)(shape)
 
 
 def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
-    """Return the function that makes new arrays of ``type_`` of the same kind as ``like``."""
+    """Return a function that makes new arrays of ``type_``: tensors if ``like`` is a tensor."""
     if is_tensor(_first(like)):
         torch: Any = torch_if_loaded()
         dtype = torch_type(torch, type_)
@@ -41,7 +42,7 @@ def is_tensor(value: Any) -> bool:
 
 @cache
 def torch_type(torch: Any, type_: str) -> Any:
-    """Return PyTorch's dtype of an element type, None in a version that lacks it."""
+    """Return PyTorch's dtype of an element type; None if this version of PyTorch lacks it."""
     return getattr(torch, ELEMENTS[type_].numpy, None)
 
 
@@ -59,9 +60,10 @@ def finished(like: Any, made: Any) -> Any:
         return made
     if made.dtype.isbuiltin == 1:
         return namespace().from_dlpack(made)
-    return namespace().asarray(made)  # types that numpy's DLPack cannot name
+    # numpy cannot export types such as bfloat16 through DLPack.
+    return namespace().asarray(made)
 
 
 def _first(like: Any) -> Any:
-    """Return the first of several matrices, or ``like`` itself."""
+    """Return the first matrix if ``like`` is a list or tuple of matrices, else ``like``."""
     return like[0] if isinstance(like, list | tuple) and like else like

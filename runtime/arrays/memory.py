@@ -1,4 +1,4 @@
-"""numpy arrays on memory that another object owns and that they keep alive, and aligned memory."""
+"""Make numpy arrays on memory that another object owns, and new arrays in aligned memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-#: Bytes of a cache line.
+#: Alignment of new memory in bytes: a cache line.
 ALIGNMENT = 64
-#: Bytes from which a new array is aligned to a cache line. Smaller arrays stay in a near cache, in
-#: which their alignment matters little.
+#: Minimum size in bytes of a new array that is aligned to a cache line. Smaller arrays fit in L2,
+#: where their alignment matters little.
 LARGE = 1 << 20
-#: Bytes of a large page on x86, and on Arm with pages of 4 KiB. Then the bytes from which numpy
-#: asks the system for large pages.
+#: Bytes of a large page on x86, and on Arm if normal pages have 4 KiB.
 LARGE_PAGE = 1 << 21
+#: Minimum size in bytes of an array for which numpy asks the system for large pages.
 ADVISED = 1 << 22
 
 
@@ -25,14 +25,14 @@ def address(block: np.ndarray[Any, Any]) -> int:
 
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return new bytes that begin at a multiple of ``alignment``."""
+    """Return a new array of bytes whose address is a multiple of ``alignment``."""
     block = np.empty(nbytes + alignment, np.uint8)
     start = -address(block) % alignment
     return block[start : start + nbytes]
 
 
 def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return new bytes that begin at a cache line, in large pages if there are enough bytes.
+    """Return new bytes that begin at a cache line, in the system's large pages if there are many.
 
     Reading memory once from end to end waits for TLB misses if pages are small. For example, one
     row of A by 4-bit weights in memory reads 20 GB/s on a Zen 4 with small pages, and 29 GB/s with
@@ -46,10 +46,10 @@ def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def new_array(shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"] = "C") -> Array:
-    """Return ``np.empty``, aligned to a cache line if it is large.
+    """Return a new array with unset elements. A large one begins at a cache line.
 
-    numpy's own arrays begin 16 bytes after a line. Each store of a long vector then touches two
-    lines, and stores past the caches are impossible.
+    Arrays of ``np.empty`` begin 16 bytes after the start of a cache line. Each store of a long
+    vector then touches two lines, and stores that bypass the caches are impossible.
     """
     made: Array = np.empty(shape, dtype, order)
     if made.nbytes < LARGE:
@@ -62,8 +62,9 @@ def at(
     pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any],
     owner: Any, *, writeable: bool,
 ) -> Array:  # fmt: skip
-    """Return the elements at an address, ``strides`` bytes apart; the array keeps ``owner``
-    alive.
+    """Return an array on the memory at an address. The array keeps ``owner`` alive.
+
+    ``strides`` are in bytes.
     """
     if 0 in shape:
         return np.empty(shape, dtype)
@@ -91,7 +92,7 @@ class _Memory:
 
 @cache
 def dtype_named(name: str) -> Any:
-    """Return numpy's or ml_dtypes' dtype of that name, None if neither has one."""
+    """Return the dtype called ``name`` in numpy or ml_dtypes, None if neither has it."""
     found: Any = getattr(np, name, None)
     if found is None:
         try:

@@ -16,21 +16,21 @@ from tilewright.spec.signature import Signature
 
 from .numba_source import shape_of, source_of
 
-#: The dtype of packed matrices in numba's code, which sees their bytes.
+#: The dtype of packed matrices in code that numba compiles: a packed matrix is passed as its bytes.
 _BYTES = np.dtype(np.uint8)
 
 
 class NumbaFunction:
-    """A kernel as numba's compiled code and Python call it; it returns nothing.
+    """A kernel as a function that numba's compiled code and Python can call. It returns nothing.
 
     The function takes the arrays in the signature's order, then the numbers. It is pickled like its
     kernel, so that numba can distinguish kernels in closures of cached functions.
     """
 
     def __init__(self, kernel: Any, key: str, call: Callable[..., Any]) -> None:
-        """Register the kernel with numba; SpecError if an operand is not one array.
+        """Register the kernel with numba; SpecError if an operand is not a single array.
 
-        ``key`` tells the kernel's library apart; ``call`` serves calls from Python.
+        ``key`` identifies the kernel's library. Calls from Python go to ``call``.
         """
         from numba.extending import overload
 
@@ -50,7 +50,10 @@ class NumbaFunction:
 
 
 def _typed(name: str, signature: Signature, linked: Any) -> Callable[..., Any]:
-    """Return a function of a call's types in numba, which returns the checks to compile."""
+    """Return a function that numba calls with a call's argument types, to get code to compile.
+
+    That code checks the arguments and calls the kernel.
+    """
     from numba import njit
     from numba.core.errors import TypingError
 
@@ -73,7 +76,7 @@ def _typed(name: str, signature: Signature, linked: Any) -> Callable[..., Any]:
 
 
 def _wrong_types(signature: Signature, axes: list[int], given: tuple[Any, ...]) -> str | None:
-    """Return what is wrong with the types of a call, as numba knows them; None if nothing is."""
+    """Return what is wrong with the numba types of a call's arguments; None if nothing is."""
     from numba.core import types
 
     names = [p.name for p in signature.arrays]

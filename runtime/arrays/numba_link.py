@@ -30,13 +30,13 @@ class Linked:
         self.kernel, self.key = kernel, key
         for address, what in zip(kernel.functions, ("invoke", "scratch_bytes"), strict=True):
             binding.add_symbol(self.symbol(what), address)
-        #: Bytes of scratch that each call needs; None if they depend on the sizes of the call.
+        #: Bytes of scratch memory that each call needs; None if the call's sizes determine them.
         self.scratch: int | None = None
         if not kernel.signature.sizes:
             self.scratch = CFUNCTYPE(c_int64, c_void_p)(kernel.functions[1])(None)
 
     def symbol(self, what: str) -> str:
-        """Return the symbol of a function of the kernel."""
+        """Return the symbol by which compiled code names one of the kernel's C functions."""
         return f"tilewright_{self.key}_{what}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,10 +44,10 @@ class Linked:
 
 
 def _linked_again(pickled: bytes, key: str) -> Linked:
-    """Link the kernel of code that numba kept; OSError if the kernel is another one by now.
+    """Link the kernel into code from numba's cache; OSError if the kernel has changed since.
 
-    numba compiles the function anew after an OSError, as if the file were gone. The kernel is
-    another one, for example, after an update of tilewright or a tuning.
+    A kernel changes, for example, by an update of tilewright or by a tuning. After an OSError,
+    numba compiles the function anew, as if the cached file were gone.
     """
     try:
         found: Linked = pickle.loads(pickled).numba.linked
@@ -59,7 +59,9 @@ def _linked_again(pickled: bytes, key: str) -> Linked:
 
 
 def invoke_of(linked: Linked) -> Any:
-    """Return the function that calls a kernel with tuples of addresses, sizes and numbers.
+    """Return a function for numba's code that calls the kernel.
+
+    Its arguments are tuples of the arrays' addresses, of sizes, and of numbers such as alpha.
 
     It returns 0, or 1 if there is no memory for the kernel's scratch.
     """
@@ -67,7 +69,7 @@ def invoke_of(linked: Linked) -> Any:
     def invoke(_: Any, pointers: Any, sizes: Any, numbers: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             # numba stores the constants of each environment that a module declares. get_env_manager
-            # would also check it at run time, in each call.
+            # would also check the environment at run time, in each call.
             context.declare_env_global(builder.module, context.get_env_name(context.fndesc))
             context.environment.consts.append(linked)
             kinds = (_WORD, _WORD, ir.DoubleType())
@@ -83,7 +85,10 @@ def invoke_of(linked: Linked) -> Any:
 
 
 def _called(context: Any, builder: Any, linked: Linked, given: list[Any]) -> Any:
-    """Call the kernel, with scratch if it needs any; return 1 if there is no memory for it."""
+    """Generate the call of the kernel, with scratch memory if it needs any.
+
+    The generated code yields 0, or 1 if there is no memory for the scratch.
+    """
     invoke = _declared(builder, linked.symbol("invoke"), ir.VoidType(), 4)
     failed = cgutils.alloca_once_value(builder, ir.Constant(_WORD, 0))
     if linked.scratch is None:
@@ -115,18 +120,18 @@ def _address(_: Any, array: Any) -> Any:
     return types.int64(array), generate
 
 
-#: The function that returns the address of an array's first element.
+#: Function for numba's compiled code that returns the address of an array's first element.
 address = intrinsic(_address)
 
 
 def _declared(builder: Any, symbol: str, result: Any, count: int) -> Any:
-    """Return the C function ``symbol`` of ``count`` pointers."""
+    """Declare the C function ``symbol``, which takes ``count`` pointers, in LLVM's module."""
     kind = ir.FunctionType(result, [_POINTER] * count)
     return cgutils.get_or_insert_function(builder.module, kind, symbol)
 
 
 def _stored(context: Any, builder: Any, type_: Any, value: Any, kind: Any) -> Any:
-    """Store a tuple of numbers on the stack; return its address."""
+    """Generate code that stores a tuple of numbers on the stack. Return the tuple's address."""
     count = len(type_)
     place = cgutils.alloca_once(builder, kind, size=max(count, 1))
     to = types.float64 if kind == ir.DoubleType() else types.int64
@@ -137,6 +142,6 @@ def _stored(context: Any, builder: Any, type_: Any, value: Any, kind: Any) -> An
 
 
 def _aligned(builder: Any, pointer: Any) -> Any:
-    """Return the first aligned address from a pointer on."""
+    """Generate code that rounds a pointer up to a multiple of ``ALIGNMENT`` bytes."""
     up = builder.add(builder.ptrtoint(pointer, _WORD), ir.Constant(_WORD, ALIGNMENT - 1))
     return builder.inttoptr(builder.and_(up, ir.Constant(_WORD, -ALIGNMENT)), _POINTER)

@@ -1,4 +1,6 @@
-"""Write the Python source of a kernel's checks for numba: straight code, every limit a number.
+"""Write Python source that checks a kernel's arguments in code compiled by numba.
+
+Each limit is a constant in the source, which has no loops.
 
 A signature goes in, the source of a function comes out. numba compiles it into the caller.
 Its variables have the position in the signature in their names: ``x0`` is an array, ``p0`` its
@@ -46,7 +48,7 @@ def shape_of(kernel: str, p: ArrayParameter) -> tuple[Size, ...]:
 
 
 def source_of(name: str, signature: Signature) -> tuple[str, tuple[str, ...]]:
-    """Return the source of function ``check`` and of function ``name``, and the errors of a call.
+    """Return the source of the functions ``check`` and ``name``, and a call's error messages.
 
     ``name`` takes the kernel's arguments, checks them and calls the kernel. ``check`` returns the
     number of an error, or 0, and then the sizes of the C function. It sees numbers alone: numba
@@ -61,16 +63,16 @@ def source_of(name: str, signature: Signature) -> tuple[str, tuple[str, ...]]:
 
 
 class _Writer:
-    """Writes the source of one kernel, and keeps which dims the code so far has set."""
+    """Writes the source for one kernel, and tracks which run-time sizes have a value so far."""
 
     def __init__(self, name: str, signature: Signature) -> None:
         self.name, self.signature = name, signature
         self.shapes = [shape_of(name, p) for p in signature.arrays]
-        #: The dims in the order of their first use in the sizes of the C function.
+        #: Run-time sizes (dims), in the order in which the C function first uses them.
         self.dims = list(dict.fromkeys(size.dim for size in signature.sizes))
-        #: Dims that have a value on every path: an axis gave it.
+        #: Run-time sizes (dims) that always have a value here, because an array's axis gives it.
         self.certain: set[Dim] = set()
-        #: Messages by the numbers of the errors that ``check`` returns; the first is invoke's.
+        #: Error messages. ``check`` returns indices into this list. Message 0 is for ``invoke``.
         self.errors = [f"{name}: no memory for the scratch of the call"]
 
     def check(self) -> Iterator[str]:
@@ -105,7 +107,10 @@ class _Writer:
     # --- one array -------------------------------------------------------------------------
 
     def _sizes(self, i: int) -> Iterator[str]:
-        """Compare an array's axes with the signature; the first use of a dim gives its value."""
+        """Write the comparison of an array's shape with the signature.
+
+        The first axis that has a run-time size gives the size its value.
+        """
         wrong = []
         for axis, size in enumerate(self.shapes[i]):
             if isinstance(size, Dim) and size not in self.certain:
@@ -118,7 +123,7 @@ class _Writer:
             yield from self._refuse(wrong, i, f"has the wrong shape, expected {expected}")
 
     def _layout(self, i: int) -> Iterator[str]:
-        """Set the end of an array; unless it is empty, compare its strides."""
+        """Write code that computes an array's end and, unless it is empty, compares its strides."""
         p, shape = self.signature.arrays[i], self.shapes[i]
         yield f"e{i} = 0"
         yield "if " + " and ".join(f"n{i}[{axis}] > 0" for axis in range(len(shape))) + ":"
@@ -128,7 +133,7 @@ class _Writer:
         yield from (_INDENT + line for line in body)
 
     def _strides(self, i: int) -> Iterator[str]:
-        """Compare the strides of an array, and learn dims that only strides give."""
+        """Write the comparison of an array's strides, which may also give run-time sizes."""
         p, axes = self.signature.arrays[i], len(self.shapes[i])
         if p.kind == "packed":
             text = f"does not begin at a multiple of {ALIGNMENT} bytes"
@@ -149,10 +154,11 @@ class _Writer:
             yield from self._matrices(i, outer, inner, leading)
 
     def _matrices(self, i: int, outer: int, inner: int, leading: Size) -> Iterator[str]:
-        """Compare the distance of a stack's matrices with the signature."""
+        """Write the comparison of the distance between a stack's matrices with the signature."""
         p = self.signature.arrays[i]
         if p.batch_stride is None:
-            lines = f"n{i}[{outer}]"  # the next matrix begins where these lines end
+            # The next matrix begins after this number of rows, or of columns in order F.
+            lines = f"n{i}[{outer}]"
             yield from self._step(i, 0, lines, inner, p.itemsize, leading, "batch stride")
         else:
             yield from self._step(i, 0, 1, None, p.itemsize, p.batch_stride, "batch stride")
@@ -161,9 +167,10 @@ class _Writer:
         self, i: int, axis: int, lines: int | str, least: int | None, itemsize: int, size: Size,
         what: str,
     ) -> Iterator[str]:  # fmt: skip
-        """Compare the stride of ``axis``, in elements and for each of ``lines``, with ``size``.
+        """Write the comparison of the stride of ``axis`` with ``size``.
 
-        It must be whole, and at least the length of axis ``least``, or 0 if that is None.
+        The stride is counted in elements, and divided by ``lines``. It must be a whole number. It
+        must be at least the length of the axis ``least``, or at least 0 if that is None.
         """
         unit = f"{itemsize}" if lines == 1 else f"({itemsize} * {lines})"
         yield f"if n{i}[{axis}] > 1:"
@@ -179,7 +186,7 @@ class _Writer:
     # --- all of them -----------------------------------------------------------------------
 
     def _defaults(self) -> Iterator[str]:
-        """Set dims that no array gave: a tight leading dimension, or a batch stride of 0."""
+        """Write code that sets defaults: the least leading dimension, and a batch stride of 0."""
         for i, p in enumerate(self.signature.arrays):
             if isinstance(p.leading, Dim) and p.leading not in self.certain:
                 inner = len(self.shapes[i]) - (1 if p.order == "C" else 2)
@@ -201,7 +208,7 @@ class _Writer:
             yield from self._refuse(wrong, None, text)
 
     def _overlap(self) -> Iterator[str]:
-        """Compare the extents of each array that is written with those of all others."""
+        """Write the check that no output shares memory with another array."""
         arrays = self.signature.arrays
         for i, p in enumerate(arrays):
             for j, other in enumerate(arrays):
@@ -218,7 +225,7 @@ class _Writer:
         return f"d{self.dims.index(size)}" if isinstance(size, Dim) else str(size)
 
     def _refuse(self, wrong: Sequence[str], i: int | None, text: str) -> Iterator[str]:
-        """Return the number of a new error if one of the conditions holds."""
+        """Write code that returns the number of a new error if a condition in ``wrong`` holds."""
         which = "" if i is None else f"{self.signature.arrays[i].name} "
         zeros = ["0"] * len(self.signature.sizes)
         yield f"if {' or '.join(wrong)}:"

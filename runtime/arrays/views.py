@@ -1,4 +1,4 @@
-"""Arrays of other libraries as numpy views of the same memory, or an error that says why not.
+"""Read arrays of other libraries as numpy views, or raise an error that says why that fails.
 
 These are tensors of PyTorch, arrays with DLPack, and objects with Python's buffer protocol. Nothing
 is copied, and a view keeps its source alive.
@@ -17,7 +17,7 @@ from tilewright.errors import ArgumentTypeError
 from . import dlpack
 from .memory import Array, at, dtype_named
 
-#: Accepted kinds of arrays, for messages.
+#: Text for error messages: the kinds of arrays that a call accepts.
 OF_ANY = "a numpy array, a tensor of PyTorch on the CPU, or what has DLPack or a buffer"
 
 
@@ -54,7 +54,7 @@ def torch_if_loaded() -> ModuleType | None:
 
 
 def what_to_do(value: Any, name: str) -> str | None:
-    """Return how to make an array of an object that holds numbers, None if that is unknown."""
+    """Return advice on how to make an array from ``value``, None if there is none."""
     if is_masked(value):
         return f"{name}.filled(0): elements that are masked have no value"
     for method, meaning in (
@@ -69,8 +69,9 @@ def what_to_do(value: Any, name: str) -> str | None:
 
 
 def is_view_of_tensor(array: Array) -> bool:
-    """Return True if ``as_array`` made the array from a tensor: a hint should then speak of
-    PyTorch.
+    """Return True if ``as_array`` made the array from a tensor of PyTorch.
+
+    Hints in error messages then name functions of PyTorch.
     """
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -80,7 +81,7 @@ def is_view_of_tensor(array: Array) -> bool:
 
 
 def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
-    """Return the view of a tensor of PyTorch on the CPU, with a stride for each axis."""
+    """Return a numpy view of a tensor of PyTorch, which must be on the CPU and strided."""
     _check_tensor(torch, tensor, name)
     dtype = dtype_named(str(tensor.dtype).removeprefix("torch."))
     if dtype is None:
@@ -88,7 +89,8 @@ def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
             f"{name} is a tensor of a type that numpy and ml_dtypes lack", got=str(tensor.dtype)
         )
     try:
-        pointer, said = tensor.data_ptr(), "no address"  # of what torch.func.functionalize passes
+        # Tensors that torch.func.functionalize passes have address 0.
+        pointer, said = tensor.data_ptr(), "no address"
     except RuntimeError as error:
         pointer, said = 0, str(error).splitlines()[0]
     if not pointer and tensor.numel():
@@ -102,7 +104,7 @@ def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
 
 
 def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
-    """Refuse tensors whose elements are not plainly in the CPU's memory."""
+    """Raise ArgumentTypeError unless a tensor's elements are in the CPU's memory, with strides."""
     if tensor.is_nested:
         raise ArgumentTypeError(
             f"{name} is a nested tensor, whose parts have shapes of their own",
@@ -146,7 +148,7 @@ def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
 
 
 def _check_traced(value: Any, name: str) -> None:
-    """Refuse the placeholder of an array while JAX traces a function."""
+    """Raise ArgumentTypeError for the placeholder that JAX passes while it traces a function."""
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
         raise ArgumentTypeError(

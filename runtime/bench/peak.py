@@ -1,4 +1,4 @@
-"""Measure the peak of one core: the multiply-adds of a target without loads or stores.
+"""Measure the peak speed of one core: its multiply-adds per second, without loads or stores.
 
 In goes a target with the types of A and B. Out come, for each multiply-add instruction, the
 throughput of many independent chains and the latency of a single chain.
@@ -30,11 +30,13 @@ from tilewright.runtime.store.damaged import kept
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import accumulator, is_integer, type_name
 
-#: Numbers of independent chains that are tried, if the registers can hold them and two factors.
+#: Numbers of independent chains of multiply-adds that are tried. The registers must hold one sum
+#: for each chain, and two factors.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
-#: Operand that carries the chain: a factor (``source``) or the sum (``destination``). Throughput is
-#: measured with chains through the sum. Some compilers do not keep the sum in one register; then
-#: the chain through a factor is tried too, and the faster result counts.
+#: Operands through which multiply-adds of a chain depend on each other: a factor (``source``) or
+#: the sum (``destination``). Throughput is measured with chains through the sum. Some compilers do
+#: not keep the sum in one register. Chains through a factor are then tried too, and the faster
+#: result counts.
 _THROUGH = ("source", "destination")
 #: Approximate number of multiply-adds in a loop's body, and in one call.
 _BODY, _CALL = 32, 1 << 14
@@ -76,7 +78,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Peak of one core.
+    """Peak speed of one core with a target's multiply-add instructions.
 
     Attributes
     ----------
@@ -98,8 +100,7 @@ class Peak:
 
 
 class Loop(NamedTuple):
-    """A generated C function that is timed: ``chains`` of ``op``, ``unroll`` steps of each per
-    trip.
+    """A generated C function that is timed: a loop with ``chains`` independent chains of ``op``.
 
     ``x`` and ``y`` are the vectors that hold the factors, None if the sums' vector holds them.
     """
@@ -114,17 +115,17 @@ class Loop(NamedTuple):
 
     @property
     def unroll(self) -> int:
-        """Steps of each chain in the loop's body."""
+        """Number of multiply-adds of each chain in the loop's body."""
         return max(1, _BODY // self.chains)
 
     @property
     def trips(self) -> int:
-        """Repetitions of the loop's body."""
+        """Number of repetitions of the loop's body in one call."""
         return _CALL // (self.unroll * self.chains)
 
     @property
     def steps(self) -> int:
-        """Dependent multiply-adds in one call."""
+        """Number of multiply-adds of each chain in one call."""
         return self.trips * self.unroll
 
     @property
@@ -144,7 +145,7 @@ class Clock(NamedTuple):
 
     @property
     def trips(self) -> int:
-        """Repetitions of the loop's body."""
+        """Number of repetitions of the loop's body in one call."""
         return self.adds // self.unroll
 
 
@@ -197,7 +198,7 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
 
 
 def types_of(given: Any) -> Types:
-    """Return the types that ``given`` names: of A and B, and of sums if not the default."""
+    """Return the types of A and B that ``given`` names, and the sums' type if not the default."""
     some = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (given, given)
     names = tuple(type_name(each) for each in some)
     default = accumulator(*names[:2])
@@ -205,13 +206,13 @@ def types_of(given: Any) -> Types:
 
 
 def title_of(types: Types) -> str:
-    """Return the types in words."""
+    """Return the types as a text for people, for example "u8 x s8"."""
     title = types[0] if types[0] == types[1] else " x ".join(types[:2])
     return title + (f", sums in {types[2]}" if len(types) > 2 else "")
 
 
 def _sums(types: Types) -> str:
-    """Return the type that holds the sums."""
+    """Return the type of the sums of products of A and B."""
     return types[2] if len(types) > 2 else accumulator(*types)
 
 
@@ -246,7 +247,10 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
 
 
 def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, float]:
-    """Return the least seconds of a call of each function; each round times all functions once."""
+    """Return the least time of a call of each C function, in seconds.
+
+    Each round times all functions once.
+    """
     timed = dispatch.timer("the peak")
     frames = {name: _frame(target, types, name) for name in names}
     least = dict.fromkeys(frames, float("inf"))
@@ -273,8 +277,9 @@ def _measurable(target: str) -> Target:
 
 
 class PeakCall(NamedTuple):
-    """The fastest chains as a C function ``(const void *, const void *, void *)`` at ``address``.
+    """The fastest loop of multiply-adds as a C function that other benchmarks can call.
 
+    The function at ``address`` has the parameters ``(const void *, const void *, void *)``.
     ``flops`` are the operations of one call. ``operands`` are the addresses of three arrays, which
     ``keep`` holds alive.
     """
@@ -286,7 +291,7 @@ class PeakCall(NamedTuple):
 
 
 def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
-    """Return the fastest chains as a function that a benchmark can time in turns with kernels.
+    """Return the fastest loop of multiply-adds as a C function, to be timed in turns with kernels.
 
     Raise TargetError for the same reasons as ``peak``.
     """
@@ -299,7 +304,7 @@ def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
 
 
 class Meter:
-    """The peak of a native target, measured again in each round of a benchmark.
+    """Measures the peak of a native target, again in each round of a benchmark.
 
     ``type`` is the argument of ``peak``.
     """
@@ -310,14 +315,14 @@ class Meter:
         self._frame = _frame(target, types, self.loop.name)
 
     def seconds(self) -> float:
-        """Time one call of the loop, in seconds."""
+        """Return the time of one call of the fastest loop, in seconds."""
         timed = dispatch.timer("the peak")
         return timed(dispatch.address(self._frame.words), 1, _CALLS) / _CALLS
 
 
 @cache
 def _best_loop(target: Target, types: Types) -> Loop:
-    """Return the chains with the most flops a second. The choice is made once per process."""
+    """Return the loop with the most flops per second. The choice is made once per process."""
     loops = [loop for loop in _loops(target, types) if loop.chains > 1]
     seconds = _seconds(target, types, [loop.name for loop in loops])
     return max(loops, key=lambda loop: loop.flops / seconds[loop.name])
@@ -327,7 +332,7 @@ def _best_loop(target: Target, types: Types) -> Loop:
 
 
 def _loops(target: Target, types: Types) -> Iterator[Loop]:
-    """Yield a loop for each multiply-add on registers. Forms that read memory would time loads."""
+    """Yield loops for each multiply-add instruction, without those that read memory."""
     held = _sums(types)
     if not target.of(held):
         raise TargetError(f"{target.name} has no vectors of {held}")
@@ -355,7 +360,7 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
 
 
 def _block_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
-    """Yield the chains of a matrix unit whose factors are vectors."""
+    """Yield loops for a matrix unit that multiplies vectors, one for each number of chains."""
     assert target.matrix is not None
     asked = (op for op in target.matrix.products[held] if op in products)
     for number, op in enumerate(asked):
@@ -369,7 +374,7 @@ def _block_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[L
 
 
 def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
-    """Yield the chains of a matrix unit; two of its registers hold the factors."""
+    """Yield loops for a matrix unit, one for each number of chains; two registers hold A and B."""
     assert target.matrix is not None
     for op in (op for op in target.matrix.products[held] if op in products):
         vector = replace(target.of(held)[0], name=target.matrix.name, muladd=())
@@ -378,7 +383,7 @@ def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[
 
 
 def _chains(target: Target, vector: Vector, *, alike: bool) -> Iterator[tuple[int, str]]:
-    """Yield numbers of chains, each with the operand that carries the chain.
+    """Yield numbers of chains, each with the operand through which the chain's steps depend.
 
     A chain goes through a factor only if the factor's register has the type of the sums. If a
     vector occupies several registers, fewer chains fit.
@@ -391,7 +396,7 @@ def _chains(target: Target, vector: Vector, *, alike: bool) -> Iterator[tuple[in
 
 
 def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
-    """Return the vectors that hold both factors, None for each if the sums' vector does."""
+    """Return the vector types that hold the two factors, None if they are those of the sums."""
     if op.factors == ALIKE:
         return None, None
     return target.holding(op.x, op.cols * op.depth), target.holding(op.y, op.groups * op.depth)
@@ -414,7 +419,7 @@ def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
 
 
 def peak_source(target: Target, types: Types) -> str:
-    """Return the C text of all chains of a target for A and B of ``types``."""
+    """Return the C text of all loops that measure a target's peak for A and B of ``types``."""
     from tilewright.emit.render import render
     from tilewright.generate import VERSION
 
@@ -431,7 +436,7 @@ def peak_source(target: Target, types: Types) -> str:
 
 
 def program_context(target: Target, types: Types, *, alone: bool) -> dict[str, Any]:
-    """Return the templates' context to measure chains: all if ``alone``, else only throughput."""
+    """Return template variables for the loops. Unless ``alone``, single chains are left out."""
     held = _sums(types)
     loops = [loop for loop in _loops(target, types) if alone or loop.chains > 1]
     return {
@@ -449,7 +454,7 @@ def program_context(target: Target, types: Types, *, alone: bool) -> dict[str, A
 
 
 def _elements(target: Target, held: str) -> int:
-    """Return how many elements of each array chains touch."""
+    """Return how many elements each of a loop's three arrays must have."""
     return max(CHAINS) * target.of(held)[0].lanes * (target.matrix.rows if target.matrix else 1)
 
 

@@ -14,7 +14,7 @@ from .peak import program_context, types_of
 
 
 def peak_program(target: str = "host", type: Any = "f32", *, file: str = "peak.c") -> str:
-    """Return the C of a static program that measures what ``peak`` measures.
+    """Return the C text of a static program that measures what ``peak`` measures.
 
     ``type`` is as in ``peak``. ``file`` is the name that the program's file will have. The target
     need not run on this machine. Raise TargetError if the target has no products of the type.

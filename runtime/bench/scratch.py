@@ -19,8 +19,8 @@ from tilewright.spec.sizes import whole_number
 if TYPE_CHECKING:
     from tilewright.explain.decisions import AnyPlan
 
-#: Alignment in bytes (a cache line) of each call's part of the memory. The size of the last part is
-#: not rounded up.
+#: Alignment in bytes of each simultaneous call's part of the scratch memory: a cache line. The size
+#: of the last part is not rounded up.
 _ALIGNED = 64
 
 
@@ -33,7 +33,8 @@ def scratch_bytes(
 ) -> int:
     """Return the bytes of scratch memory for ``threads`` simultaneous calls.
 
-    ``of`` returns the bytes for one call from its sizes by slot.
+    ``of`` takes the sizes of one call by the names of their C parameters, such as "lda". It returns
+    the bytes for that call.
     """
     count = whole_number(threads)
     if count is None or count < 1:
@@ -54,7 +55,7 @@ def scratch_bytes(
 
 
 def scratch_of(address: int, plan: Callable[[], AnyPlan], sizes: Mapping[str, int]) -> int:
-    """Return the bytes for one call, from the function at ``address``.
+    """Return the bytes of scratch memory for one call, from the C function at ``address``.
 
     If the address is 0, the plan's program is evaluated.
     """

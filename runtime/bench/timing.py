@@ -23,15 +23,18 @@ from tilewright.spec.gemm import Gemm, Spec
 
 from .peak import Meter
 
-#: Seconds of one round. A round is short, so that the scheduler rarely interrupts it.
+#: Length of a round of calls in seconds. It is short, so that the scheduler rarely interrupts it.
 _QUANTUM = 400e-6
-#: Least and greatest number of rounds.
+#: Minimum and maximum number of rounds in one measurement.
 _ROUNDS = (5, 2000)
-#: Before a cold round, this many times the size of the last cache is written. Then the bytes that
-#: are assumed for the last cache if the system does not report its size.
-_COLD, _LAST_CACHE = 2, 32 << 20
-#: Most copies of the arrays in a cold round, and most bytes of all copies.
-_COPIES, _COPIED = 64, 256 << 20
+#: Before a round on data in memory, this many times the size of the last-level cache is written.
+_COLD = 2
+#: Assumed size of the last-level cache in bytes, if the system does not report it.
+_LAST_CACHE = 32 << 20
+#: Maximum number of copies of the arrays in a round on data in memory.
+_COPIES = 64
+#: Maximum size of all copies of the arrays together, in bytes.
+_COPIED = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,9 @@ def bench(
 ) -> Timing:
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes.
 
-    ``sizes`` gives the sizes known only at the call, by slot; a size that is not given is 64. If
-    ``cold``, every call takes another copy of the arrays, and the caches are filled with other data
-    first. Raise TargetError if kernels are called through Python.
+    ``sizes`` gives the run-time sizes, by the names of their C parameters. A size that is not given
+    is 64. If ``cold``, every call takes another copy of the arrays, and the caches are filled with
+    other data first. Raise TargetError if kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
@@ -119,7 +122,7 @@ class Timed:
         return self._timer(self._place, 1, self._calls) / self._calls
 
     def cold(self) -> float:
-        """Return the seconds of a call on arrays in memory, averaged over one call on each copy."""
+        """Return the seconds of a call on arrays in memory, averaged over all copies of them."""
         for frame in self._frames:
             frame.touch()
         count = len(self._frames)
@@ -161,8 +164,9 @@ def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
 
 
 def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
-    """Return arguments for a kernel, in one or more copies within both limits. Sizes known only at
-    the call are 64.
+    """Return random arguments for a kernel, in at most ``most`` copies and ``most_bytes`` bytes.
+
+    There is at least one copy. Run-time sizes are 64.
     """
     rng = np.random.default_rng(0)
     draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
@@ -178,7 +182,7 @@ class Filler:
         self._other = np.zeros(_COLD * _last_cache() // 8)
 
     def fill(self) -> None:
-        """Write more bytes than the last cache holds."""
+        """Write more bytes than the last-level cache holds."""
         self._other += 1
 
 
@@ -189,12 +193,15 @@ def _meter(kernel: Sampled) -> Meter | None:
 
 
 def flops(kernel: Sampled, held: Sample) -> int:
-    """Return the floating-point operations of one call on ``held``."""
+    """Return the number of floating-point operations of a call with the arguments ``held``."""
     return operations(kernel.spec, held)
 
 
 def operations(spec: Spec, held: Sample) -> int:
-    """Return the floating-point operations of one call of a kernel of ``spec`` on ``held``."""
+    """Return the floating-point operations of a call of a ``spec``'s kernel, with ``held``.
+
+    ``held`` are the arguments of the call.
+    """
     if not isinstance(spec, Gemm):
         return 0
     sizes = {name: held.size(getattr(spec, name)) for name in "mnk"}
@@ -244,7 +251,7 @@ def rounds(
 def _calls(
     timed: Callable[[int, int, int], float], place: int, count: int, *, cold: bool
 ) -> tuple[int, float]:
-    """Return how many calls make a round, and the seconds that they take."""
+    """Return how many calls a round has, and how many seconds they take."""
     calls = count
     while (spent := timed(place, count, calls)) < _QUANTUM / 4 and not cold:
         if spent < 0:

@@ -1,4 +1,4 @@
-"""A kernel's machine code as text."""
+"""Disassemble a kernel: its machine code as text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .toolchain import compile_library, disassemble
 
 
 def assembly(name: str, target: Target, entry: Entry) -> str:
-    """Return the instructions of kernel ``name``, of the real target even if a header emulates
-    it.
+    """Return the disassembled instructions of kernel ``name``.
+
+    If a C header emulates the target here, the kernel is compiled for the real target first.
     """
     parts = entry.manifest["compiler_parts"]
     if parts["means"] != "header":

@@ -23,7 +23,7 @@ from tilewright.runtime.machine.host import Means, machine, means, numbers_of, u
 
 Family = Literal["gcc", "clang", "zig"]
 
-#: GNU's names of architectures that differ from ``platform.machine()``.
+#: GNU's names of architectures, by Python's name (``platform.machine()``), where the two differ.
 _GNU = {"ppc64le": "powerpc64le"}
 #: Version numbers in names of compilers such as "clang-19", newest first.
 _NUMBERS = range(30, 12, -1)
@@ -132,7 +132,7 @@ def _package(wanted: str) -> str:
 
 
 def _named(named: str, wanted: str) -> Compiler:
-    """Return the compiler of the command that the environment names."""
+    """Return the compiler for the command in ``CC`` or ``TILEWRIGHT_CC_...``."""
     command = (named,) if shutil.which(named) else _words(named, wanted)
     path = shutil.which(command[0]) if command else None
     if path is None:
@@ -180,7 +180,7 @@ def _probe(command: tuple[str, ...], path: str, wanted: str) -> Compiler:
 
 @lru_cache(maxsize=32)
 def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Compiler:
-    """Return the compiler with its version, asked once while its file stays the same."""
+    """Return the compiler with its version, which is asked again only if its file changes."""
     if _is_zig(command):
         version = run_tool([*command[:-1], "version"], None).stdout.strip()
         return Compiler(command, "zig", version, _zig_triple(wanted))
@@ -199,7 +199,7 @@ def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Comp
 
 
 def architecture_of(triple: str) -> str:
-    """Return the architecture of a triple, as ``platform.machine()`` spells it."""
+    """Return the architecture of a target triple, as ``platform.machine()`` spells it."""
     first = triple.partition("-")[0]
     names = {"amd64": "x86_64", "arm64": "aarch64", **{gnu: name for name, gnu in _GNU.items()}}
     return names.get(first, first)
@@ -213,14 +213,18 @@ def _zig_triple(wanted: str) -> str:
 
 
 def binutil(name: str, compiler: Compiler, problem: str) -> str:
-    """Return the binutils or LLVM tool for the files of ``compiler``; ToolchainError if there is
-    none.
+    """Return the command of a binutils or LLVM tool, for example objdump, that fits ``compiler``.
+
+    Raises ToolchainError if there is none.
     """
     return binutils(name, compiler, problem)[0]
 
 
 def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
-    """Return all such tools, preferred ones first; ToolchainError if there is none."""
+    """Return the commands of all installed tools ``name`` that fit ``compiler``, best first.
+
+    Raises ToolchainError if there is none.
+    """
     wanted = architecture_of(compiler.triple)
     names = [f"{gnu_name(wanted)}-linux-gnu-{name}", f"llvm-{name}"]
     names += [f"llvm-{name}-{number}" for number in _NUMBERS]
@@ -233,7 +237,7 @@ def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
     return found
 
 
-#: Most lines of a tool's output that an error shows.
+#: Maximum number of lines of a tool's output in an error message.
 _LINES = 20
 
 
@@ -242,9 +246,9 @@ class TooSlowError(ToolchainError):
 
 
 def run_tool(command: list[str], directory: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run a tool in English, with its temporary files in ``directory``.
+    """Run a tool with English messages, and with its temporary files in ``directory``.
 
-    TooSlowError if it takes longer than ``TILEWRIGHT_COMPILE_SECONDS``.
+    Raises TooSlowError if it takes longer than ``TILEWRIGHT_COMPILE_SECONDS``.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     if directory is not None:
@@ -259,7 +263,8 @@ def run_tool(command: list[str], directory: Path | None) -> subprocess.Completed
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            process_group=0,  # a group, because children such as gcc's cc1 hold the pipes
+            # The group lets us end children too, such as gcc's cc1, which keep the pipes open.
+            process_group=0,
         )
     except OSError as error:
         raise ToolchainError(
@@ -278,7 +283,7 @@ def run_tool(command: list[str], directory: Path | None) -> subprocess.Completed
 
 
 def _telling(text: str) -> str:
-    """Return some lines of a tool's output: the first lines, or those from the first error on."""
+    """Return the part of a tool's output for an error message: its start, or the first error."""
     lines = text.strip().splitlines()
     error = next((at for at, line in enumerate(lines) if "error" in line), 0)
     first = 0 if error < _LINES else error
@@ -286,7 +291,7 @@ def _telling(text: str) -> str:
 
 
 def _ended(process: subprocess.Popen[str], command: list[str]) -> tuple[str, str]:
-    """Return the output of a process after it ends; stop it with its children if necessary."""
+    """Wait for a process and return its output. Kill it and its children after the time limit."""
     limit = settings().compile_seconds
     with process:
         try:

@@ -1,4 +1,4 @@
-"""Precompiled headers: most of the compile time of a small kernel is the intrinsics' header.
+"""Precompile the header of the intrinsics, which takes most of a small kernel's compile time.
 
 The C of a kernel includes that header itself and needs nothing else. This module keeps the
 compiler's state after the first lines of such a file, the *preamble*, for one compiler and its
@@ -31,16 +31,16 @@ from tilewright.runtime.store.folders import (
     remove,
 )
 
-#: Makes the files ``OUTPUT`` and ``READS`` from ``folder / PREAMBLE``.
+#: Function that makes the files ``OUTPUT`` and ``READS`` in a folder from its file ``PREAMBLE``.
 Maker = Callable[[Path], None]
 
 FORMAT = 1
 HEADERS = "headers"
 PREAMBLE, OUTPUT, READS = "preamble.h", "preamble.h.gch", "reads.d"
 MANIFEST = "manifest.json"
-#: Most precompiled headers that are kept; one of gcc takes 24 MB.
+#: Maximum number of precompiled headers that are kept. One made by gcc takes 24 MB.
 KEPT = 16
-#: Number of times that a precompiled header is made again after the compiler refused it.
+#: How many times a precompiled header that the compiler refused is made again.
 TRIES = 2
 
 _INCLUDE = re.compile(r"#\s*include\b")
@@ -67,7 +67,7 @@ def preamble(text: str) -> str:
 
 
 def find(text: str, made_by: Sequence[str], make: Maker) -> Path | None:
-    """Return the folder with the precompiled preamble ``text``, None if there is none yet.
+    """Return the folder that holds the preamble ``text`` precompiled, None if there is none yet.
 
     ``made_by`` names the compiler and its options. The second call with the same arguments makes
     the folder. The result is also None if the cache directory takes no files, or if others could
@@ -83,8 +83,9 @@ def find(text: str, made_by: Sequence[str], make: Maker) -> Path | None:
 
 
 def set_aside(folder: Path) -> None:
-    """Remove a folder of ``find`` that the compiler refuses. It is made again at most ``TRIES``
-    times.
+    """Remove a precompiled header that the compiler refuses.
+
+    It is made again at most ``TRIES`` times.
     """
     try:
         remove(folder)
@@ -105,12 +106,12 @@ def _seen(folder: Path) -> Path:
 
 # --- using -------------------------------------------------------------------------------------
 
-#: Digests of files that this process has read, by path, inode, size and times.
+#: SHA-256 of each precompiled file that this process has read. Keys: path, inode, size and times.
 _read: dict[tuple[Any, ...], str] = {}
 
 
 def _usable(folder: Path) -> bool:
-    """Return True if ``folder`` is complete, only ours, and made from the current headers."""
+    """Return True if ``folder`` is complete, safe from others, and made from current headers."""
     try:
         with open(folder / MANIFEST, "rb", buffering=0) as file:
             check_owner(file.fileno(), MANIFEST)
@@ -155,7 +156,8 @@ def _made(folder: Path, text: str, make: Maker) -> Path | None:
     try:
         lock = filelock.FileLock(root / f"{folder.name}.lock", timeout=0).acquire()
     except filelock.Timeout:
-        return None  # another process makes it
+        # Another process is making this precompiled header.
+        return None
     with lock:
         if _usable(folder):
             return folder
@@ -168,7 +170,7 @@ def _made(folder: Path, text: str, make: Maker) -> Path | None:
 
 
 def _fill(folder: Path, text: str, make: Maker) -> Path:
-    """Make the files in their final folder, since compilers record the path of a header."""
+    """Make a precompiled header in its final folder, because compilers record a header's path."""
     remove(folder)
     folder.mkdir(mode=0o700)
     try:
@@ -189,7 +191,10 @@ def _fill(folder: Path, text: str, make: Maker) -> Path:
 
 
 def _prerequisites(rule: Path) -> Iterator[str]:
-    """Yield the headers that a make rule names by absolute paths: all but the preamble."""
+    """Yield the headers on which a precompiled file depends, from the rule that the compiler wrote.
+
+    The preamble is left out. Its path is relative, while those of all headers are absolute.
+    """
     _, _, names = rule.read_text(encoding="utf-8").replace("\\\n", " ").partition(": ")
     return (name for name in shlex.split(names) if os.path.isabs(name))
 
@@ -202,12 +207,13 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _prune(newest: Path) -> None:
-    """Remove the least recently used folders beyond ``KEPT``."""
+    """Remove the least recently used precompiled headers, so that ``KEPT`` remain."""
     used = {}
     for manifest in newest.parent.glob(f"*/{MANIFEST}"):
         try:
             used[manifest.parent] = manifest.stat().st_mtime_ns
-        except FileNotFoundError:  # another process removed it
+        except FileNotFoundError:
+            # Another process has removed this folder.
             continue
     for folder in sorted(used, key=used.__getitem__)[: max(0, len(used) - KEPT)]:
         if folder != newest:

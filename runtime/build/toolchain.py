@@ -35,19 +35,19 @@ from .compilers import (
 #: too.
 _EXACT = ("-fno-fast-math",)
 _GCC_EXACT = ("-fno-unsafe-math-optimizations",)
-#: Flags for all compilers. A fused operation is a node of the program, so the compiler must not
-#: contract on its own. It must not vectorise: gcc 12 turns K loops over four pairs of scalars into
-#: loads beyond the operands. It must not assume strict aliasing: elements are stored in groups, and
-#: clang 19 drops such SVE stores if single elements are loaded afterwards. Loops are aligned, since
-#: a K loop that straddles a cache line took twice as long on Zen 5.
+#: Flags for all compilers. With -ffp-contract=off, multiply-adds are fused only if the generated C
+#: says so. Without -fno-tree-vectorize, gcc 12 turns K loops over four pairs of scalars into loads
+#: beyond the operands. Without -fno-strict-aliasing, clang 19 drops SVE stores of several elements
+#: if single elements are loaded afterwards. Without -falign-loops, a K loop that straddles a cache
+#: line took twice as long on Zen 5.
 _FLAGS = (
     "-O2", "-std=c11", "-fPIC", *_EXACT, "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
     "-Werror", "-falign-loops=64", "-fno-unroll-loops",
 )  # fmt: skip
 #: gcc would move all loads to the top of a loop and spill registers. The generated order must stay.
 _GCC_FLAGS = (*_GCC_EXACT, "-fno-schedule-insns")
-#: With headers that emulate intrinsics by loops, optimisation takes several times as long and gains
-#: little.
+#: Flags for headers that emulate intrinsics by loops. With optimisation, compiling takes several
+#: times as long, and the code is hardly faster.
 _HEADER_FLAGS = ("-O0",)
 
 
@@ -55,9 +55,7 @@ _HEADER_FLAGS = ("-O0",)
 
 
 def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
-    """Return all options with which ``compiler`` compiles for ``target``, as manifests list
-    them.
-    """
+    """Return all options with which ``compiler`` compiles C for ``target``."""
     if compiler.means == "header":
         own = (*_any_cpu(compiler), *_HEADER_FLAGS, f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
     else:
@@ -65,15 +63,16 @@ def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     return (*_common_flags(compiler), *own)
 
 
-#: Flags that the user's own project decides: warnings, and position-independent code.
+#: Flags that a user's project chooses itself: warnings, and position-independent code.
 _PROJECTS_OWN = ("-fPIC", "-Wall", "-Wextra", "-Werror")
 
 
 def source_flags(target: Target, family: Family) -> tuple[str, ...]:
-    """Return the flags that anyone needs to compile C for ``target`` as it was measured."""
+    """Return the flags that a user's own build needs for code as fast as ``tw.compile``'s."""
     flags = compiler_flags(target, Compiler(("",), family, "", ""))
     kept = [flag for flag in flags if flag not in _PROJECTS_OWN]
-    if family == "zig":  # the user names the system
+    # The user's own build names the system, so the option -target is left out.
+    if family == "zig":
         at = kept.index("-target")
         del kept[at : at + 2]
     return tuple(kept)
@@ -85,7 +84,7 @@ def exact_flags(family: Family) -> tuple[str, ...]:
 
 
 def flags_notes(target: Target) -> tuple[str, ...]:
-    """Return the lines of a C file's head that tell the flags for each family of compilers."""
+    """Return the lines at the top of a C file that list the flags for each compiler family."""
     able = _families(target)
     flags = {family: " ".join(source_flags(target, family)) for family in able}
     notes = tuple(f"Flags:     {family} {text}" for family, text in flags.items())
@@ -94,23 +93,23 @@ def flags_notes(target: Target) -> tuple[str, ...]:
 
 
 def _families(target: Target) -> tuple[Family, ...]:
-    """Return the families of compilers that can compile for the target."""
+    """Return the compiler families, for example "gcc", that can compile for the target."""
     return tuple(one for one in get_args(Family) if target.compilers.get(one) != NEVER)
 
 
 def versioned(target: Target, family: Family) -> str:
-    """Return a family of compilers with the least version that can compile for the target."""
+    """Return a compiler family with its minimum version for the target: "gcc 13 or later"."""
     least = target.compilers.get(family)
     return family if least is None else f"{family} {least} or later"
 
 
 def own_file_notes(target: Target) -> tuple[str, ...]:
-    """Return the notes at the head of a C file that a user's program compiles and calls itself."""
+    """Return the notes at the top of a C file that a user compiles into a program of their own."""
     return (*flags_notes(target), "Called by: a program of yours, as it is declared here.")
 
 
 def program_commands(target: Target, source: str, program: str) -> dict[Family, tuple[str, ...]]:
-    """Return the commands by which gcc and clang make a static program of one C file.
+    """Return the commands with which gcc and clang compile one C file into a static program.
 
     If the target needs no minimum version, only gcc's command is returned: any version works.
     """
@@ -145,8 +144,9 @@ def _any_cpu(compiler: Compiler) -> tuple[str, ...]:
 
 
 def _link_command(compiler: Compiler, extra_flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the link command without the target's options: zig would build a libc for each CPU (30
-    s).
+    """Return the link command without options for the target's CPU.
+
+    With such options, zig would build a libc for each CPU, which takes 30 s.
     """
     return (*compiler.command, *_common_flags(compiler), *_any_cpu(compiler), *extra_flags)
 
@@ -174,7 +174,8 @@ def compile_library(
     library = directory / f"{stem}.so"
     # The library takes libc from the process that loads it, so that zig need not build one.
     libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm", "-pthread")
-    stay = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()  # its threads may sleep in it
+    # The library is never unloaded, because sleeping threads may need its code.
+    stay = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()
     _link((*_link_command(compiler, extra_flags), "-shared"), objects, (*libraries, *stay), library)
     return library
 
@@ -187,7 +188,7 @@ def compile_program(
     stem: str,
     extra_flags: Sequence[str] = (),
 ) -> Path:
-    """Compile C texts into the program ``directory/stem``; static if qemu or zig needs that."""
+    """Compile C texts into the program ``directory/stem``, which is static for qemu and zig."""
     static = compiler.means == "qemu" or compiler.family == "zig"
     if compiler.family == "zig":
         compiler = replace(compiler, triple=compiler.triple.replace("-gnu", "-musl"))
@@ -234,14 +235,15 @@ def _compile(
     shortcut: Path | None,
     directory: Path,
 ) -> None:
-    """Compile one C file, with the precompiled header ``shortcut`` if it works."""
+    """Compile one C file, with the precompiled header ``shortcut`` if the compiler accepts it."""
     rest = ["-c", source, "-o", output]
     if shortcut is not None:
         command = [*compiler.command, *flags, *_precompiled(compiler, shortcut), *rest]
         if _succeeds(command, directory):
             return
     run_tool([*compiler.command, *flags, *rest], directory)
-    if shortcut is not None:  # the precompiled header may be the cause, not the C text
+    # Compiling failed only with the precompiled header, so the header is removed.
+    if shortcut is not None:
         precompiled.set_aside(shortcut)
 
 
@@ -257,7 +259,7 @@ class Unit(NamedTuple):
 def compile_units(
     units: Sequence[Unit], compiler: Compiler, directory: Path, jobs: int | None = None
 ) -> list[float]:
-    """Compile C files, ``jobs`` at a time, and return the seconds that each took.
+    """Compile C files, ``jobs`` at the same time. Return the seconds that each file took.
 
     Compilers put temporary files into ``directory``. Raises ToolchainError.
     """
@@ -278,7 +280,7 @@ def compile_units(
 def link(
     objects: Sequence[Path], compiler: Compiler, options: Sequence[str], output: Path
 ) -> None:
-    """Link object files into a program or, with an option for it, into a shared library."""
+    """Link object files into a program, or into a shared library if ``options`` say so."""
     files = [str(path) for path in objects]
     command = [*_link_command(compiler, ()), *files, *options, "-lm", "-pthread", "-o"]
     run_tool([*command, str(output)], output.parent)
@@ -286,7 +288,8 @@ def link(
 
 def archive(objects: Sequence[Path], compiler: Compiler, output: Path) -> None:
     """Make a static library of object files; ToolchainError if there is no archiver."""
-    output.unlink(missing_ok=True)  # an existing archive would keep its members
+    # The archiver would keep the members of an existing archive.
+    output.unlink(missing_ok=True)
     run_tool([*_archiver(compiler), "rcs", str(output), *map(str, objects)], output.parent)
 
 
@@ -297,8 +300,7 @@ def _archiver(compiler: Compiler) -> tuple[str, ...]:
 
 
 def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, ...]) -> Path | None:
-    """Return the folder of the precompiled header that ``text`` begins with, None if there is none
-    yet.
+    """Return the folder of the precompiled header for ``text``, None if there is none yet.
 
     Only headers of intrinsics are precompiled: they have 60,000 lines.
     """
@@ -346,8 +348,9 @@ def _link(
 
 
 def disassemble(library: Path, compiler: Compiler, function: str | None = None) -> str:
-    """Return the instructions of ``function``, or of all, as objdump prints them; x86 in Intel
-    syntax.
+    """Return the disassembly of ``function``, or of the whole library, as objdump prints it.
+
+    The syntax on x86 is Intel's.
 
     The first disassembler that knows all of the instructions is used.
     """
@@ -360,7 +363,7 @@ def disassemble(library: Path, compiler: Compiler, function: str | None = None) 
     return texts[-1] if _UNKNOWN.search(texts[-1]) is None else texts[0]
 
 
-#: Pattern of instructions that a disassembler does not know.
+#: Pattern of lines that a disassembler prints for an instruction that it does not know.
 _UNKNOWN = re.compile(r"\t(\.4byte|\.inst|\.word|<unknown>|\(bad\))")
 
 

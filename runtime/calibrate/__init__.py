@@ -1,3 +1,1 @@
-"""Calibration: measure this machine's core with loops, caches and kernels, and fit the cost
-model.
-"""
+"""Calibration: measure this machine's core, and fit the cost model to loops and whole kernels."""

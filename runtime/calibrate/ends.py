@@ -1,4 +1,4 @@
-"""Fit the cost of a tile beside its multiply-adds to kernels that were timed.
+"""Fit numbers of the cost model that no simple loop can measure, to the times of whole kernels.
 
 Each kernel computes a product in register tiles of one size; each product has kernels with many
 tile sizes. Some numbers of a core cannot be measured in a simple loop: ``overlap`` and ``strain``
@@ -38,44 +38,49 @@ from tilewright.symbolic import value
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
 
-#: Kernels: rows of C, columns of C in vectors, and steps of K.
+#: Sizes of the timed kernels: rows of C, columns of C in vectors, and K.
 SIZES = (
     (24, 4, 64), (24, 3, 24), (48, 2, 32), (24, 4, 3), (12, 4, 8), (12, 2, 4), (16, 1, 16),
     (6, 1, 64), (1, 4, 64),
 )  # fmt: skip
-#: The same sizes for kernels with vectors of half the width, which tails often use.
+#: Sizes of timed kernels with vectors of half the width, which tails often use.
 HALVES = ((24, 1, 64), (24, 1, 8))
+#: Register tiles of the timed kernels: rows, and columns in vectors.
 TILES = (
     (1, 4), (2, 2), (4, 1), (8, 1), (3, 2), (4, 2), (6, 2), (12, 2), (2, 4), (4, 4), (6, 4),
     (4, 3), (8, 3), (24, 1), (12, 1), (6, 1), (16, 1), (2, 1),
 )  # fmt: skip
-#: Kernels in which vectors of B cross into a second cache line, and their tiles.
+#: Sizes and tiles of timed kernels in which vectors of B cross into a second cache line.
 SKEWED_SIZES = ((24, 6, 32), (24, 4, 32))
 SKEWED_TILES = ((4, 6), (6, 4), (3, 4), (2, 4), (8, 3), (3, 3), (12, 2), (4, 2))
-#: Elements by which a row of B is longer than its vectors.
+#: Number of unused elements after each row of B in kernels whose vectors of B shall cross cache
+#: lines. They shift each row against the cache lines.
 SKEW = 1
-#: Bytes from the start of a page to each array's start. The distance keeps stores to one array
-#: apart from loads of another.
+#: The arrays of a kernel begin 0, 1 and 2 times this many bytes after the start of a page. If the
+#: distances were equal, loads from one array could wait for stores to another.
 _SKIP = 17 * 64
 #: Values that are tried for the share of loads that remain possible during multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
+#: Values to try for each parameter of a core's model that describes a K loop.
 K_LOOP: Mapping[str, Sequence[float]] = {
-    # Never 0. With 0, a tile with many loads would rank like a tile with few. A tile with just
-    # enough chains to hide the latency would rank like a tile with more chains. On Zen 5, for
-    # example, some 4x32 kernels take 8 % longer and others do not.
+    # Neither ``overlap`` nor ``strain`` may be 0. With ``overlap`` 0, a tile with many loads would
+    # rank like a tile with few loads. With ``strain`` 0, a tile with just enough accumulators to
+    # hide the latency would rank like a tile with more. On Zen 5, for example, some kernels with
+    # such tiles (4 x 32) take 8 % longer than with larger tiles.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
+#: Values to try for each parameter of a core's model that describes the end of a tile.
 ENDS: Mapping[str, Sequence[float]] = {
     "idle": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
     "hidden": (0, 4, 8, 12, 16, 24),
     "late": (0.5, 1.0, 1.5, 2.0, 3.0),
 }
-#: Factors that are tried for the number of loads that a crossing load counts as.
+#: Factors that are tried on ``Core.crossing``, the extra loads that a load across two lines costs.
 CROSSING = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 CONTENTION = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 Array = np.ndarray[Any, Any]
-#: Decimal digits of an error that are compared.
+#: Errors of the cost model are rounded to this many decimal digits before they are compared.
 _DIGITS = 3
 
 
@@ -92,19 +97,19 @@ class Sample:
         return any(shape.stride % shape.vector.nbytes for shape, _, _ in self.tiles)
 
     def estimate(self, core: Core) -> float:
-        """Return the cost model's cycles with the numbers of ``core``."""
+        """Return the cycles that the cost model estimates with the numbers of ``core``."""
         return sum(count * tile_cycles(shape, core, asked) for shape, asked, count in self.tiles)
 
 
 def samples(target: Target) -> list[Sample]:
-    """Return the kernels, compiled into one library."""
+    """Return the kernels to be timed, compiled into one library."""
     asked = list(_requests(target.of("f32")[0].lanes, target.registers))
     kernels = compile_many([(spec, schedule, target.name) for spec, schedule in asked])
     return [_sample(kernel) for kernel in kernels]
 
 
 def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
-    """Yield each size with each tile that fits the registers and divides the size."""
+    """Yield specs with schedules: each size with each tile that divides it and fits registers."""
     asked = (
         (SIZES, TILES, lanes, 0),
         (HALVES, TILES, lanes // 2, 0),
@@ -130,7 +135,7 @@ def _sample(kernel: Kernel) -> Sample:
 
 
 class Call:
-    """A kernel's call on arrays of its sizes, in the form that the timer takes."""
+    """A call of a kernel on arrays of its sizes, which can be timed in a C loop."""
 
     def __init__(self, kernel: Kernel) -> None:
         spec = kernel.spec
@@ -156,7 +161,7 @@ def _ones(shape: tuple[Any, Any], skip: int) -> Any:
 
 
 def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) -> Core:
-    """Return ``core`` with the numbers whose estimates come nearest to ``cycles``.
+    """Return ``core`` with the numbers whose estimates come nearest to the measured ``cycles``.
 
     ``call`` is the part of ``cycles`` that an empty call takes.
     """
@@ -172,7 +177,7 @@ def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) ->
 
 
 def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
-    """Return ``core`` with the best numbers of K loops and of tiles' ends.
+    """Return ``core`` with those numbers of K loops and tile ends that fit the times best.
 
     The cost of a tile's end is added to the cost of the K loop, so pairs of both are compared by
     their sums.
@@ -201,18 +206,18 @@ def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
 
 
 def _combined(values: Mapping[str, Sequence[float]]) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of ``values``."""
+    """Yield all combinations of the values that are tried, each as a dict by name."""
     return (dict(zip(values, each, strict=True)) for each in product(*values.values()))
 
 
 def _with_loads(core: Core, share: float) -> Core:
-    """Return ``core`` with a share of its loads per cycle, for narrower vectors too."""
+    """Return ``core`` with its loads per cycle times ``share``, for narrower vectors too."""
     widths = (replace(width, loads=width.loads * share) for width in core.widths)
     return replace(core, loads=core.loads * share, widths=tuple(widths))
 
 
 def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> float:
-    """Return how far numbers moved from the old core, relative to the largest values tried."""
+    """Return how far numbers are from those of ``before``, relative to the largest values tried."""
     each = (abs(getattr(core, n) - getattr(before, n)) / max(values[n]) for n in values)
     return float(sum(each))
 

@@ -23,22 +23,25 @@ from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.damaged import kept
 
-#: Independent chains of multiply-adds: enough to hide any latency, and few enough for 16 registers.
+#: Number of independent chains of multiply-adds. They hide any latency, and fit into 16 registers.
 CHAINS = 12
 #: Approximate number of operations in a loop's body, and in one call.
 _BODY, _CALL = 48, 4096
-#: Multiply-adds for each conversion, in the loop that shows if a conversion delays multiply-adds.
+#: Number of multiply-adds for each conversion in the loop that shows if conversions delay them.
 MULADDS_BESIDE = 3
-#: Bytes that loops read and write, all in L1; and the offset in bytes of unaligned pointers.
-_BYTES, OFFSET = 8192, 4
+#: Size in bytes of each array that loops read and write. The arrays fit into L1.
+_BYTES = 8192
+#: Offset in bytes of the pointers in loops that measure unaligned loads.
+OFFSET = 4
 #: One operation of a loop's body: its kind, and the chain, register or address that it uses.
 Step = tuple[str, int]
-#: Multiply-adds, loads and integer additions of each mix that keeps the front end busy.
+#: Mixes of instructions that keep the CPU's front end busy: in each, the numbers of multiply-adds,
+#: loads and integer additions.
 _MIXES = ((1, 1, 2), (2, 2, 4), (2, 2, 6), (1, 2, 3), (1, 1, 4))
 
 
 class Clock(NamedTuple):
-    """The C function of dependent additions, one cycle each."""
+    """The C function of dependent integer additions, each of which takes one cycle."""
 
     name: str = "calibrate_clock"
     unroll: int = 32
@@ -46,7 +49,7 @@ class Clock(NamedTuple):
 
     @property
     def adds(self) -> int:
-        """Additions in one call."""
+        """Number of additions in one call."""
         return self.unroll * self.trips
 
 
@@ -59,8 +62,7 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A C function that is timed. It repeats ``body``, of which ``counted`` operations are
-    measured.
+    """A C function that is timed. It repeats ``body``, which has ``counted`` measured operations.
 
     ``kind`` is what is measured: a kind of operation, ``latency``, ``unaligned`` or ``issue``.
     ``x`` and ``y`` are the vectors that hold the factors of ``op``, None if the sums' vector holds
@@ -82,12 +84,12 @@ class Loop:
 
     @property
     def trips(self) -> int:
-        """Repetitions of the body."""
+        """Number of repetitions of the loop's body in one call."""
         return max(1, _CALL // len(self.body))
 
     @property
     def count(self) -> int:
-        """Measured operations of one call."""
+        """Number of measured operations in one call."""
         return self.trips * self.counted
 
 
@@ -112,7 +114,7 @@ def loops_of(target: Target) -> tuple[Loop, ...]:
 
 
 def _muladds(target: Target, vector: Vector) -> Iterator[Loop]:
-    """Yield loops that measure rate and latency of each multiply-add instruction on a vector."""
+    """Yield loops that measure rate and latency of a vector's multiply-add instructions."""
     known: set[str] = set()
     for op in vector.muladd:
         if op.form in ("memory", "scalar", "lane") or op.mnemonic in known or not op.mnemonic:
@@ -129,7 +131,7 @@ def _muladds(target: Target, vector: Vector) -> Iterator[Loop]:
 
 
 def _others(vector: Vector) -> Iterator[Loop]:
-    """Yield the loops for all other operations on a vector of f32."""
+    """Yield loops that measure loads, stores and all other operations on a vector of f32."""
     kinds = {"load": 0, "unaligned": OFFSET, "store": 0, "broadcast": 0}
     kinds |= {"shuffle": 0} if 1 in vector.transpose else {}
     kinds |= {"convert": 0} if "f16" in vector.loads else {}
@@ -151,7 +153,7 @@ def _others(vector: Vector) -> Iterator[Loop]:
 
 
 def _beside_conversions(vector: Vector) -> Loop:
-    """Return the loop that alternates a few multiply-adds with a conversion."""
+    """Return a loop that shows if conversions delay multiply-adds: it alternates both."""
     body: list[Step] = []
     turns = 2 * CHAINS // MULADDS_BESIDE
     for turn in range(turns):
@@ -163,8 +165,9 @@ def _beside_conversions(vector: Vector) -> Loop:
 
 
 def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
-    """Return a loop of multiply-adds, loads and additions. The two instructions of the loop control
-    count too.
+    """Return a loop of multiply-adds, loads and additions, to measure instructions per cycle.
+
+    The two instructions that control the loop count too.
     """
     muladds, loads, adds = mix
     body: list[Step] = []
@@ -181,7 +184,7 @@ def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
 
 
 def source(target: Target) -> str:
-    """Return the C text of all loops."""
+    """Return the C text of all loops that measure a target."""
     from tilewright.emit.render import render
     from tilewright.generate import VERSION
 
@@ -214,7 +217,7 @@ def _build(target: Target, folder: Path) -> Mapping[str, Any]:
 
 
 class Function:
-    """A function of the library with its arrays, in the form that the timer takes."""
+    """A C function of the library of loops with its arrays, which can be timed in a C loop."""
 
     def __init__(self, path: Path, name: str, given: tuple[Array, ...] | None = None) -> None:
         self._memory = given or tuple(_aligned(_BYTES, 1.0) for _ in range(3))
@@ -236,7 +239,7 @@ class Function:
 
 
 def _aligned(nbytes: int, value: float) -> Array:
-    """Return f32 numbers that begin at a page."""
+    """Return an f32 array that begins at a page, with ``value`` in every element."""
     page = 4096
     memory = np.zeros(nbytes + page, np.uint8)
     skip = -memory.ctypes.data % page

@@ -1,4 +1,4 @@
-"""Caches and memory: how many bytes of each a core can count on, and how fast it reads them."""
+"""Measure caches and memory: the bytes of each cache that one core can use, and the read speeds."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from tilewright.runtime.machine import host
 from .loops import CLOCK, STREAM, Function
 from .rounds import in_cycles
 
-#: Bytes of L1, L2 and L3 that are assumed if the system does not tell them.
+#: Sizes of L1, L2 and L3 in bytes that are assumed if the system does not report them.
 USUAL = (32 << 10, 512 << 10, 2 << 20)
-#: Memory is read in a buffer of this many times the last cache, and of at most this many bytes.
+#: Size of the buffer for measuring memory: this many times the last-level cache, but at most this
+#: many bytes.
 _TIMES, _MOST = 4, 256 << 20
 #: A buffer counts as cached if it is read at least this fast, relative to a buffer of an eighth of
 #: its size.
 _AS_FAST = 0.6
 
-#: Returns the bytes per cycle at which a buffer of this many bytes is read again and again.
+#: Function that takes the size of a buffer in bytes, and returns how fast the buffer is read, in
+#: bytes per cycle.
 Reader = Callable[[int], float]
 
 
 def caches(reader: Reader, sizes: tuple[int, ...], last: int) -> tuple[tuple[Cache, ...], float]:
-    """Return each cache with its rate, and the rate of memory, in bytes per cycle.
+    """Return each cache's usable size and read speed, and memory's read speed, in bytes per cycle.
 
     ``sizes`` are the core's shares of the caches as the system reports them, L1 first. ``last`` is
     the size of the whole last cache. If other cores use a shared cache, the result is a smaller
@@ -37,7 +39,8 @@ def caches(reader: Reader, sizes: tuple[int, ...], last: int) -> tuple[tuple[Cac
     found: list[Cache] = []
     for size in sizes:
         nearer = found[-1].size if found else 0
-        # Read a size that the nearer caches hold only in small part.
+        # Halve the size until a buffer in this cache is read about as fast as a smaller one. The
+        # smaller buffer must still be larger than the nearer caches.
         while size > 4 * nearer and reader(size // 2) < _AS_FAST * reader(
             max(size // 8, min(2 * nearer, size // 2))
         ):
@@ -58,9 +61,9 @@ def sizes() -> tuple[tuple[int, ...], int]:
 
 
 def reader(target: Target, library: Path, seconds: float) -> Reader:
-    """Return a function that reads memory with the widest vectors of ``target``.
+    """Return a function that measures how fast ``target``'s widest vectors read a buffer.
 
-    Each reading takes ``seconds``.
+    Each measurement takes ``seconds``.
     """
     stride = STREAM.unroll * target.of("f32")[0].nbytes
     clock = Function(library, CLOCK.name)
@@ -69,7 +72,8 @@ def reader(target: Target, library: Path, seconds: float) -> Reader:
     def read(size: int) -> float:
         size = max(stride, size // stride * stride)
         if size not in known:
-            buffer = aligned(size)  # vectors that cross lines would be read half as fast
+            # The buffer is aligned, because vectors that cross cache lines are read half as fast.
+            buffer = aligned(size)
             buffer.fill(1)
             given = buffer, np.array([size], np.int64), np.zeros(64)
             stream = {STREAM.name: Function(library, STREAM.name, given)}

@@ -14,16 +14,18 @@ from typing import Protocol
 
 import numpy as np
 
-#: Approximate seconds of a function in a round: much longer than reading the time.
+#: Approximate time for which each round calls one function, in seconds. Reading the clock takes
+#: much less.
 _SLICE = 25e-6
-#: Calls of the chain of additions before and after a function, for the same reason.
+#: Number of calls of the chain of additions before and after each function. They too take much
+#: longer than reading the clock.
 _TICKS = 4
-#: Least number of rounds.
+#: Minimum number of rounds in one measurement.
 ROUNDS = 9
 
 
 class Timed(Protocol):
-    """A function that can be called again and again."""
+    """A function that can be timed: called repeatedly on the same arguments."""
 
     def seconds(self, calls: int) -> float:
         """Return the seconds of a call, averaged over ``calls``."""
@@ -60,7 +62,8 @@ def in_cycles(
     begin, rounds = now(), 0
     while rounds < ROUNDS or now() - begin < seconds:
         for name in rng.permutation(names):
-            functions[name].seconds(1)  # brings the arrays into L1 again
+            # This call is not timed. It brings the arrays into L1 again.
+            functions[name].seconds(1)
             before = clock.seconds(_TICKS)
             taken = functions[name].seconds(calls[name])
             found[name].append(taken / (before + clock.seconds(_TICKS)) * 2 * ticks)
@@ -77,7 +80,7 @@ def in_cycles(
 
 
 def _calls(function: Timed) -> int:
-    """Return how many calls fill a slice of a round."""
+    """Return how many calls of a function one round makes: about ``_SLICE`` seconds of calls."""
     calls = 1
     while calls < 1 << 16 and function.seconds(calls) * calls < _SLICE / 2:
         calls *= 2

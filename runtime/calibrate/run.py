@@ -1,5 +1,5 @@
-"""``calibrate``: measure the numbers of this machine's core that the cost model needs, and store
-them.
+"""The function ``calibrate``: measure and store the performance numbers of this machine's core that
+the cost model needs.
 
 Each target that runs here is measured in rounds: first loops, then kernels to which the remaining
 numbers are fitted. The numbers of one target are stored before the next target begins, so an
@@ -27,24 +27,25 @@ from .loops import CLOCK, NOTHING, Function, library, loops_of
 from .rounds import Cycles, Timed, in_cycles
 from .units import is_rate, units
 
-#: Least seconds of a calibration; then shares of the time: for loops, for kernels, and for each
-#: reading of memory.
+#: Minimum time limit of a calibration in seconds.
 _LEAST = 5.0
+#: Shares of the time limit: for timing loops, for timing kernels, and for each reading of memory.
 _LOOPS, _KERNELS, _READING = 0.03, 0.1, 0.01
-#: The next target is measured only if this share of the time is left.
+#: The next target is measured only if this share of the time limit is left.
 _LEFT = 0.5
-#: Largest spread of the rounds of multiply-adds; above it the machine counts as disturbed.
+#: Maximum spread of the rounds of multiply-adds, relative to their median. If it is larger, the
+#: machine counts as disturbed by other programs.
 DISTURBED = 0.15
 #: Name of a calibration that is not exported.
 _NAME = "here"
 
-#: Called with the name of what is measured next.
+#: Function that is called with a text about the next step, for example to print it.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Result of a calibration.
+    """The result of a calibration: the measured performance numbers of this machine's core.
 
     Attributes
     ----------
@@ -77,7 +78,7 @@ class Calibrated:
     left_out: tuple[str, ...]
 
     def export(self, path: Path | str) -> None:
-        """Write the numbers as the file of a core that can be shipped.
+        """Write the measured numbers to a new core file, which can be shipped.
 
         Parameters
         ----------
@@ -95,14 +96,16 @@ class Calibrated:
 
 
 def export(core: CoreFile, path: Path) -> None:
-    """Write ``core`` as ``Calibrated.export`` does, with the target's own cost of threads.
+    """Write ``core`` to a new file that can be shipped, without the measured cost of threads.
 
-    The cost of threads depends on the system, not on the core.
+    That cost depends on the system, not on the core. The file gets the cost that ships with the
+    target.
     """
     cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
     title = path.stem.replace("_", " ").capitalize()
     named = replace(core, name=path.stem, title=title, cores=cores)
-    core_file_of(named.raw(), str(path))  # raises for a name that a reader of the file would refuse
+    # This call raises TargetError if the name is not valid for a core.
+    core_file_of(named.raw(), str(path))
     if path.suffix != ".json":
         raise TargetError(
             "a core's file is called by the core's name", got=str(path), expected="NAME.json"
@@ -172,7 +175,7 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
 
 
 def _measurable() -> Iterator[tuple[Target, list[str]]]:
-    """Yield each target that runs here, with its features, and the names that share its numbers.
+    """Yield each target to be measured here, and the names of all targets that get its numbers.
 
     A target with a matrix unit has the vectors and the numbers of the next target.
     """
@@ -195,7 +198,7 @@ def _of_target(name: str, core: Core) -> Core:
 
 
 def compiler_of(target: Target) -> str:
-    """Return the compiler's name and version."""
+    """Return name and version of the compiler that compiles for ``target`` here."""
     from tilewright.runtime.build.compilers import find_compiler
 
     found = find_compiler(target, emulated=False)
@@ -209,8 +212,9 @@ def _file(cores: dict[str, Core], compiler: str) -> CoreFile:
 
 
 def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, tuple[float, float]]:
-    """Return the core, the spread of the reference loop, and the errors with new and old
-    numbers.
+    """Measure a target. Return its core, the reference loop's spread, and the model's errors.
+
+    The errors are those with the new numbers and with the old ones.
     """
     path = library(target)
     names = [loop.name for loop in loops_of(target)]

@@ -14,13 +14,16 @@ from tilewright.spec.schedule import Schedule
 from .ends import Call
 from .rounds import Timed, in_cycles
 
-#: A product that takes much longer than waking a thread. Its schedules are for one and two threads.
+#: Spec of the product that is timed on one thread and on two. It takes much longer than waking a
+#: thread.
 _SPEC = Gemm(384, 384, 256)
 _ALONE, _TOGETHER = Schedule(loops="mnk"), Schedule(loops="Mnk", threads=2)
 
 
 def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
-    """Return the multiply-adds from which one more thread pays; with one CPU, ``core``'s number.
+    """Return the least number of multiply-adds for which one more thread pays.
+
+    With a single CPU nothing is measured, and the result is ``core.worth``.
 
     Two threads take half the time of one thread, plus the cost of the parallel region. They pay
     when the saved half is longer than that cost.

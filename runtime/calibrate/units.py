@@ -13,16 +13,20 @@ from tilewright.isa.vector import Vector
 
 from .loops import MULADDS_BESIDE, OFFSET, Loop, loops_of
 
-#: A measurement counts as a possible rate if measured / possible cycles are between these factors.
-#: The upper factor is wider because disturbances only add cycles.
+#: A measured number of cycles counts as an entry of ``_STARTS`` if the quotient measured / entry is
+#: between these two factors. The upper factor is farther from 1, because disturbances only add
+#: cycles.
 _ABOVE, _BELOW = 1.12, 0.96
-#: Cycles between two starts of an instruction that occur in hardware: several instructions start in
-#: one cycle, or one in several cycles.
+#: Possible numbers of cycles between two starts of an instruction. Hardware starts several
+#: instructions in one cycle, or one in several cycles.
 _STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 5 / 2, 3, 4, 6, 8)
 
 
 def starts(cycles: float) -> float:
-    """Return the possible cycles between starts that are nearest to the measured ``cycles``."""
+    """Return the entry of ``_STARTS`` that is nearest to ``cycles``, a measured number of cycles.
+
+    If no entry is near, the result is ``cycles`` with two digits.
+    """
     near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
     return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
 
@@ -38,12 +42,12 @@ def rate(cycles: float) -> float:
 
 
 def latency(cycles: float) -> float:
-    """Return the latency as a whole number of cycles."""
+    """Return a measured latency as a whole number of cycles, at least 1."""
     return max(1, round(cycles))
 
 
 def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
-    """Return a core with numbers from the measured ``cycles``, a dict by names of loops.
+    """Return a Core whose numbers come from the measured ``cycles``, a dict by the loops' names.
 
     Numbers that were not measured are taken from ``kept``.
     """
@@ -77,7 +81,7 @@ def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
 
 
 def _plain(target: Target) -> Iterator[Loop]:
-    """Yield the loops on vectors of f32, without those of special multiply-adds."""
+    """Yield the loops on f32 vectors with the default multiply-add, without instruction mixes."""
     for loop in loops_of(target):
         if loop.vector.element == "f32" and loop.op is loop.vector.fma and loop.kind != "issue":
             yield loop
@@ -110,7 +114,7 @@ def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
 
 
 def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
-    """Return the cycles of a multiply-add with a broadcast, 0 if the slower one takes as long."""
+    """Return the cycles of a multiply-add with a broadcast factor, 0 if the two overlap fully."""
     both = starts(each["spread", vector])
     alone = max(starts(each[kind, vector]) for kind in ("muladd", "broadcast"))
     return both if both > _ABOVE * alone else 0
@@ -122,7 +126,7 @@ def _differs(one: Width, other: Width) -> bool:
 
 
 def _crossing(vector: Vector, each: Mapping[tuple[str, Vector], float], line: int) -> float:
-    """Return the extra loads that a vector crossing into a second cache line counts as."""
+    """Return how many extra loads it costs to load a vector across two cache lines."""
     size = vector.nbytes
     share = (size - gcd(OFFSET, size)) / line
     more = each["unaligned", vector] / each["load", vector] - 1
@@ -130,7 +134,7 @@ def _crossing(vector: Vector, each: Mapping[tuple[str, Vector], float], line: in
 
 
 def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
-    """Yield the speed of each multiply-add on each vector, once."""
+    """Yield the measured speed of each multiply-add instruction for each vector size."""
     loops = [loop for loop in loops_of(target) if loop.kind in ("muladd", "latency")]
     found: dict[tuple[str, int], dict[str, float]] = {}
     for loop in loops:
@@ -148,8 +152,10 @@ def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
 
 
 def _is_usual(speed: Speed, target: Target, widths: list[Width], usual: float) -> bool:
-    """Return True if a multiply-add has the rate of the core's units and the latency of its
-    description.
+    """Return True if a multiply-add is as fast as the core's general numbers say.
+
+    These are the rate of the core's multiply-add units, and the latency in the description of the
+    instruction.
     """
     width = next(width for width in widths if width.bytes >= speed.bytes)
     ops = (op for v in target.vectors for op in v.muladd if op.mnemonic == speed.mnemonic)

@@ -1,4 +1,4 @@
-"""The agreement between Python and C: sizes of tables, status codes, and functions in libraries."""
+"""Constants that Python and the C dispatcher share, and access to functions in C libraries."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import DamagedError, check_whole
 
 DONE, UNDECIDED, NO_MEMORY = range(3)
-#: Sizes of the tables in templates/dispatch/dispatch_descriptor.h.j2, and its kinds of arrays in
-#: order.
+#: Lengths of the tables in templates/dispatch/dispatch_descriptor.h.j2.
 LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
+#: Kinds of arrays. In the dispatcher's C, a kind is its index here.
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
-#: Most vectors that an epilogue of ``matmul`` may read if C code handles the call.
+#: Maximum number of vectors that an epilogue of ``tw.matmul`` may read in calls handled by C code.
 OPERANDS = 4
-#: numpy's flags of an array.
+#: Bits of a numpy array's flags in C: NPY_ARRAY_ALIGNED and NPY_ARRAY_WRITEABLE.
 ALIGNED, WRITEABLE = 0x100, 0x400
 
-#: cffi's compiled part. Its type stubs lack default arguments and casts of numbers.
+#: The compiled module of cffi, as ``Any``: its type stubs lack default arguments and casts.
 backend: Any = _cffi_backend
 
 
 @cache
 def primitive(name: str) -> Any:
-    """Return cffi's type of a C primitive."""
+    """Return cffi's object for the primitive C type ``name``, for example "int64_t"."""
     return backend.new_primitive_type(name)
 
 
 @cache
 def function_type(arguments: tuple[str, ...], result: str) -> Any:
-    """Return cffi's type of a C function of primitive types."""
+    """Return cffi's object for the type of a C function, given the names of primitive types."""
     return backend.new_function_type(tuple(map(primitive, arguments)), primitive(result))
 
 
@@ -47,16 +47,15 @@ def library(path: str) -> Any:
     mode = backend.RTLD_NOW | backend.RTLD_LOCAL
     try:
         return backend.load_library(path, mode)
-    except (
-        UnicodeEncodeError
-    ):  # cffi encodes the path strictly; the locale may lack a character of it
+    except UnicodeEncodeError:
+        # cffi cannot encode characters of a path that the locale lacks, but ctypes can.
         return backend.load_library(_opened(path), mode)
     except OSError as error:
         raise DamagedError(str(error)) from None
 
 
 def _opened(path: str) -> Any:
-    """Return the system's handle of a library whose path was decoded with surrogates."""
+    """Load a library whose path the locale cannot encode, and return the system's handle."""
     from ctypes import CDLL
 
     pointer = backend.new_pointer_type(backend.new_void_type())
@@ -67,7 +66,7 @@ def _opened(path: str) -> Any:
 
 
 def loaded(entry: Entry) -> Path:
-    """Return the path of an entry's library, which is loaded."""
+    """Load the library of a cache entry, and return the library's path."""
     library(str(entry.library))
     return entry.library
 
@@ -82,7 +81,7 @@ def symbol(path: Path, name: str) -> int:
 
 
 def interpreter() -> tuple[str, ...]:
-    """Return the facts that an extension module is built for."""
+    """Return the facts about this Python on which a built extension module depends."""
     return EXTENSION_SUFFIXES[0], sys.version, str(backend.__version__)
 
 

@@ -1,4 +1,4 @@
-"""The slow half of a call's checks: each array against its parameter, with exact messages.
+"""Check the arrays of a call in Python, and raise errors that say exactly what is wrong.
 
 The C dispatcher accepts the usual calls. A call that the dispatcher does not accept is checked
 again here; only this check raises errors. Nothing is written before the last check has passed.
@@ -76,7 +76,7 @@ def _seen(parameter: ArrayParameter, given: Any, name: str) -> Any:
 
 
 def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Known) -> None:
-    """Check types, shapes and strides of arrays, and learn the values of the dims from them."""
+    """Check types, shapes and strides of arrays, and learn the run-time sizes from them."""
     pairs = list(zip(parameters, arrays, strict=True))
     for parameter, given in pairs:
         for array, name in _each(parameter, given):
@@ -97,7 +97,7 @@ def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Kn
 
 
 def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...] | None:
-    """Return the matrices of a sequence, None for an operand that is one array."""
+    """Return the matrices of an operand that is a sequence, None if the operand is one array."""
     if parameter.kind != "sequence":
         return None
     if isinstance(given, (list, tuple)):
@@ -217,7 +217,10 @@ def _contiguous(parameter: ArrayParameter, array: Array, name: str, axis: int) -
 
 
 def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, line: int) -> None:
-    """Check the distance of two lines. For a tight kernel, the hint names ``tw.dim``."""
+    """Check the distance from one row to the next, or from one column to the next in order F.
+
+    If the kernel allows no gaps between rows, the error's hint names ``tw.dim``.
+    """
     leading, remainder = divmod(stride, parameter.itemsize)
     slot = parameter.leading_slot
     whole = "row" if parameter.order == "C" else "column"
@@ -276,8 +279,10 @@ def _batch_stride(
 
 
 def _fill_free(signature: Signature, known: Known) -> None:
-    """Choose legal values for leading dimensions of single lines, and for strides of single
-    matrices.
+    """Choose valid values for leading dimensions and batch strides that no array determines.
+
+    An array determines no leading dimension if it has a single row, and no batch stride if it has a
+    single matrix.
     """
     longest: dict[Dim, int] = {}
     for parameter in signature.arrays:
@@ -320,9 +325,10 @@ def _limits(signature: Signature, known: Known) -> None:
 
 
 def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
-    """Refuse lines longer than the largest leading dimension that the spec allows.
+    """Raise ArgumentError if a row is longer than the spec's largest leading dimension.
 
-    Strides show this if there are two lines. Single lines and flat operands have no such stride.
+    In order F, columns are compared. Strides show the fault if there are two rows. Matrices of one
+    row and flat operands have no such stride.
     """
     for parameter in parameters:
         leading = parameter.leading
@@ -342,7 +348,7 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
 
 
 def check_divisors(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
-    """Refuse values that a kernel divides by if their reciprocals are not finite.
+    """Raise ArgumentError for a divisor, for example a scale, whose reciprocal is not finite.
 
     The same rule holds for values that a spec contains.
     """
@@ -378,7 +384,7 @@ def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
 
 
 def describe(value: Any) -> str:
-    """Return an argument in words, for a message."""
+    """Return a description of an argument for an error message."""
     if isinstance(value, np.ndarray):
         masked = "masked " if is_masked(value) else ""
         return f"{masked}{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"

@@ -22,17 +22,17 @@ from .scalars import factor, is_number, one
 if TYPE_CHECKING:
     from .bound_sizes import Known
 
-#: A new output: shape, numpy's dtype, order, and type of its elements.
+#: Description of an output to be allocated: its shape, numpy dtype, order and element type.
 New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"], str]
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 class _Recipe(NamedTuple):
-    """Places of the arguments among the values of a call, for all calls with the same names.
+    """How to put a call's values into the signature's order, for all calls with the same names.
 
-    ``pick`` is None if there are only arrays, in order. If ``new`` is set, an output of the same
-    kind as the value at index ``like`` is allocated and appended to the values. ``ones`` are
-    indices of arrays, ``scalars`` indices of values.
+    ``pick`` returns the arrays in order. It is None if the values are only arrays, already in
+    order. If ``new`` is set, an output of the same library as the value at index ``like`` is
+    allocated and appended to the values. ``ones`` has indices of arrays, ``scalars`` of values.
     """
 
     pick: Pick | None
@@ -65,21 +65,22 @@ class Arranger:
         self._new = _new_output(signature)
         named = {p.name for p in _outputs(signature)}
         self.outputs = [(i, name) for i, name in enumerate(self._names) if name in named]
-        # Number of arrays after which only the output is missing, if it can be allocated.
+        # Number of arrays in a call that passes all inputs by position and leaves the output to be
+        # allocated. It is -1 if this kernel has no such calls.
         complete = self.by_position and signature.allocates
         self.inputs = len(self._names) - 1 if complete else -1
         self._recipes: dict[tuple[Any, ...], _Recipe] = {}
 
     @property
     def by_position(self) -> bool:
-        """True if only the output may be passed by name."""
+        """True if a call can pass all arguments by position: the inputs, then the output."""
         *inputs, last = self._names
         in_order = tuple(inputs) == self._places[: len(inputs)]
         return in_order and last == self.signature.output.name and not self._scalars
 
     @property
     def new_array(self) -> Callable[[], Any] | None:
-        """The function that makes a new numpy output, None if the output depends on the call."""
+        """Function that makes a new numpy output, None if its shape depends on the call."""
         return None if self._new is None else partial(new_array, *self._new[:3])
 
     def __call__(
@@ -105,7 +106,10 @@ class Arranger:
         return arrays, tuple([factor(p, values[at]) for at, p in scalars]) if scalars else ()
 
     def _learn(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """Keep a recipe of a valid call, if it gives each argument once."""
+        """Store how the values of a valid call are ordered, for later calls with the same names.
+
+        A call that leaves out an argument, or gives one twice, is not stored.
+        """
         output = self.signature.output.name
         names = [*self._places[: len(positional)], *named]
         names = [output if name == "out" else name for name in names]
@@ -152,7 +156,7 @@ class Arranger:
         return arrays, scalars
 
     def left_out(self, named: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the places of the named outputs that a call with these names does not give."""
+        """Return the indices of outputs that the spec names and that the call does not pass."""
         return tuple(place for place, name in self.outputs if named.get(name) is None)
 
     def _take_scalars(self, given: dict[str, Any]) -> tuple[float, ...]:
@@ -293,7 +297,7 @@ def _new_output(signature: Signature) -> New | None:
 
 
 def _new(like: Any, new: New) -> Any:
-    """Return a new output of the same kind as ``like``."""
+    """Return a new output as ``new`` describes it, an array of the same library as ``like``."""
     shape, dtype, order, type_ = new
     if type(like) is np.ndarray:
         return new_array(shape, dtype, order)
@@ -301,8 +305,9 @@ def _new(like: Any, new: New) -> Any:
 
 
 def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
-    """Return a new output with unset elements for the inputs, of the same kind as the first
-    input.
+    """Return a new output for the inputs ``given``, with unset elements.
+
+    It is an array of the same library as the first input.
     """
     output, like = signature.output, given[signature.arrays[0].name]
     if (fixed := _fixed_shape(signature)) is not None:
@@ -330,7 +335,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
 
 
 def _empty(like: Any, shape: tuple[int, ...], leading: int, order: str, type_: str) -> Any:
-    """Return a new array of the same kind as ``like``; its lines are ``leading`` elements apart."""
+    """Return a new array of the library of ``like``, with the leading dimension ``leading``."""
     *count, rows, cols = shape
     line, lines = (cols, rows) if order == "C" else (rows, cols)
     whole = empty(like, (*count, lines, leading), type_)
@@ -359,9 +364,7 @@ def _leading_of(leading: Size, line: int, known: Known) -> int:
 
 
 def check_readable(signature: Signature) -> None:
-    """Refuse a spec with more operands than a call takes, or with a dim that no argument
-    determines.
-    """
+    """Raise SpecError for too many operands, or for a run-time size that no argument determines."""
     if len(signature.arrays) > LIMITS["arrays"]:
         raise SpecError(
             "a kernel takes no more arrays than this",
@@ -371,9 +374,8 @@ def check_readable(signature: Signature) -> None:
     told: set[Dim] = set()
     for parameter in signature.arrays:
         none = parameter.kind == "sequence" and parameter.count == 0
-        if (
-            parameter.kind == "flat" or none
-        ):  # the argument has no shape that a dim could be read from
+        # Such an argument has no shape from which a run-time size could be read.
+        if parameter.kind == "flat" or none:
             continue
         sizes = [*parameter.shape, parameter.leading, parameter.batch_stride]
         if parameter.kind in ("strided", "sequence", "packed"):

@@ -1,4 +1,4 @@
-"""The sizes of one call, as its arrays or its named sizes determine them."""
+"""Find the run-time sizes of one call, from its arrays or from sizes given by name."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ Array = np.ndarray[Any, Any]
 
 
 def value_of(size: Size, sizes: Mapping[str, int]) -> int:
-    """Return the value of ``size``, given the values of the dims by name."""
+    """Return the value of ``size``, given the values of all run-time sizes by name."""
     return sizes[size.name] if isinstance(size, Dim) else size
 
 
 def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """Return a view with other axes, for ml_dtypes' dtypes too, which numpy's function does not
-    take.
+    """Return a view of ``memory`` with another shape and strides in bytes.
+
+    Unlike numpy's ``as_strided``, it also takes the dtypes of ml_dtypes.
     """
     bits = memory.view(f"u{memory.itemsize}")
     return np.lib.stride_tricks.as_strided(bits, shape, strides).view(memory.dtype)
 
 
 class Known:
-    """The known values of dims, and the array that determined each value."""
+    """The run-time sizes that are known so far, and the array that determined each value."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
@@ -40,18 +41,22 @@ class Known:
         return self.values[size.name] if isinstance(size, Dim) else size
 
     def has(self, size: Size) -> bool:
-        """Return True if ``size`` is a number or a known dim."""
+        """Return True if ``size`` is a number, or a run-time size whose value is known."""
         return not isinstance(size, Dim) or size.name in self.values
 
     def agrees(self, size: Size, got: int, source: str) -> bool:
-        """Return True if ``size`` equals ``got``. A dim that is not known yet gets this value."""
+        """Return True if ``size`` equals ``got``. A run-time size without a value gets ``got``."""
         if isinstance(size, Dim) and size.name not in self.values:
             self.values[size.name] = got
             self.source[size.name] = source
         return self.value(size) == got
 
     def say(self, size: Size) -> str:
-        """Return ``size`` for a message: its value, and for a dim its name and source."""
+        """Return text about ``size`` for an error message.
+
+        It has the value. For a run-time size, it also has the name and the array that gave the
+        value.
+        """
         if not isinstance(size, Dim):
             return str(size)
         if size.name not in self.values:
@@ -59,17 +64,16 @@ class Known:
         return f"{size.name} == {self.values[size.name]}, from {self.source[size.name]}"
 
     def lines(self, parameter: ArrayParameter) -> tuple[int, int]:
-        """Return the length of a contiguous line of one of the operand's matrices, and the number
-        of lines.
-        """
+        """Return the length and the number of an operand's rows, or of its columns in order F."""
         rows, cols = (self.value(size) for size in parameter.shape)
         return (cols, rows) if parameter.order == "C" else (rows, cols)
 
 
 def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
-    """Return sizes of a call by slot, from their slots or their dims' names.
+    """Return the given run-time sizes with the names of their C parameters, such as "lda", as keys.
 
-    Raise SpecError for an unknown name, or for a value that the dim cannot have.
+    A key of ``sizes`` may be such a name, or the name of a ``tw.dim``. Raise SpecError for an
+    unknown name, or for a value that the size cannot have.
     """
     slots = dict(spec.runtime_sizes())
     dims = {dim.name: dim for dim in slots.values()} | slots

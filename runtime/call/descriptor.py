@@ -1,4 +1,4 @@
-"""A signature packed for the C dispatcher, in the order of the descriptor's template."""
+"""Pack a kernel's signature into the integers that the C dispatcher reads: struct tw_kernel."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ABSENT = (-1, 0)
 
 
 class _Packer:
-    """Numbers the dims of one signature in order of appearance."""
+    """Numbers the run-time sizes (dims) of a signature, and packs the signature's arrays."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
-        #: Dims with one name are equal.
+        #: The run-time sizes, each once: two of the same name are the same size.
         self.dims: list[Dim] = list({p.dim.name: p.dim for p in signature.sizes}.values())
         self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
 
@@ -34,7 +34,7 @@ class _Packer:
         return (self.numbers[size.name], 0) if isinstance(size, Dim) else (-1, size)
 
     def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
-        """Return the fields of struct tw_array."""
+        """Return the fields of the C struct tw_array for one array parameter."""
         lines, line = _lines(parameter)
         count = parameter.shape[0] if parameter.kind == "offsets" else parameter.count
         flags = ALIGNED | (0 if parameter.role == "in" else WRITEABLE)
@@ -88,7 +88,10 @@ def descriptor(
 
 
 def _made(signature: Signature) -> int:
-    """Return DLPack's code and bits of an output that C can make: one tight matrix."""
+    """Return DLPack's type code and bits of the output if C can allocate it, else 0.
+
+    C can allocate a single contiguous matrix.
+    """
     output = signature.output
     plain = output.kind == "matrix" and output.leading is None and signature.allocates
     bits = 8 * output.itemsize
@@ -97,7 +100,7 @@ def _made(signature: Signature) -> int:
 
 
 def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
-    """Return the number of contiguous lines of a matrix and their length; a vector is one line."""
+    """Return number and length of a matrix's rows, or columns in order F; a vector is one row."""
     if parameter.kind == "vector":
         return 1, parameter.shape[0]
     if not parameter.shape:
@@ -107,8 +110,10 @@ def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
 
 
 def _dtypes(parameter: ArrayParameter) -> tuple[int, int, int, int]:
-    """Return addresses of the dtype and of its scalars' type, then those of the bits or the same
-    again.
+    """Return, for the two dtypes that arrays may have, addresses of the dtype and its scalar type.
+
+    The second dtype holds the elements' bits as integers if numpy lacks the type. Otherwise both
+    are the same.
     """
     dtypes = loaded(parameter.type), DTYPES[parameter.type]
     first, second = ((id(dtype), id(dtype.type)) for dtype in dtypes)
@@ -116,7 +121,7 @@ def _dtypes(parameter: ArrayParameter) -> tuple[int, int, int, int]:
 
 
 def _plain(parameter: ArrayParameter) -> tuple[int, ...]:
-    """Return shape, strides and span of a tight matrix of fixed size, zeros for other operands."""
+    """Return shape, strides and bytes of a contiguous matrix of fixed size, zeros for others."""
     sizes = [size for size in parameter.shape if isinstance(size, int)]
     if parameter.kind != "matrix" or parameter.leading is not None or len(sizes) < 2:
         return (0,) * 5

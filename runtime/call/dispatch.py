@@ -68,8 +68,8 @@ class Dispatcher(NamedTuple):
     out and the arrays of an epilogue; the function of ``matmul_scalars`` takes alpha and beta too.
     ``run(frame)`` runs a checked call. ``learn_tensors(type)`` registers a type of tensors, so that
     C reads them; it returns 0 if there are too many. ``learn_python(words)`` must be called before.
-    ``time(frames, count, calls)``returns the seconds that ``calls`` calls take. ``time`` is None in
-    the form ``python``, where calling takes many times as long as a kernel.
+    ``time(frames, count, calls)`` returns the seconds that ``calls`` calls take. ``time`` is None
+    in the form ``python``, where calling takes many times as long as a kernel.
     """
 
     mode: Mode
@@ -110,11 +110,11 @@ def prepare() -> None:
 
 
 def _built_dispatcher() -> Dispatcher:
-    """Return the form that was built before, else the extension module, else a library."""
+    """Return the dispatcher as it was built before, else as an extension module or a library."""
     if store.lookup(_key("api")) is not None:
         return _api_dispatcher()
     if has_headers() and store.lookup(_key("abi")) is None:
-        # Headers may exist and be unusable: incomplete, or for another libc.
+        # The build fails if Python's headers are incomplete, or are for another libc.
         with suppress(ToolchainError):
             return _api_dispatcher()
     return _abi_dispatcher()
@@ -128,7 +128,7 @@ def mode() -> Mode:
 
 
 def timer(what: str) -> Timer:
-    """Return the C loop that times checked calls; raise TargetError with ``what`` without one."""
+    """Return the C loop that times checked calls; TargetError about ``what`` if there is none."""
     found = dispatcher().time
     if found is None:
         raise TargetError(
@@ -152,7 +152,7 @@ def _key(kind: Mode) -> str:
 
 
 def _built(kind: Mode, builder: str, load: Callable[[Path], Dispatcher]) -> Dispatcher:
-    """Return the dispatcher that ``load`` makes of the library, from the cache or built."""
+    """Return the dispatcher that ``load`` makes from a library, which is cached or built now."""
 
     def build(folder: Path) -> Mapping[str, Any]:
         from . import dispatch_build
@@ -190,14 +190,15 @@ def _of_library(path: Path) -> Dispatcher:
 
 
 def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
-    """Return the dispatcher after a test that it reads numpy's arrays as numpy does."""
+    """Return the dispatcher, after a test that its C code reads numpy's arrays correctly."""
     array = np.ones((3, 5), np.float32)[:, :4]
     pointer, flags = address(array), array.flags.num
     header = object.__basicsize__
     seen = [functions["tw_probe"](header, id(array), field) for field in range(9)]
     dtype = array.dtype
     known = [id(np.ndarray), pointer, 2, 3, 20, id(dtype), flags, id(dtype.type), ord("=")]
-    packed = PackedMatrix.__new__(PackedMatrix)  # only the offset of its first slot is needed
+    # The object is empty, because the test reads only its first attribute.
+    packed = PackedMatrix.__new__(PackedMatrix)
     object.__setattr__(packed, "_record", np.zeros(6, np.int64))
     seen.append(functions["tw_slot"](header, id(packed)))
     known.append(id(packed._record))
@@ -207,7 +208,8 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
             got=f"numpy {np.__version__} on {sys.version}",
             hint="report this; a released CPython with numpy 1.26 or later is expected",
         )
-    words = _python_words()  # kept alive until C code has read it
+    # The variable keeps the words alive until C code has read them.
+    words = _python_words()
     functions["tw_learn_python"](address(words))
     definitions = (functions["tw_method"](number) for number in range(5))
     call, call_scalars, matmul, call_new, matmul_scalars = map(_method, definitions)
@@ -224,7 +226,10 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
 
 
 def _method(definition: int) -> Method:
-    """Return the function that binds a definition in C to an array, which it keeps alive."""
+    """Return a function that makes Python functions from a C method and a descriptor array.
+
+    A Python function keeps its array alive.
+    """
     import ctypes
 
     new = ctypes.PYFUNCTYPE(
@@ -237,12 +242,12 @@ _PYTHON = (
     "PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong", "PyFloat_AsDouble",
     "PyErr_Clear", "Py_IncRef", "Py_DecRef",
 )  # fmt: skip
-#: Words for the dtypes of tensors' types, which are registered when the first tensor comes.
+#: Number of words in the table of tensors' dtypes, which is filled when a tensor is first passed.
 DTYPE_WORDS = 32 * 4
 
 
 def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any, Any]:
-    """Return the fields of struct tw_python."""
+    """Return the fields of the C struct tw_python: addresses of Python's functions and objects."""
     import ctypes
 
     found = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _PYTHON]
@@ -252,7 +257,7 @@ def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any,
 
 
 def learn_dtypes(table: Sequence[int]) -> None:
-    """Tell C the addresses of numpy's dtypes of tensors' types, by DLPack's code and by size."""
+    """Give the C dispatcher the table of numpy dtypes, indexed by DLPack's type code and size."""
     words = _python_words(table)
     dispatcher().learn_python(address(words))
 

@@ -16,12 +16,12 @@ from tilewright.targets import load
 
 from .abi import ALIGNED, KINDS, LIMITS, OPERANDS, WRITEABLE, module_name
 
-#: Warnings that cffi's wrappers around the dispatcher would cause.
+#: Flags that disable compiler warnings about cffi's wrappers around the dispatcher.
 _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-unused-function")
 
 
 def source(linkage: str = "") -> str:
-    """Return the dispatcher's C. ``linkage`` is put before each of its functions."""
+    """Return the dispatcher's C text. ``linkage``, such as "static ", precedes each function."""
     return render(
         "dispatch/dispatch.c.j2",
         linkage=linkage,

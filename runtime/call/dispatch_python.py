@@ -14,7 +14,10 @@ _WORDS = 5
 
 
 def _words(frame: int) -> list[int]:
-    """Return the fields of struct tw_frame: invoke, scratch_bytes, pointers, slots, scalars."""
+    """Return the fields of a struct tw_frame: the addresses of two functions and three arrays.
+
+    They are invoke, scratch_bytes, pointers, sizes and scalars.
+    """
     pointer = backend.new_pointer_type(primitive("int64_t"))
     words = backend.cast(pointer, frame)
     return [words[i] for i in range(_WORDS)]
@@ -26,7 +29,7 @@ def _function(location: int, arguments: int, result: str) -> Any:
 
 
 def run(frame: int) -> int:
-    """Run one checked call."""
+    """Run a kernel on checked arguments; ``frame`` is the address of a struct tw_frame."""
     invoke, scratch_bytes, pointers, slots, scalars = _words(frame)
     size = _function(scratch_bytes, 1, "int64_t")(slots)
     scratch = np.empty(size + 64, np.uint8) if size > 0 else None

@@ -1,4 +1,4 @@
-"""A checked call in the form that the C dispatcher takes."""
+"""Pack the checked arguments of a call into the struct that the C dispatcher takes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .packed_matrix import memory
 
 
 class Frame:
-    """Checked arguments as struct tw_frame at ``address``; keeps everything alive that it points
-    to.
+    """Checked arguments of a call as the C struct tw_frame, at ``address``.
 
-    ``sizes`` and ``scalars`` are the integers and doubles that C gets. ``owners`` are the caller's
-    arrays if the checked ones are views of them. ``functions`` are the addresses of the kernel's
-    invoke and scratch_bytes.
+    The object keeps everything alive that the struct points to. ``sizes`` and ``scalars`` are the
+    integers and doubles that C gets. ``owners`` are the caller's arrays if the checked ones are
+    views of them. ``functions`` are the addresses of the kernel's C functions ``<name>_invoke`` and
+    ``<name>_scratch_bytes``.
     """
 
     __slots__ = ("_blocks", "_checked", "address", "arrays", "scalars", "sizes", "words")

@@ -1,4 +1,4 @@
-"""Decide exactly whether two operands share memory, by comparing their lines of bytes."""
+"""Decide exactly whether two operands share memory, by comparing the bytes of their rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .bound_sizes import Array, Known
 
 
 class Region(NamedTuple):
-    """``lines`` lines of ``bytes`` bytes each, ``step`` bytes apart, of which the first is at
-    ``start``.
+    """The memory of a matrix: ``lines`` rows (or columns) of ``bytes`` bytes, ``step`` bytes apart.
+
+    The first line begins at the address ``start``.
     """
 
     start: int
@@ -26,7 +27,7 @@ class Region(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Address after the last byte."""
+        """Address after the region's last byte."""
         return self.start + (self.lines - 1) * self.step + self.bytes
 
 
@@ -43,7 +44,8 @@ def overlap(a: Region, b: Region) -> bool:
     if b.lines < a.lines:
         a, b = b, a
     distance = a.start - b.start
-    if a.step == b.step:  # only differences of line numbers matter
+    # With equal steps, only the difference of two line numbers matters.
+    if a.step == b.step:
         j = max((distance - b.bytes) // b.step + 1, 1 - a.lines)
         return j < b.lines and j * b.step < distance + a.bytes
     begins = distance + np.arange(a.lines, dtype=np.int64) * a.step
@@ -57,7 +59,7 @@ def any_overlap(out: Region, inputs: Sequence[Region]) -> int | None:
 
 
 def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) -> None:
-    """Refuse outputs that share an element with an input, or with each other."""
+    """Raise ArgumentError if an output shares an element with an input or another output."""
     held = [
         regions(parameter, given, known, _offsets(signature, arrays, parameter))
         for parameter, given in zip(signature.arrays, arrays, strict=True)
@@ -79,7 +81,7 @@ def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) 
 
 
 def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) -> None:
-    """Refuse a written stack that shares an element with itself or with an input."""
+    """Raise ArgumentError if an output stack shares elements with an input or within itself."""
     output, out = signature.arrays[written], arrays[written]
     for other, parameter in enumerate(signature.arrays):
         given = arrays[other]
@@ -172,7 +174,7 @@ def _check_matrices(parameter: ArrayParameter, given: Any, offsets: Sequence[int
 def regions(
     parameter: ArrayParameter, given: Any, known: Known, offsets: Sequence[int] | None
 ) -> list[Region]:
-    """Return the bytes of each matrix of an operand. Offsets are checked against the flat array."""
+    """Return the memory of each matrix of an operand; ArgumentError if an offset is wrong."""
     itemsize = parameter.itemsize
     if parameter.packed:
         if offsets is not None:

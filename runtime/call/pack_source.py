@@ -1,4 +1,4 @@
-"""Choose the kernel that packs a given B, by its order and type."""
+"""Choose the kernel that packs a given matrix B, by the order and the type of B."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None, zeros: Any = None) -> tuple
 
 
 def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) -> PackedMatrix:
-    """Return integers with scales packed for kernels of ``spec``; ArgumentError if they do not
-    fit.
-    """
+    """Return a quantized B packed for kernels of ``spec``; ArgumentError if it does not fit."""
     from tilewright.plan.formats.quantized_b import quantized_format
 
     assert spec.quantized is not None
@@ -117,9 +115,8 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
     batched = spec.packs_stack
     if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
         size = spec.batch.count if batched and spec.batch is not None else 1
-        free = isinstance(
-            spec.batch, Offsets
-        )  # any number of matrices is allowed: offsets select them
+        # With offsets, any number of matrices is allowed, because the offsets select them.
+        free = isinstance(spec.batch, Offsets)
         count = "count" if free else size.name if isinstance(size, Dim) else str(size)
         count = f"{count}, " if batched else ""
         raise ArgumentValueError(
@@ -131,7 +128,7 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
 
 
 def _source(b: Any, type_: str) -> str:
-    """Return the type of the given array."""
+    """Return the element type of the array ``b``: B's type or "f32", else ArgumentTypeError."""
     if isinstance(b, np.ndarray) and not is_masked(b):
         if accepts(type_, b.dtype):
             return type_

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
-#: Start of a file: the magic, the version, and the length of the JSON header that follows.
+#: Start of a file: magic bytes, the version, and the length of the JSON header that follows.
 _START = struct.Struct("<16sII")
 
-#: Most bytes of a header that is read.
+#: Maximum length of a file's JSON header in bytes.
 _LONGEST = 1 << 16
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -74,7 +74,8 @@ class PackedMatrix:
     True
     """
 
-    # The dispatcher reads the first slot in alphabetical order: struct tw_packed.
+    # CPython stores these attributes in alphabetical order. The dispatcher reads the first one,
+    # ``_record``, which is a struct tw_packed.
     __slots__ = ("_record", "data", "format", "shape")
     _record: np.ndarray[Any, np.dtype[np.int64]]
     data: Bytes
@@ -98,8 +99,9 @@ class PackedMatrix:
 
     @classmethod
     def owning(cls, format: str, shape: tuple[int, ...], block: Bytes) -> PackedMatrix:
-        """Return a matrix in a ``new_block`` that nobody else holds or writes; nothing is
-        copied.
+        """Return a matrix whose memory is ``block``, which ``new_block`` made; nothing is copied.
+
+        Nobody else may hold or write the block.
         """
         self = cls.__new__(cls)
         _fill(self, *check_packed("a packed matrix", format, shape, matrix_in(block).nbytes), block)
@@ -261,13 +263,14 @@ def _path(given: object) -> Path:
 
 
 def memory(argument: Any) -> np.ndarray[Any, Any]:
-    """Return the array that C takes for an argument."""
+    """Return the array whose address C gets: a packed matrix's bytes, or the argument itself."""
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
 def matrix_of(format: str, data: Any) -> PackedMatrix:
-    """Return the matrix with the bytes ``data``, one row for each of a batch; ArgumentError if none
-    fits.
+    """Return the packed matrix with the bytes ``data``, a row for each matrix of a batch.
+
+    Raises ArgumentError if the bytes do not fit the format.
     """
     form, lines = _format(format), np.asarray(data)
     assert form is not None
@@ -312,7 +315,7 @@ def check_packed(
 
 
 def new_block(nbytes: int) -> Bytes:
-    """Return memory for a record and a matrix of ``nbytes`` bytes."""
+    """Return memory for a packed matrix of ``nbytes`` bytes, and for the record that C reads."""
     return in_large_pages(ALIGNMENT + nbytes)
 
 
@@ -326,9 +329,8 @@ def _fill(packed: PackedMatrix, format: str, shape: tuple[int, ...], block: Byte
     text = sys.intern(format)
     record = _record_of(text, shape, matrix_in(block))
     block[:ALIGNMENT].view(np.int64)[: len(record)] = record
-    frozen = np.asarray(
-        memoryview(block.data).toreadonly()
-    )  # so that no caller can make it writeable
+    # The array is made from a read-only buffer, so that no caller can make it writeable.
+    frozen = np.asarray(memoryview(block.data).toreadonly())
     _set(packed, text, shape, matrix_in(frozen), frozen[: 8 * len(record)].view(np.int64))
 
 
@@ -336,13 +338,13 @@ def _set(
     packed: PackedMatrix, text: str, shape: tuple[int, ...], data: Bytes,
     record: np.ndarray[Any, np.dtype[np.int64]],
 ) -> None:  # fmt: skip
-    """Set the attributes, once, of a matrix that refuses every other change."""
+    """Set the attributes of a new PackedMatrix, whose own ``__setattr__`` refuses all changes."""
     for name, value in (("format", text), ("shape", shape), ("data", data), ("_record", record)):
         object.__setattr__(packed, name, value)
 
 
 def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
-    """Return the fields of struct tw_packed."""
+    """Return the fields of the C struct tw_packed for a packed matrix."""
     return [
         id(format),
         address(data),
@@ -354,8 +356,9 @@ def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
 
 @cache
 def _formats() -> dict[str, Format]:
-    """Return formats by interned text. They live as long as the process, since C compares
-    addresses.
+    """Return the dict of known formats by their interned names.
+
+    C compares addresses of names, so the names are kept as long as the process runs.
     """
     return {}
 
@@ -384,7 +387,7 @@ def _sizes(shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def _header(path: str | os.PathLike[str], text: bytes, length: int) -> dict[str, Any]:
-    """Return the header after a check of its fields."""
+    """Return a file's header from its JSON text; ArgumentError if a field is missing or wrong."""
     import json
 
     wanted = {"format": str, "shape": list, "nbytes": int, "crc32": int}
@@ -414,7 +417,8 @@ def _wrong_length(path: str | os.PathLike[str], got: int, expected: int) -> NoRe
 
 def _block_for(path: str | os.PathLike[str], nbytes: int) -> Bytes:
     """Return memory for a file's matrix; ArgumentError if the machine has too little memory."""
-    with suppress(AttributeError, ValueError, OSError):  # some systems do not tell
+    # Some systems do not report how much memory they have.
+    with suppress(AttributeError, ValueError, OSError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if nbytes > memory:
             _no_memory(path, nbytes)

@@ -1,4 +1,4 @@
-"""Numbers that are passed at the call: alpha and beta, and vectors of one element."""
+"""Check and convert the numbers of a call: alpha and beta, and vectors of one element."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_double(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number that can be compared with any int without overflow in a small type."""
+    """Return ``value``, as a Python float if its own type may be too small to compare with ints."""
     if type(value) is np.ndarray:
         value = value[()]
     foreign = type(value).__module__ == "ml_dtypes"
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
 
 
 def factor(parameter: ScalarParameter, value: Any) -> float:
-    """Return alpha or beta as a C double, which is a 32-bit integer if the sums are integers."""
+    """Return alpha or beta as a C double. It must be a 32-bit integer if the sums are integers."""
     if type(value) is float and not is_integer(parameter.type):
         return value
     value = _plain(check_number(parameter.name, value))
@@ -107,7 +107,8 @@ def _range(type_: str) -> tuple[int, int]:
 
 def _whole(name: str, type_: str, value: Any) -> int:
     low, high = _range(type_)
-    if not low <= value <= high or value != int(value):  # also false for NaN
+    # A NaN is refused too, because its comparisons are false.
+    if not low <= value <= high or value != int(value):
         raise ArgumentValueError(
             f"{name} must be a whole number of type {type_}",
             got=value,

@@ -1,4 +1,4 @@
-"""The matrix unit's state in Python: consent of the system, and sessions that keep a configuration.
+"""Ask the system for use of the matrix unit, and keep the unit's configuration in sessions.
 
 A kernel loads the configuration that it needs, and restores the old one at its end. In a session,
 the kernel's configuration is loaded once and stays loaded.
@@ -20,9 +20,10 @@ from . import abi
 
 @cache
 def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
-    """Ask the system to allow the registers ``unit``; raise TargetError if it refuses.
+    """Ask the operating system to let this process use the matrix unit's registers ``unit``.
 
-    If the system allows it, the process does not ask again. After a refusal, each call asks again.
+    Raises TargetError if the system refuses. If the system allows it, the process does not ask
+    again. After a refusal, each call asks again.
     """
     refused = _system_call(consent)
     if not refused:

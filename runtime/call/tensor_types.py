@@ -29,7 +29,7 @@ _CODES, _SIZES = 32, 4
 #: CPython's flag of a method without arguments: METH_NOARGS.
 _NO_ARGUMENTS = 4
 _lock = Lock()
-#: Types that were examined, each with its words for the dispatcher, or None.
+#: Types that were examined. Each has a struct tw_tensor_type, or None if C cannot read its tensors.
 _known: dict[type, Any] = {}
 
 
@@ -48,7 +48,7 @@ def learn(value: Any) -> None:
 
 
 def _words(kind: type) -> np.ndarray[Any, Any] | None:
-    """Return the fields of struct tw_tensor_type, None if Python must look at each object."""
+    """Return the fields of struct tw_tensor_type for ``kind``, None if C cannot read tensors."""
     functions = _functions(kind)
     if functions is None:
         return None
@@ -83,7 +83,7 @@ def _word(address: int, at: int) -> int:
 
 
 def _flags(torch: ModuleType) -> list[int] | None:
-    """Return the fields about PyTorch of struct tw_tensor_type, as C functions.
+    """Return addresses of C functions of PyTorch, with which the dispatcher checks a tensor.
 
     They tell whether a tensor requires grad, whether gradients are recorded, and whether a tensor
     is the negative of its memory. None if the functions are not where CPython's headers place them.
@@ -94,23 +94,25 @@ def _flags(torch: ModuleType) -> list[int] | None:
     mode = _method(torch.is_grad_enabled, "is_grad_enabled", 0)
     if grad is None or negative is None or mode is None:
         return None
-    module = _word(id(torch.is_grad_enabled) + object.__basicsize__, 1)  # the function's self
+    # The module ``torch._C``, which the C function takes as its ``self``.
+    module = _word(id(torch.is_grad_enabled) + object.__basicsize__, 1)
     return [*grad, mode, negative, module]
 
 
-#: Words in a descriptor of a C type before the definition: its type, name and qualified name.
+#: Number of 8-byte words in CPython's descriptor of an attribute before the address of the
+#: attribute's definition: type, name and qualified name.
 _DESCRIPTOR = 3
 
 
 def _getter(owner: type, name: str) -> tuple[int, int] | None:
-    """Return the C function of an attribute of a C type, and its closure: CPython's PyGetSetDef."""
+    """Return the C function that reads an attribute, and its closure, from a PyGetSetDef."""
     descriptor = owner.__dict__[name]
     definition = _definition(descriptor, name, _DESCRIPTOR)
     return None if definition is None else (_word(definition, 1), _word(definition, 4))
 
 
 def _method(function: Any, name: str, words: int) -> int | None:
-    """Return the C function of a method without arguments: CPython's PyMethodDef."""
+    """Return the C function of a method without arguments, from CPython's PyMethodDef."""
     definition = _definition(function, name, words)
     if definition is None or ctypes.c_int.from_address(definition + 16).value != _NO_ARGUMENTS:
         return None
@@ -118,8 +120,9 @@ def _method(function: Any, name: str, words: int) -> int | None:
 
 
 def _definition(described: Any, name: str, words: int) -> int | None:
-    """Return the address of a C object's definition if it begins with the object's name, else
-    None.
+    """Return the address of an object's PyMethodDef or PyGetSetDef, None if it is not found.
+
+    The definition counts as found if it begins with the object's name.
     """
     if sys.implementation.name != "cpython":
         return None
@@ -136,8 +139,9 @@ def _learn_dtypes() -> None:
 
 
 def _dtype_table() -> list[int]:
-    """Return numpy's dtype of each DLPack type, by code and size; unsigned integers if numpy lacks
-    it.
+    """Return the addresses of numpy's dtypes for DLPack's types, indexed by type code and size.
+
+    Types that numpy lacks have unsigned integers of the same size.
     """
     table = [0] * (_CODES * _SIZES)
     bits = {dtype.itemsize: dtype for dtype in DTYPES.values() if dtype.kind == "u"}

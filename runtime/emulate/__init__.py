@@ -1,1 +1,1 @@
-"""Kernels that this CPU cannot run, in a process that can, with arrays between guard pages."""
+"""Run kernels of other CPUs in an emulator process, with each array between guard pages."""

@@ -45,7 +45,7 @@ def call(
             sent.append(Alias(same))
         else:
             sent.append(span(memory(given)))
-    # The memory of an operation in place is that of its input.
+    # If the call is in place, the runner returns the output in the memory of the input.
     written = [same if i == output and same is not None else i for i in outputs]
     writable = [i in written for i in range(len(sent))]
     names = [parameter.name for parameter in signature.arrays]

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 from tilewright.errors import EmulationWarning, caller
 
-#: Targets for which the warning was given.
+#: Targets for which this process has given the warning.
 _told: set[str] = set()
 _expected: ContextVar[bool] = ContextVar("expected", default=False)
 

@@ -1,4 +1,4 @@
-"""The Python side of the runner's protocol: one call as bytes, and the process that takes it.
+"""Talk to a runner process: send it one call as bytes, and receive the results.
 
 In go arrays, sizes and scalars of a call. Out come the bytes of the written arrays, or a
 TargetError that says what the kernel touched. The other side is ``templates/runner/runner.c.j2``.
@@ -25,7 +25,7 @@ _START_SECONDS = 60.0
 
 
 class ProcessEndedError(TargetError):
-    """The process ended without an answer."""
+    """The runner's process ended without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,10 @@ class Placement:
 
 
 class Request:
-    """The arrays of one call as regions, pointers and uses; ``templates/runner/`` defines these."""
+    """The arrays of one call in the runner's form: regions of memory, pointers, and uses.
+
+    ``templates/runner/runner.c.j2`` defines these.
+    """
 
     def __init__(
         self, arrays: Sequence[Any], writable: Sequence[bool], names: Sequence[str]
@@ -69,7 +72,8 @@ class Request:
 
     def _add(self, index: int, array: Any, writable: bool) -> None:
         if isinstance(array, Alias):
-            self._point(0, 0)  # until all regions are known
+            # An alias gets this placeholder until all regions are known.
+            self._point(0, 0)
         elif isinstance(array, (list, tuple)):
             self.uses.append((len(self.pointers), len(array)))
             for i, (data, offset) in enumerate(array):
@@ -90,14 +94,14 @@ class Request:
         return len(self.regions) - 1
 
     def owner(self, region: int) -> str:
-        """Return the name of a region of the runner, for a message."""
+        """Return the name of the array in a region of the runner's memory, for an error message."""
         if region < len(self.owners):
             return self.owners[region]
         index = region - len(self.owners)
         return f"the addresses of {self.names[index]}" if index < len(self.names) else "the scratch"
 
     def extent(self, region: int) -> int | None:
-        """Return the bytes of a region of the runner, None if only the runner knows."""
+        """Return the size in bytes of a region of the runner's memory, None if it is unknown."""
         if region < len(self.regions):
             return self.regions[region].nbytes
         index = region - len(self.regions)
@@ -106,7 +110,7 @@ class Request:
     def header(
         self, kernel: int, sizes: Sequence[int], scalars: Sequence[float], where: Placement
     ) -> bytes:
-        """Return the bytes of the request without those of the regions."""
+        """Return the first bytes of a request, after which the contents of the regions follow."""
         flat = [_MAGIC, kernel, int(where.front), where.overread]
         counted: list[Sequence[Any]] = [self.regions, self.pointers, self.uses, sizes, scalars]
         flat += [len(sequence) for sequence in counted]
@@ -119,7 +123,7 @@ class Request:
 
 
 class Process:
-    """A running program, and the two pipes that connect to it."""
+    """A running runner program, and the two pipes that connect to it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()
@@ -131,7 +135,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 bufsize=0,
-                start_new_session=True,  # the user's ^C is Python's to handle
+                # In a session of its own, the runner does not get the user's ^C.
+                start_new_session=True,
             )
         except OSError as error:
             raise TargetError(
@@ -155,7 +160,7 @@ class Process:
             raise
 
     def usable(self) -> bool:
-        """Return True if the process can take a request."""
+        """Return True if the runner's process can take a request."""
         return self._usable and self._popen.poll() is None
 
     def call(
@@ -167,8 +172,9 @@ class Process:
         where: Placement,
         timeout: float,
     ) -> list[bytearray]:
-        """Send the request and wait. Return the writable regions, or raise the fault as a
-        TargetError.
+        """Send a request and wait. Return the new contents of the writable regions.
+
+        Raises TargetError if the kernel failed.
         """
         if name not in self.kernels:
             raise TargetError(f"the runner has no kernel {name}", expected=", ".join(self.kernels))
@@ -181,7 +187,8 @@ class Process:
                 sizes_out = zip(request.regions, request.writable, strict=True)
                 return [self._take(view.nbytes) for view, writable in sizes_out if writable]
         except BaseException:
-            self.end()  # a half-read answer must not be taken for the next one
+            # The process is ended, so that the rest of its answer is not read as the next one.
+            self.end()
             raise
         if status != _WROTE_OUTSIDE:
             self.end()
@@ -199,7 +206,8 @@ class Process:
                 small = []
             self._write(memoryview(b"".join(small)))
         except BrokenPipeError:
-            pass  # if it said why before it ended, that is the answer
+            # The runner has ended. It may have sent an answer that says why.
+            pass
 
     def _write(self, view: memoryview) -> None:
         while view.nbytes:
@@ -231,7 +239,7 @@ class Process:
         )
 
     def end(self) -> None:
-        """Kill the process at once; it keeps no state that could be lost."""
+        """Kill the runner's process at once. It keeps no state that could be lost."""
         self._usable = False
         if self._popen.returncode is None:
             self._popen.kill()
@@ -239,9 +247,10 @@ class Process:
         self._close()
 
     def disown(self) -> None:
-        """Close this side's pipes and leave the program running."""
+        """Close this process's ends of the pipes, and leave the runner running."""
         self._usable = False
-        self._popen.returncode = 0  # not ours to wait for
+        # The runner is no child of this forked process, so Popen must not wait for it.
+        self._popen.returncode = 0
         self._close()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Kernels in a process of their own: in qemu, through a header, or natively between guard pages.
+"""Run kernels in a separate process, between guard pages: natively, in qemu, or by a C header.
 
 ``build`` makes the program from the kernels' C and ``templates/runner/runner.c.j2``, which
 describes the protocol. Each array is placed between pages that may not be touched.
@@ -24,7 +24,8 @@ from .protocol import Alias, Placement, Process, ProcessEndedError, Request
 
 __all__ = ["Alias", "Runner", "build", "command_prefix", "runner_for", "shared_runner"]
 
-_ALIVE = 8  # most processes that run at the same time
+#: Maximum number of runner processes at the same time.
+_ALIVE = 8
 
 
 def build(
@@ -53,7 +54,7 @@ def command_prefix(target: Target, *, emulated: bool | None = None) -> tuple[str
 
 
 class Runner:
-    """A program that ``build`` made. It starts at the first call and is kept alive.
+    """A program from ``build`` that runs kernels. It starts at the first call and keeps running.
 
     Threads may share it: their calls take turns. It works in forked children too.
     """
@@ -143,7 +144,7 @@ class Runner:
             self._process = None
 
     def _forget(self) -> None:
-        """Give up the process in a forked child: it belongs to the parent."""
+        """Give up the runner's process in a forked child, because it belongs to the parent."""
         self._lock = threading.Lock()
         if self._process is not None:
             self._process.disown()
@@ -193,15 +194,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def runner_for(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
-    """Return a runner of ``executable`` by the means that runs ``target`` here: see
-    ``host.means``.
-    """
+    """Return a new runner of ``executable``, in qemu if ``host.means`` says so for ``target``."""
     prefix = command_prefix(target, emulated=emulated)
     return Runner(executable, prefix, target.emulation.overread if prefix else 0)
 
 
 def shared_runner(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
-    """Return this process's one runner of ``executable``: the kernels of a library share it."""
+    """Return the runner of ``executable`` that all its kernels share in this process."""
     with _pool.lock:
         if executable not in _pool.shared:
             _pool.shared[executable] = runner_for(executable, target, emulated=emulated)

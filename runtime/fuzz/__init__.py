@@ -1,1 +1,1 @@
-"""Random kernels: the axes that they are drawn from, the cases, and the sweep over the cases."""
+"""Test random kernels: their properties (axes), the random cases, and the sweep over the cases."""

@@ -1,9 +1,9 @@
-"""The space of batch-reduce products as data: each axis with its levels, dealt to cases.
+"""The properties (axes) of random batch-reduce products, and the values that are tried for each.
 
-An axis is a property of a product, for example ``m``. The levels of an axis are the values that are
-tried; over many cases, they occur equally often. The order of the levels depends only on the seed
-and the axis, so a case is the same on every machine and target. A level without a meaning in a case
-is left out, for example a zero point of a floating-point product.
+An axis is, for example, ``m``. The values of an axis are called its levels. Over many cases, the
+levels occur equally often. Their order depends only on the seed and the axis, so a case is the same
+on every machine and target. A level without a meaning in a case is left out, for example a zero
+point of a floating-point product.
 
 Combinations that ``Gemm`` or ``Schedule`` refuses are left out too:
 
@@ -29,7 +29,7 @@ from tilewright.spec.expression.checks import check_functions
 from tilewright.spec.types import INPUTS, is_integer
 
 Level = Any
-#: Levels for a size known only at the call. With ``EIGHTS`` the size is a multiple of 8.
+#: Values of the axes m, n and k that mean a run-time size. With ``EIGHTS`` it is a multiple of 8.
 RUN_TIME, EIGHTS = "run time", "run time, eights"
 NONE = None
 _INTEGERS = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
@@ -45,9 +45,7 @@ _MIXED = (
 
 
 def _tried() -> Iterator[tuple[str, PostOp, tuple[float, ...]]]:
-    """Yield each function of one value, with each sample of its parameters, after a
-    level's name.
-    """
+    """Yield each post-op of one value with sample parameters: name on the axis, post-op, sample."""
     for name in postops.NAMES:
         entry = REGISTRY.get(name)
         if entry is not None and len(entry.operands) == 1:
@@ -64,27 +62,30 @@ def _has_f64(name: str, values: tuple[float, ...]) -> bool:
 
 
 _TRIED = tuple(_tried())
-#: Functions of one value by level: the function's name and its parameters.
+#: Post-ops of one value: for each value of the axis "eltwise", the post-op's name and parameters.
 ELTWISE = {level: (entry.name, values) for level, entry, values in _TRIED}
-#: Levels of functions that are nearly linear for large values, so that large sums test them well.
+#: Values of the axis "eltwise" whose post-ops are nearly linear for large arguments. Large sums
+#: test such post-ops well.
 STRAIGHT = frozenset(level for level, entry, _ in _TRIED if entry.straight)
-#: Levels of functions that can be computed in f64.
+#: Values of the axis "eltwise" whose post-ops can be computed in f64.
 REAL = frozenset(level for level, entry, values in _TRIED if _has_f64(entry.name, values))
-#: Operators and functions of two values, and the choice ``where``.
+#: Names of the operators and functions of two values that are tried, and of the choice ``where``.
 BINARY = (
     *(name for name, entry in REGISTRY.items() if len(entry.operands) == 2 and not entry.own),
     "where",
 )
-#: Register tiles that fit every target. None has whole vectors of any target.
+#: Register tiles that fit every target, by their names on the axis "schedule". On no target do they
+#: consist of whole vectors.
 TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
-#: Level of a factor that rounds to 0 or to the smallest number of its type.
+#: Value of the axes "alpha" and "beta": a factor so small that it is the smallest positive number
+#: of its type, or rounds to 0.
 SMALLEST = "smallest"
-#: Levels of epilogues that do not read the sums of the product.
+#: Values of the axis "tree" that mean an epilogue that does not read the product's sums.
 WITHOUT_SUMS = ("operand alone", "function of an operand", "old value alone", "a number")
 #: Names of operands that Python's or C's libraries, or the generated C, use for something else.
 NAMES = ("int64_t", "INT64_MAX", "main", "sums", "m", "i", "mask", "c0_0", "new_")
 
-#: Low-bit formats of B: stored type, type of the scales, zero point, block.
+#: Low-bit formats of B: type of the elements, type of the scales, zero point, length of a block.
 QUANTIZED = (
     ("u4", "f16", 8, 32), ("u4", "f16", "u4", 128), ("s4", "f32", "f16", 24), ("s8", "bf16", 0, 40),
     ("u8", "f32", "u8", 64), ("u2", "f16", "bf16", 16), ("f4_e2m1", "e8m0", 0, 32),
@@ -98,6 +99,7 @@ QUANTIZED_A = (
     "blocks", "rows", "blocks and zeros", "rows and zeros", "integers", "integers and scales",
 )  # fmt: skip
 
+#: All axes with their values. A value that is listed twice is tried twice as often.
 AXES: dict[str, tuple[Level, ...]] = {
     "m": (0, 1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
     "n": (0, 1, 5, 8, 15, 16, 32, 48, 64, 80, RUN_TIME, EIGHTS),
@@ -150,12 +152,12 @@ AXES: dict[str, tuple[Level, ...]] = {
 
 
 def deal(seed: int, index: int) -> dict[str, Level]:
-    """Return the level of each axis in case ``index``."""
+    """Return the value (level) of each axis in the random case number ``index``."""
     return {axis: _card(levels, f"{seed} {axis}", index) for axis, levels in AXES.items()}
 
 
 def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:
-    """Return the level at place ``index`` of a sequence of shuffled copies of ``levels``."""
+    """Return element ``index`` of an endless sequence of copies of ``levels``, each shuffled."""
     deck, place = divmod(index, len(levels))
     cards = list(range(len(levels)))
     random.Random(f"{key} {deck}").shuffle(cards)
@@ -163,7 +165,7 @@ def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:
 
 
 def title(level: Level) -> str:
-    """Return a level as text for a table."""
+    """Return the value of an axis as text for a table."""
     if isinstance(level, bool):
         return "yes" if level else "no"
     if isinstance(level, tuple):

@@ -35,14 +35,16 @@ from .axes import (
     title,
 )
 
-#: Calls that verify each kernel: one with whole numbers, and one with arbitrary numbers.
+#: Number of calls that verify each kernel: one with whole numbers, and one with arbitrary numbers.
 CASES = 2
-#: The search for levels ends after this many cases in a row without them.
+#: A search for cases with given values of axes ends after this many cases in a row without them.
 PATIENCE = 20_000
-#: Sums are scaled to this magnitude before a function that is nearly linear for larger values.
+#: Magnitude to which sums are scaled before post-ops such as tanh, which is nearly constant for
+#: larger sums.
 _CURVED = 4.0
-#: Usual value of a size known only at the call, and root mean squares of elements.
+#: Usual value of a run-time size in the arrays that verify a kernel.
 _USUAL = 32
+#: Root mean square of the elements of A and B, by their type.
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0, "s16": 18_900.0, "u16": 37_800.0}
 #: Magnitude at which sums of integers wrap.
 _MOST = 2.0**31
@@ -56,9 +58,9 @@ _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kernel to make and to verify.
+    """One random case: a kernel to be made and verified.
 
-    ``levels`` has the level of each axis that has a meaning in this case. ``arguments`` are keyword
+    ``levels`` has the value of each axis that has a meaning in this case. ``arguments`` are keyword
     arguments of ``Gemm``, which may refuse them.
     """
 
@@ -69,7 +71,7 @@ class Case:
     schedule: Schedule
 
     def spec(self) -> Gemm:
-        """Return the spec."""
+        """Return the case's spec; SpecError if ``Gemm`` refuses the arguments."""
         return Gemm(**self.arguments)
 
     def python(self, target: str) -> str:
@@ -87,7 +89,7 @@ class Case:
 
 
 def draw(seed: int, index: int) -> Case:
-    """Return case ``index`` of a seed."""
+    """Return the random case number ``index`` of a seed."""
     hand = _Hand(seed, index)
     arguments = _arguments(hand)
     schedule = _schedule(hand, arguments)
@@ -96,9 +98,9 @@ def draw(seed: int, index: int) -> Case:
 
 
 def numbers(seed: int, first: int, having: Mapping[str, str]) -> Iterator[int]:
-    """Yield the numbers of the cases that have the levels ``having``, from ``first`` on.
+    """Yield the numbers of the cases whose axes have the values ``having``, from ``first`` on.
 
-    Raise SpecError for an unknown axis or level, and if no case has all these levels.
+    Raise SpecError for an unknown axis or value, and if no case has all these values.
     """
     for axis, level in having.items():
         _check_level(axis, level)
@@ -129,7 +131,7 @@ def _short(value: Any) -> Any:
 
 
 class _Hand:
-    """The levels dealt to a case, and those that the case has used."""
+    """The values of all axes in one case, and a record of those that the case uses."""
 
     def __init__(self, seed: int, index: int) -> None:
         self._levels = deal(seed, index)
@@ -137,7 +139,7 @@ class _Hand:
         self.taken: dict[str, str] = {}
 
     def take(self, axis: str, applies: bool = True) -> Level:
-        """Return the level of ``axis`` and mark it as used; None if it has no meaning here."""
+        """Return the value of ``axis`` and record that it is used; None unless ``applies``."""
         if not applies:
             return None
         level = self._levels[axis]
@@ -152,7 +154,7 @@ class _Hand:
         return str(self._levels["batch"]).startswith("stack")
 
     def size(self, axis: str, *, fixed: bool = False) -> Size:
-        """Return a size. It is a random number if it must be ``fixed`` but the level is not."""
+        """Return the size on ``axis``. If ``fixed``, a number replaces a run-time size."""
         level = self.take(axis)
         if fixed and not isinstance(level, int):
             level = self._random.choice([x for x in AXES[axis] if isinstance(x, int)])
@@ -162,17 +164,17 @@ class _Hand:
         return int(level)
 
     def whole(self, axis: str) -> bool:
-        """Return True if the level of a factor may be a whole number."""
+        """Return True if alpha or beta, whichever ``axis`` names, may be a whole number."""
         level = self._levels[axis]
         return level == "scalar" or (level != SMALLEST and float(level).is_integer())
 
     def below(self, stop: int) -> int:
-        """Return a random number below ``stop``."""
+        """Return a random integer from 0 to ``stop - 1``."""
         return self._random.randrange(stop)
 
 
 def _arguments(hand: _Hand) -> dict[str, Any]:
-    """Return each argument of ``Gemm``, None if it is left out."""
+    """Return the arguments of ``Gemm`` for a case. An argument that is None is left out."""
     first, second = hand.take("types")
     sums = accumulator(first, second)
     kind = hand.take("batch")
@@ -229,7 +231,7 @@ def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, An
 
 
 def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize | None:
-    """Return an A that is multiplied in integers, None if ``level`` is empty."""
+    """Return an A that is multiplied by a low-bit B in integers, None if ``level`` is empty."""
     if not level:
         return None
     if level.startswith("integers"):
@@ -239,7 +241,7 @@ def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize
 
 
 def _quantized(hand: _Hand, applies: bool) -> Quantized | None:
-    """Return a low-bit B, if A is floating point and B has a fixed size."""
+    """Return the low-bit format of B, None if B has none or it does not apply."""
     level = hand.take("quantized b", applies)
     if level is None:
         return None
@@ -248,12 +250,12 @@ def _quantized(hand: _Hand, applies: bool) -> Quantized | None:
 
 
 def _sums(level: Level) -> Level:
-    """Return the argument ``sums``: a type, or f16 sums over some elements of K."""
+    """Return the argument ``sums``: a type, or f16 sums that each cover some elements of K."""
     return ("f16", level) if isinstance(level, int) else level
 
 
 def _factor(level: Level, sums: str) -> Level:
-    """Return the factor of a level; ``SMALLEST`` depends on the type of the sums."""
+    """Return alpha or beta for the value of its axis; ``SMALLEST`` depends on the sums' type."""
     return level if level != SMALLEST else 2.0 ** (-1074 if sums == "f64" else -149)
 
 
@@ -265,7 +267,7 @@ def _matrix(hand: _Hand, name: str, type_: str) -> Matrix:
 
 
 def _line(given: Mapping[str, Any], name: str) -> Size:
-    """Return the length of a contiguous line of an operand."""
+    """Return the length of an operand's rows, or of its columns in order F."""
     size: Size = given[SHAPES[name][given[name].order == "C"]]
     return size
 
@@ -273,9 +275,7 @@ def _line(given: Mapping[str, Any], name: str) -> Size:
 def _leading(
     hand: _Hand, given: Mapping[str, Any], name: str, *, flat: bool = False
 ) -> Size | None:
-    """Return a leading dimension, a fixed one for a ``flat`` operand, whose array does not
-    show it.
-    """
+    """Return an operand's leading dimension. For a ``flat`` operand it is no run-time size."""
     slot, line = f"ld{name}", _line(given, name)
     level = hand.take(slot, not isinstance(given[name], Packed))
     if level is None:
@@ -290,7 +290,8 @@ def _batch(hand: _Hand, given: Mapping[str, Any], kind: str | None) -> dict[str,
     """Return the batch, and the leading dimensions of A and B."""
     flat = kind in ("offsets", "static offsets")
     count = hand.size("count", fixed=kind == "static offsets") if kind else 1
-    if kind == "addresses" and count == 0:  # a call could not read sizes from no matrix
+    # Without a matrix, a call cannot find the sizes.
+    if kind == "addresses" and count == 0:
         count, hand.taken["count"] = 1, title(1)
     whole = isinstance(count, int) and isinstance(given["k"], int)
     if kind == "along k" and whole and count and given["k"] and given["a"].order == "C":
@@ -334,7 +335,7 @@ def _kind(
 
 
 def _stride(given: Mapping[str, Any], name: str, leading: Size | None) -> Size | None:
-    """Return a stride of slightly more elements than a matrix has."""
+    """Return a batch stride that leaves a small gap between matrices, None if they are packed."""
     if isinstance(given[name], Packed):
         return None
     lines: Size = given[SHAPES[name][given[name].order != "C"]]
@@ -360,7 +361,7 @@ def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | None:
-    """Return a multiple of D's old value, then a function and an operation in either order."""
+    """Return a random epilogue: it adds D's old value, then applies a function and an operation."""
     tree = hand.take("tree")
     if tree is not None:
         return _tree(hand, tree, "f64" if sums == "f64" else None)
@@ -383,19 +384,19 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
 
 
 def _gated(made: Expression, gate: str) -> Expression:
-    """Combine the expression with the sums of the product with B2."""
+    """Return an epilogue that combines ``made`` with the sums of A times B2."""
     return made * acc2 if gate == "times" else as_expression(postops.maximum(made, acc2))
 
 
 def _other(hand: _Hand, type_: TypeName | None) -> Operand:
-    """Return the named operand, of its own type unless it must be ``type_``."""
+    """Return a named operand for an epilogue, of type ``type_`` or else of the case's own type."""
     type_ = type_ or hand.take("operand")
     per = hand.take("operand per", not (hand.stacked and hand._levels["operand per"] == "full"))
     return Operand(hand.take("operand name"), type_, per)
 
 
 def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
-    """Return an expression without the sums, or one with numbers that its type cannot hold."""
+    """Return an epilogue that does not read the sums, or has numbers beyond its type's range."""
     match tree:
         case "operand alone":
             return _other(hand, type_)
@@ -410,7 +411,7 @@ def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
 
 
 def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
-    """Return an output that reduces each row of the sums, or of an operand."""
+    """Return the argument ``outputs``: a reduction of each row of the sums or of an operand."""
     level = hand.take("outputs", sums != "f64" and not hand.stacked)
     if level is None:
         return None
@@ -443,9 +444,7 @@ def _operation(x: Expression, name: str, y: Operand) -> Expression:
 
 
 def _shrink(given: Mapping[str, Any]) -> float:
-    """Return the power of two that scales sums to about ``_CURVED``, where functions are not
-    linear.
-    """
+    """Return a power of two that scales the case's sums to a magnitude of about ``_CURVED``."""
     batch: Batch | None = given["batch"]
     terms = [given["k"], 1 if batch is None else batch.count]
     sums = sqrt(prod(size if isinstance(size, int) else _USUAL for size in terms))
@@ -469,7 +468,8 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
 
 
-#: Types of A and B for which each target can run vectors along K, although it converts them.
+#: Types of A and B that are converted for the product, and for which every target can have vectors
+#: along K.
 _ALONG_K = frozenset(
     {
         *(("s8", "s8"), ("u8", "s8"), ("u8", "u8"), ("s16", "s16"), ("u8", "s16"), ("u16", "s16")),
@@ -513,9 +513,11 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     lacks += [] if _unpacks(given) else ["unpacked"]
     lacks += [] if _along_k(given) else ["along k"]
-    if getattr(given["b"], "quantized", None) is not None:  # a low-bit B needs registers
+    # A low-bit B needs registers too, so the register tiles in ``TILES`` do not fit.
+    if getattr(given["b"], "quantized", None) is not None:
         lacks += list(TILES)
-    if isinstance(given["sums"], tuple):  # K and the batch are then outside
+    # If chunks of K are summed in f16, the loops over K and the batch must be the outermost ones.
+    if isinstance(given["sums"], tuple):
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
     if _scattered(given):
         lacks += ["n outside", "m outside"]

@@ -34,9 +34,9 @@ from tilewright.spec.pack import Pack
 from .cases import CASES, Case, draw, numbers
 
 Verdict = Literal["passed", "failed", "refused"]
-#: Kernels that are compiled into one library.
+#: Number of kernels that are compiled into one library.
 BATCH = 32
-#: Libraries that a process loads before a new process replaces it.
+#: Number of libraries that a process loads before a new process replaces it.
 _LIBRARIES = 24
 
 
@@ -51,13 +51,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of outcomes: over all cases, and for each level of each axis."""
+    """Counts of outcomes: over all cases, and for each value (level) of each axis."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     levels: dict[str, dict[str, Counter[Verdict]]] = field(default_factory=dict)
 
     def add(self, case: Case, outcome: Outcome) -> None:
-        """Count one case."""
+        """Count the outcome of one case."""
         self.verdicts[outcome.verdict] += 1
         for axis, level in case.levels.items():
             self.levels.setdefault(axis, {}).setdefault(level, Counter())[outcome.verdict] += 1
@@ -113,7 +113,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 def said(error: Exception) -> str:
-    """Return an error in one line."""
+    """Return an error's type and message as one line of text."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -140,7 +140,7 @@ def sweep(
     cases, seed, first : int
         Number of cases, the seed they are drawn from, and the number of the first case.
     having : mapping
-        Levels that axes must have. Other cases are skipped and do not count.
+        Values (levels) that axes must have. Other cases are skipped and do not count.
     jobs : int
         Number of processes. Each compiles ``BATCH`` cases into one library, then checks them. If a
         process crashes or hangs, the case that it was running counts as failed.
@@ -205,7 +205,8 @@ class _Worker:
             if not left:
                 return
             how = self.end()
-            if started != left[0] and len(left) > 1:  # it ended while it made the kernels
+            # If the process ended while it compiled the kernels, each half of the cases is tried.
+            if started != left[0] and len(left) > 1:
                 half = len(left) // 2
                 yield from self.outcomes(left[:half])
                 left = left[half:]

@@ -18,12 +18,12 @@ from tilewright.runtime.store.folders import remove
 from .cases import draw
 from .sweep import made, verified
 
-#: Seconds after which a running kernel ends the process.
+#: Time limit for verifying one kernel, in seconds. Afterwards a signal ends the process.
 _SECONDS = 300
 
 
 def main(target: str, seed: int, flags: Sequence[str]) -> None:
-    """Check the cases that the lines of the standard input name."""
+    """Check the cases whose numbers are on the lines of the standard input."""
     for line in sys.stdin:
         _check(target, seed, flags, list(map(int, line.split())))
 

@@ -20,14 +20,14 @@ from tilewright.targets import load
 from .choice import Choice, machines
 from .files import Described
 
-#: Files that belong to no target are compiled with this target's compiler.
+#: Name of the target for which C files that belong to no target are compiled.
 _ANY = "scalar"
 _LINE = re.compile(r"(pass|fail|skip): \w+, ([\w+]+)(?:, (\d+) kernels, (\d+) calls|: (.*))")
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The kernels of one target, compiled.
+    """Facts about the compiled kernels of one target.
 
     ``seconds`` is the sum over all compiler runs, ``bytes`` the size of the objects. ``checked`` is
     the self-test's verdict: "pass", "fail", or the reason why it was not run.
@@ -153,8 +153,9 @@ def _build_for(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The build for one architecture: sources in ``folder``, products in ``out``, objects in
-    ``part``.
+    """The build of a library for one architecture.
+
+    The sources are in ``folder``. Object files go to ``part``, and libraries to ``out``.
     """
 
     told: Described
@@ -204,7 +205,7 @@ class _Work:
         ]
 
     def libraries(self) -> tuple[Path, Path]:
-        """Make the static and the shared library."""
+        """Make the static and the shared library, and return their paths."""
         objects = sorted(self.part.rglob("*.o"))
         library = self.told.library
         static = self.out / f"lib{library.name}.a"

@@ -21,7 +21,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """The target's resolved name."""
+        """The target's name with its features, such as "avx512+vnni"."""
         return self.target.name
 
     @property
@@ -42,19 +42,19 @@ class Choice:
 
     @property
     def detection(self) -> Detection | None:
-        """The C code's way to detect the CPU's features, None if the target needs no features."""
+        """How C code detects the CPU's features, None if the target needs no features."""
         return self.target.detection
 
     @property
     def needs(self) -> tuple[tuple[str, CpuBit], ...]:
-        """The CPU flags that the target needs, each with its place among the detected words."""
+        """The CPU flags that the target needs, each with its bit in the words that C code reads."""
         if self.detection is None:
             return ()
         return tuple((flag, self.detection.bits[flag]) for flag in self.target.cpu_flags)
 
 
 def choices(names: Sequence[str]) -> tuple[Choice, ...]:
-    """Return the targets called ``names``, those first that a CPU with several prefers.
+    """Return the targets called ``names``, best first: a CPU uses the first that it supports.
 
     This is the order of ``tilewright.targets.NAMES``, best first. Of two targets with one base, the
     one that needs more features comes first. Raise TargetError for unknown targets, and for two
@@ -96,7 +96,7 @@ def _check_detected(target: Target) -> None:
 
 
 def machines(found: Sequence[Choice]) -> Iterator[tuple[str, Detection | None, tuple[Choice, ...]]]:
-    """Yield the targets by architecture, with its way to detect features. "" (any) comes last."""
+    """Yield each architecture, how its features are detected, and its targets; "" (any) is last."""
     for machine in sorted({each.machine for each in found}, key=lambda name: (not name, name)):
         members = tuple(each for each in found if each.machine == machine)
         yield machine, members[0].detection, members

@@ -1,4 +1,4 @@
-"""The texts of all files of a library except those of kernels and of the self-test."""
+"""Write the texts of a library's header, dispatch and build files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .choice import Choice, machines
 from .interface import FamilyFunction, Function
 from .members import Contents
 
-#: Files that belong to no target are compiled for this target.
+#: Name of the target for which C files that belong to no target are compiled.
 _ANY = "scalar"
 
 
@@ -31,7 +31,7 @@ class Identity:
 
     @property
     def macro(self) -> str:
-        """Prefix of the library's macros."""
+        """Prefix of the names of the library's C macros."""
         return self.name.upper()
 
     @property
@@ -47,7 +47,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """All data from which the files are made."""
+    """All data from which a library's files are made."""
 
     library: Identity
     held: Contents
@@ -58,7 +58,7 @@ class Described:
 
 
 def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
-    """Return the files by path; ``selftests`` are the paths of the self-test's files."""
+    """Return the files' texts by path; ``selftests`` has the paths of the self-test's files."""
     name = told.library.name
     context = {
         "tool": VERSION,
@@ -97,10 +97,10 @@ def _own_symbols(name: str) -> list[str]:
 
 
 def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
-    """Return flags by compiler family: for all files, for each target, for any CPU, and against
-    fast math.
+    """Return the compiler flags that the build files need, by use and compiler family.
 
-    Each list begins with optimisation and language flags; the target's own flags follow.
+    The uses are: all files, each target, any CPU, and undoing fast math. Each list begins with
+    optimisation and language flags; the target's own flags follow.
     """
     families = get_args(Compilers)
     of_any = {family: source_flags(load(_ANY), family) for family in families}

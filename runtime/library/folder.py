@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 
 
 def write(folder: Path, library: str, files: Mapping[str, str]) -> Path:
-    """Write ``files`` by path, the manifest last; see ``Library.write``."""
+    """Write a library's ``files`` (texts by path), the manifest last; see ``Library.write``."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentValueError(
             "a library is written into a folder", got=f"{folder}, which is a file"

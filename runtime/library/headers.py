@@ -21,5 +21,5 @@ _COMPILERS = """
 altivec arm_acle arm_bf16 arm_cde arm_fp16 arm_mve arm_neon arm_sme arm_sve cpuid gcov mm3dnow
 mm_malloc omp openacc quadmath riscv_vector unwind vecintrin varargs
 """
-#: Names of headers without ".h". Headers of x86 intrinsics end in "intrin".
+#: Names of headers without ".h". Headers of x86 intrinsics are left out: all end in "intrin".
 HEADERS = frozenset(f"{_C}{_POSIX}{_SYSTEMS}{_COMPILERS}".split())

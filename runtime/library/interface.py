@@ -30,7 +30,7 @@ _RESERVED = ("version", "status", "target", "use", "has", "name", "status_text",
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """A kernel of one target; ``label`` is a C name that no other implementation has.
+    """One target's implementation of a kernel; ``label`` is a C name that no other one has.
 
     ``format`` is the packed format if the kernel packs a B.
     """
@@ -71,12 +71,12 @@ class Function:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The sizes that a call passes."""
+        """Names of the run-time sizes that a call passes."""
         return tuple(p.slot for p in self.signature.sizes)
 
     @property
     def packs(self) -> bool:
-        """True if it packs a B."""
+        """True if the function packs a matrix B."""
         return isinstance(self.member.spec, Pack | PackQuantized)
 
     def adapted(self, one: Implementation) -> bool:
@@ -96,21 +96,24 @@ class Function:
 
 
 class Condition(NamedTuple):
-    """A condition of a family's general kernel on a size; ``value`` is a number or a slot."""
+    """A condition on a size that a family's general kernel has.
+
+    ``slot`` is m, n or k. ``value`` is a number, or the name of another of these sizes.
+    """
 
     kind: Literal["multiple", "most", "least", "equal"]
     slot: str
     value: int | str
 
 
-#: Tables of a family: for each m, then each n, then each k, the place of a kernel.
+#: Tables that find a kernel of a family: for each m, then each n, then each k, the kernel's index.
 _ByK = tuple[tuple[int, int], ...]
 _ByN = tuple[tuple[int, _ByK], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyFunction:
-    """A family as the header declares it: its members in order, the general one last.
+    """A family of kernels as the header declares it: members in order, the general one last.
 
     ``fixed`` finds a kernel's index by m, n and k. ``conditions`` are those of the general kernel,
     None without a general kernel.
@@ -127,13 +130,13 @@ class FamilyFunction:
 
     @property
     def title(self) -> str:
-        """First line of its comment."""
+        """First line of the comment on the family in the header."""
         sizes = ", ".join("x".join(map(_shown, each.member.sizes)) for each in self.members)
         return f"{self.name}: m x n x k of {sizes}."
 
     @property
     def type(self) -> str:
-        """The header's name of the type of its kernels."""
+        """Name of the C type of the family's kernels, which the header declares."""
         return f"{self.name}_kernel"
 
     def symbols(self) -> Iterator[str]:
@@ -148,7 +151,7 @@ def _shown(size: int | Dim) -> str:
 
 
 def symbol(library: str, member: Member, choice: Choice) -> str:
-    """Return the name of one target's function of a kernel."""
+    """Return the C name of the function that implements a kernel for one target."""
     return f"{library}_{member.name}_{choice.label}"
 
 
@@ -158,7 +161,7 @@ def symbol(library: str, member: Member, choice: Choice) -> str:
 def functions(
     library: str, held: Contents, found: Sequence[Choice], made: Mapping[tuple[str, int], Made]
 ) -> tuple[Function, ...]:
-    """Return all kernels; ``made`` holds the generated C by a member's name and a target's rank."""
+    """Return a library's functions; ``made`` has the generated C by kernel and target's rank."""
     return tuple(_function(library, held, member, found, made) for member in held.members)
 
 
@@ -202,7 +205,7 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
 
 
 def _about(member: Member, parameters: Signature, made: Made, packer: str | None) -> Iterator[str]:
-    """Yield the lines that describe a kernel."""
+    """Yield the lines of the comment that describes a kernel in the header."""
     packs = isinstance(member.spec, Pack | PackQuantized)
     yield made.formula.rpartition(":")[0] if packs else made.formula
     yield repr(member.spec)
@@ -231,7 +234,7 @@ def _described(p: ArrayParameter) -> str:
 
 
 def _part(p: ArrayParameter, form: Quantized) -> str:
-    """Describe which part of a low-bit matrix an array holds; its rows have no padding."""
+    """Describe in words which part of a low-bit matrix an array holds, for example its scales."""
     lines = f"{'rows' if p.order == 'C' else 'columns'} contiguous"
     if p.name == "q":
         return f"{lines}; {'codes' if form.stored.floating else 'numbers'} of {form.type}"
@@ -250,8 +253,10 @@ def _contents(p: ArrayParameter, packer: str | None) -> str:
 
 
 def _extents(parameters: Signature) -> Iterator[Extent]:
-    """Yield the bytes of each array whose size the call's sizes determine; with pointers or
-    offsets, the bytes of one matrix.
+    """Yield the size of each array in bytes, as a formula of the sizes that a call passes.
+
+    For an operand passed as pointers or offsets, it is the size of one matrix. Arrays in a packed
+    format are left out.
     """
     for p in parameters.arrays:
         if p.stored:
@@ -262,7 +267,7 @@ def _extents(parameters: Signature) -> Iterator[Extent]:
 
 
 def _elements(p: ArrayParameter) -> Expr | None:
-    """Return the elements of an array from its first to its last, both included."""
+    """Return how many elements an array's memory has, from its first to its last, as a formula."""
     sizes = [size_expr(slot, size) for slot, size in zip(p.slots, p.shape, strict=False)]
     if p.kind in ("vector", "offsets"):
         return sizes[0] if sizes else ONE
@@ -286,7 +291,7 @@ def _elements(p: ArrayParameter) -> Expr | None:
 def family_functions(
     library: str, families: Sequence[Family], known: Sequence[Function]
 ) -> tuple[FamilyFunction, ...]:
-    """Return the families of the kernels in ``known``."""
+    """Return the functions that find the kernels of families; ``known`` has all kernels."""
     by_member = {each.member.name: each for each in known}
     return tuple(_family_function(library, family, by_member) for family in families)
 
@@ -309,7 +314,7 @@ def _family_function(
 
 
 def _by_sizes(fixed: Sequence[Member]) -> tuple[tuple[int, _ByN], ...]:
-    """Return the kernels' places by m, then n, then k."""
+    """Return nested tables of the kernels' indices, by m, then by n, then by k."""
     rows = sorted((*_numbers(each), place) for place, each in enumerate(fixed))
     return tuple(
         (m, tuple((n, tuple((k, place) for *_, k, place in by_k)) for n, by_k in _grouped(of_m, 1)))
@@ -331,7 +336,7 @@ def _grouped(rows: Sequence[_Row], column: int) -> Iterator[tuple[int, list[_Row
 
 
 def _conditions(general: Member) -> Iterator[Condition]:
-    """Yield the conditions on m, n and k for the kernel that takes sizes at the call."""
+    """Yield the conditions on m, n and k under which a family's general kernel may be called."""
     first: dict[str, str] = {}
     for slot, size in zip("mnk", general.sizes, strict=True):
         if isinstance(size, int):

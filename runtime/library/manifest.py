@@ -26,7 +26,7 @@ FORMAT = 1
 def manifest(
     told: Described, made: Mapping[tuple[str, int], Made], files: Mapping[str, str]
 ) -> str:
-    """Return the manifest as JSON: all files by path, each with its digest."""
+    """Return a library's manifest as JSON text: all files by path, each with its digest."""
     origins = dict(_origins(told, made))
     said = {
         "tool": f"tilewright {VERSION}",
@@ -55,12 +55,12 @@ def manifest(
 
 
 def digest(text: str) -> str:
-    """Return the digest of a file's content."""
+    """Return the SHA-256 digest of a file's text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _command(told: Described) -> str:
-    """Return the call that makes the whole library."""
+    """Return the call of ``tw.library`` that generates the whole library again."""
     library = told.library
     families = {
         name: each for each in told.families for name in (one.field for one in each.members)
@@ -87,9 +87,7 @@ def _command(told: Described) -> str:
 
 
 def _asked(function: Function) -> str:
-    """Return one entry of the call of ``tw.library``: a spec, with its schedules if there
-    are any.
-    """
+    """Return the Python that asks ``tw.library`` for this function: a spec, and its schedules."""
     member = function.member
     schedule: object = dict(member.schedules) or member.schedule
     return f"({member.spec!r}, {schedule!r})" if schedule != Schedule() else repr(member.spec)
@@ -139,7 +137,7 @@ def _origins(
 
 
 def _emit(function: Function, choice: Choice) -> str:
-    """Return the command line that writes the same kernel."""
+    """Return the command line ``tilewright emit ...`` that writes a kernel's C file again."""
     words = ["tilewright", "emit", "--target", choice.name, "--name"]
     words += [function.on[choice.rank].symbol, "--schedule"]
     words.append(repr(function.member.schedule_on(choice.name)))

@@ -41,12 +41,12 @@ class Member:
     packs: str = ""
 
     def schedule_on(self, target: str) -> Schedule:
-        """Return the schedule for a target, given its resolved name."""
+        """Return the kernel's schedule for a target, given the target's name with its features."""
         return dict(self.schedules).get(target, self.schedule)
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """m, n and k."""
+        """The sizes m, n and k of the kernel's product."""
         return tuple(getattr(self.spec, name) for name in _SIZES)
 
 
@@ -60,7 +60,7 @@ class Family:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All members, the general one last."""
+        """All kernels of the family, the general one last."""
         return self.fixed if self.general is None else (*self.fixed, self.general)
 
 
@@ -79,11 +79,11 @@ class Contents:
 
 
 def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
-    """Return the kernels that ``kernels`` asks for: a spec, (spec, schedule), or a list as a
-    family.
+    """Return a library's contents from the argument ``kernels`` of ``tw.library``.
 
-    A schedule may be a dict from names of ``targets`` to schedules. Raise SpecError, ScheduleError
-    or TargetError, with the name of the kernel.
+    Each of ``kernels`` is a spec, (spec, schedule), or a list of these as a family. A schedule may
+    be a dict from names of ``targets`` to schedules. Raise SpecError, ScheduleError or TargetError,
+    with the name of the kernel.
     """
     _check_library_name(library)
     if not isinstance(kernels, Mapping) or not kernels:
@@ -177,7 +177,7 @@ def _packer(member: Member) -> Iterator[Member]:
 
 
 def _family(name: str, asked: Sequence[Any], targets: Sequence[str]) -> Family:
-    """Return the family for a list of kernels; their names contain their sizes."""
+    """Return the family of a list of kernels. The sizes are appended to each kernel's name."""
     if not asked:
         raise SpecError(f"family {name!r} is empty", expected="a spec or more")
     members = [_sized(_member(name, each, targets)) for each in asked]
@@ -228,6 +228,6 @@ def _check_alike(family: str, first: Member, other: Member) -> None:
 
 
 def common_sizes(family: Family) -> tuple[str, ...]:
-    """Return the sizes that a call passes besides m, n and k, by slot in C's order."""
+    """Return the names of the run-time sizes that a call passes besides m, n and k, in order."""
     one = signature(family.members[0].spec)
     return tuple(p.slot for p in one.sizes if p.slot not in _SIZES)

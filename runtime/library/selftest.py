@@ -34,13 +34,13 @@ from .choice import Choice
 from .files import Described
 from .interface import FamilyFunction, Function
 
-#: Numbers that a long array repeats. It is a prime, so rows of usual lengths differ.
+#: How many numbers a long array repeats. It is a prime, so that rows of usual lengths differ.
 _NUMBERS = 251
-#: Most elements of an array that is written out in full.
+#: Maximum number of elements of an array that is written out in full.
 _SHORT = 512
-#: The first and the last element of A or B in a call.
+#: Values of the first and the last element of A or B in one of the calls.
 _ODD = np.nan, np.inf
-#: Elements of a large result that are checked.
+#: Number of elements of a large result that are checked.
 _CHECKED = 256
 #: Factor and shift that map an index of an array to one of the repeated numbers. The template of
 #: the C code uses the same values.
@@ -57,10 +57,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """An operand that the self-test packs: ``count`` matrices, None for one.
+    """An operand that the self-test packs before a call: ``count`` matrices, or one if None.
 
-    ``count`` is a slot if the call passes it. ``table`` is True if the matrices are passed as
-    pointers. ``parts`` is the number of arrays of each matrix, 0 if it has only elements.
+    ``count`` is the name of a size if the call passes it. ``table`` is True if the matrices are
+    passed as pointers. ``parts`` is the number of arrays of each matrix, 0 if it has only elements.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Packing:
 
 
 class Test(NamedTuple):
-    """The C names of a kernel's calls."""
+    """The name of the C function that calls one kernel, and the path of its file."""
 
     name: str
     file: str
@@ -125,12 +125,12 @@ class _Called(NamedTuple):
 
     @property
     def passed(self) -> list[str]:
-        """Its sizes, as C elements of the call's array."""
+        """The sizes that a call passes, as C expressions such as ``sizes[0]``."""
         return [f"sizes[{place}]" for place in range(len(self.sizes))]
 
     @property
     def family_sizes(self) -> list[str]:
-        """Its sizes in a call through the family, in which fixed sizes are numbers."""
+        """The sizes that a call through the family passes, as C expressions or numbers."""
         assert self.family is not None
         fixed = dict(zip("mnk", self.function.member.sizes, strict=True))
         known = dict(zip(self.sizes, self.passed, strict=True))
@@ -148,12 +148,12 @@ class _Called(NamedTuple):
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The sizes that a call passes."""
+        """Names of the run-time sizes that a call passes."""
         return self.function.sizes
 
     @property
     def scratch(self) -> bool:
-        """True if it takes scratch memory."""
+        """True if the C function takes scratch memory."""
         return self.function.scratch
 
 
@@ -263,7 +263,7 @@ def _memory(array: Array) -> Array:
 
 
 def _drawn(length: int) -> Array:
-    """Return the index of the number at each place."""
+    """Return for each element of a long array the index of the number that it repeats."""
     places = np.arange(length, dtype=np.uint64)
     with np.errstate(over="ignore"):
         found: Array = (places * _MIXED >> _SHIFT) % np.uint64(_NUMBERS)
@@ -282,7 +282,7 @@ def _block(name: str, given: Array, element: str, long: bool) -> Block:
 
 
 def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
-    """Return an input as C takes it. An operand that the self-test packs has its own type."""
+    """Return an input of a call as C arrays. Operands that the self-test packs are unpacked."""
     if p.packed and p.quantized is not None:
         blocks = _parts(name, p.quantized, given)
         return Argument(name, "", tuple(blocks), table=True)
@@ -301,7 +301,7 @@ def _matrices(given: QuantizedMatrix | Sequence[QuantizedMatrix]) -> list[Quanti
 
 
 def _parts(name: str, form: Quantized, given: Any) -> Iterator[Block]:
-    """Yield the arrays of each low-bit matrix in order."""
+    """Yield C arrays of the elements, scales and zero points of each low-bit matrix."""
     for index, matrix in enumerate(_matrices(given)):
         for part, element in parts_of(form).items():
             array = getattr(matrix, part)
@@ -311,7 +311,7 @@ def _parts(name: str, form: Quantized, given: Any) -> Iterator[Block]:
 def _result(
     name: str, p: ArrayParameter, given: Array, right: Any, rng: np.random.Generator, long: bool
 ) -> Output:
-    """Return an output with its right results, for all elements or for some."""
+    """Return an output of a call with its right results, at all elements or at some."""
     at = None
     if given.size > _CHECKED:
         line = given.shape[-2 if p.order == "F" and given.ndim > 1 else -1]

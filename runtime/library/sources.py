@@ -16,7 +16,7 @@ from tilewright.spec.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A file to generate: the kernel, its C name, spec, schedule, target and caller."""
+    """A C file to be generated: the kernel, its C name, spec, schedule, target and caller."""
 
     kernel: str
     symbol: str
@@ -28,7 +28,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A generated file. ``seconds`` is the time it took; ``Defined`` describes the other fields."""
+    """A generated C file: its text, and facts about its kernel.
+
+    ``seconds`` is the time that generating it took. ``Defined`` describes the other fields.
+    """
 
     text: str
     scratch: bool
@@ -40,7 +43,7 @@ class Made:
 
 
 def make(order: Order) -> Made:
-    """Generate one file; raise PlanError, ScheduleError or TargetError for an impossible kernel."""
+    """Generate one C file; PlanError, ScheduleError or TargetError if the kernel is impossible."""
     begun = time.perf_counter()
     target = resolve(order.target)
     request = Request(order.symbol, order.spec, order.schedule, target)

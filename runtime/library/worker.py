@@ -15,7 +15,7 @@ from .sources import make
 
 
 def serve(connection: Connection) -> None:
-    """Answer orders until the connection is closed."""
+    """Generate a C file for each order that arrives, until the connection is closed."""
     from tilewright.emit.render import keep_compiled
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 

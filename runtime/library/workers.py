@@ -16,8 +16,8 @@ from tilewright.runtime.machine.host import usable_cpus
 from .sources import Made, Order, make
 
 _WORKER = (sys.executable, "-m", "tilewright.runtime.library.worker")
-#: Processes are started for at least this many files: a process starts in about the time that
-#: generating them takes.
+#: Minimum number of files for which processes are started. Starting a process takes about as long
+#: as generating so many files.
 _WORTH = 24
 
 
@@ -40,7 +40,7 @@ class _Answers:
 
 
 def make_all(orders: Sequence[Order], jobs: int | None = None) -> list[Made]:
-    """Generate all orders in up to ``jobs`` processes, by default one for each CPU.
+    """Generate the C files of all orders in up to ``jobs`` processes, by default one for each CPU.
 
     An order that cannot be sent to another process, for example with a user's own post-op, is
     generated here. The first error is raised.

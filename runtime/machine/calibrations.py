@@ -1,4 +1,4 @@
-"""Store and find the numbers that ``tilewright calibrate`` measured.
+"""Store and find the performance numbers of a core that ``tilewright calibrate`` measured.
 
 The user's data directory has one calibration for each kind of processor and compiler. Its numbers
 for a target have a name that is a digest of them, for example ``avx512+vnni+core1f00ba12``. So a
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from tilewright.isa.core_file import CoreFile
     from tilewright.isa.target import Target
 
-#: Version of the file's format. The core inside it has a version of its own.
+#: Version of the calibration file's format. The core inside the file has a version of its own.
 FORMAT = 1
 _LONGEST = 1 << 20
-#: Pattern of the name of measured numbers, after the "+".
+#: Pattern of the part of a target's name that refers to measured performance numbers of a core.
 _NAME = re.compile(r"core[0-9a-f]{8}")
-#: Characters that become "_" in a file's name.
+#: Pattern of characters that are replaced by "_" in the name of a calibration file.
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 class Measured(NamedTuple):
-    """Numbers measured for ``target``, as plain JSON data; ``source`` says in words who measured
-    them.
+    """The measured performance numbers of a core for ``target``, as plain JSON data.
+
+    ``source`` is a text that says on which machine, with which compiler and when they were
+    measured.
     """
 
     name: str
@@ -60,20 +62,20 @@ class Calibration(NamedTuple):
 
 
 def is_measured(name: str) -> bool:
-    """Return True if ``name`` is a name of measured numbers."""
+    """Return True if ``name``, like "core1f00ba12", refers to measured numbers of a core."""
     return _NAME.fullmatch(name) is not None
 
 
 def path_of(processor: str) -> Path:
-    """Return the calibration file of a processor, and of the compiler if the environment names
-    one.
+    """Return the path of the calibration file of a processor.
+
+    If the environment names a compiler, the path depends on that too.
     """
     named = settings().compiler
     parts = [processor] if named is None else [processor, named]
     text = _NO_LETTERS.sub("_", " ".join(parts).lower()).strip("_")
-    if (
-        named is not None or len(text) > 80
-    ):  # so that commands which differ only in other characters get different names
+    # A digest distinguishes names that differ only in replaced or cut characters.
+    if named is not None or len(text) > 80:
         text = f"{text[:80]}_{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
     return folders.data_directory() / "cores" / f"{text}.json"
 
@@ -135,7 +137,7 @@ def _canonical(value: Any) -> str:
 
 
 def measured(target: str, numbers: Mapping[str, Any], source: str) -> Measured:
-    """Return numbers with their name. Different numbers have different names."""
+    """Return measured numbers of a core with a name, which is a digest of them."""
     text = _canonical({"target": target, "numbers": numbers})
     name = f"core{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return Measured(name, target, numbers, source)
@@ -167,13 +169,14 @@ def forget(path: Path) -> bool:
 
 # --- numbers by their name ---------------------------------------------------------------------
 
-#: Numbers that came to this process with a pickled kernel, by name.
+#: Measured numbers of a core that came to this process with a pickled kernel, by their names.
 _carried: dict[str, Measured] = {}
 
 
 def carry(given: Measured) -> None:
-    """Register numbers that came with a kernel; raise TargetError if they do not match
-    their name.
+    """Register measured numbers of a core that came with a pickled kernel.
+
+    Raises TargetError if they do not match their name.
     """
     if measured(given.target, given.numbers, given.source).name != given.name:
         raise TargetError("a kernel's numbers of a core are not those of its name", got=given.name)
@@ -181,7 +184,7 @@ def carry(given: Measured) -> None:
 
 
 def called(name: str) -> Measured:
-    """Return the numbers called ``name``; raise TargetError if this machine does not have them."""
+    """Return the measured numbers of a core called ``name``; TargetError if they are not here."""
     if name in _carried:
         return _carried[name]
     for path in sorted((folders.data_directory() / "cores").glob("*.json")):
@@ -200,7 +203,10 @@ def called(name: str) -> Measured:
 
 @cache
 def scheduled(target: Target, name: str) -> Target:
-    """Return ``target`` with the numbers ``name``; raise TargetError if they are not for it."""
+    """Return ``target`` with measured performance numbers of a core, those called ``name``.
+
+    Raises TargetError if they were measured for another target.
+    """
     from tilewright.isa.core_file import core_of
 
     found = called(name)

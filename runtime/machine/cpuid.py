@@ -1,4 +1,4 @@
-"""Features of an x86 CPU that CPUID tells and Linux does not list."""
+"""Find the features of an x86 CPU that CPUID reports and Linux does not list."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .remembered import remembered
 
-#: Returns the registers EAX, EBX, ECX and EDX for a leaf and a subleaf of CPUID.
+#: Function that takes a leaf and a subleaf of CPUID, and returns registers EAX, EBX, ECX and EDX.
 Ask = Callable[[int, int], tuple[int, int, int, int]]
-#: Mask of AVX10's version in EBX of leaf 0x24.
+#: Mask of AVX10's version in register EBX of CPUID's leaf 0x24.
 _AVX10_VERSION = 0xFF
 
 
@@ -47,7 +47,7 @@ def _asked() -> Iterator[str]:
 
 
 def words(ask: Ask) -> Mapping[str, int]:
-    """Return the words of ``X86`` that hold the unlisted features, as C's ``cpu_read`` makes them.
+    """Return the words that hold the unlisted features, as ``cpu_read`` in generated C does.
 
     In the word for AVX10, bit v is set if the CPU has version v.
     """

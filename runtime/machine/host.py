@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.isa.machine import Emulation
     from tilewright.isa.target import Feature, Target
 
-    #: A target, with or without its full description.
+    #: Type variable for a target: a Target with its full description, or an Identity without it.
     Found = TypeVar("Found", Target, Identity)
 
 __all__ = [
@@ -72,7 +72,8 @@ def cache_shares() -> dict[str, int]:
     threads = 0
     for level, size in caches().items():
         users = _users(level)
-        threads = threads or users  # each core has its own L1: these are its threads
+        # L1 belongs to one core, so its users are the threads of that core.
+        threads = threads or users
         found[level] = size // max(1, users // max(1, threads))
     return found
 
@@ -120,7 +121,7 @@ def resolve(target: str) -> Target:
 
 
 def identify(target: str) -> Identity:
-    """Return the identity of a target: as ``resolve``, without the full description."""
+    """Return the Identity of a target, like ``resolve`` but without the full description."""
     return _called(target, identities())
 
 
@@ -138,7 +139,7 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 
 
 def _here(known: Callable[[str], Found]) -> Found:
-    """Return the best target that this CPU runs, with its features and the numbers of its core.
+    """Return the best target that this CPU runs, with features and the core's performance numbers.
 
     If ``TILEWRIGHT_MAX_TARGET`` names a lesser target, only the features in that name are used.
     """
@@ -153,8 +154,9 @@ def _here(known: Callable[[str], Found]) -> Found:
 
 
 def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
-    """Return the name and the features of a best target; TargetError unless it is one of this
-    machine.
+    """Return name and features of the best target that the user allows.
+
+    Raises TargetError unless it is a target for this machine's architecture.
     """
     best, *features = [part.strip() for part in limit.split("+")]
     legal = [name for name in NAMES if known(name).machine in ("", cpu().machine)]
@@ -164,12 +166,13 @@ def _limit(limit: str, known: Callable[[str], Found]) -> tuple[str, list[str]]:
             got=limit,
             expected=f"one of {', '.join(legal)}, with or without features, as avx2+vnni",
         )
-    known(best).having(features)  # raises an error that names missing features
+    # This call raises an error that names the features that the target lacks.
+    known(best).having(features)
     return best, features
 
 
 def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:
-    """Return ``base`` with ``features`` and the numbers of this CPU's core.
+    """Return ``base`` with ``features`` and the performance numbers of this CPU's core.
 
     The numbers are those of a calibration, else of a shipped core, else the target's own.
     """
@@ -189,7 +192,7 @@ def _scheduled(found: Found, name: str) -> Found:
 
 
 def features_here(target: Target | Identity) -> Iterator[str]:
-    """Yield the features of ``target`` that this CPU has, without cores: see ``for_this_core``."""
+    """Yield the features of ``target`` that this CPU has, except those that name a kind of core."""
     features: Mapping[str, Feature | Extension] = target.features
     for name, feature in features.items():
         if not feature.processors and is_native(target.having([name])):
@@ -249,7 +252,7 @@ def find_qemu(target: Target | Identity) -> str | None:
 
 @cache
 def qemu_version(path: str) -> str:
-    """Return the version of the emulator at ``path``, "" if it does not tell."""
+    """Return the version of the emulator at ``path``, "" if the emulator does not print it."""
     import re
     import subprocess
 

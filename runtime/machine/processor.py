@@ -17,7 +17,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
 #: Keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
 _AUXV_KEYS = {"HWCAP": 16, "HWCAP2": 26}
-#: Bytes of a segment; the length of vectors is a multiple of it.
+#: The length of an SVE or RISC-V vector is a multiple of this many bytes.
 _SEGMENT = 16
 #: Number of Linux' system call for a RISC-V processor's properties, and its key for extensions.
 _HWPROBE, _EXTENSIONS = 258, 4
@@ -64,7 +64,8 @@ def cpu() -> Cpu:
         return _detected()
     name = next((fields[key] for key in _NAMES if key in fields), machine())
     numbers = [fields[key] for key in ("vendor_id", "cpu family", "model") if key in fields]
-    own = name.split()[0] if machine() == "ppc64le" else name  # of "POWER10 (raw), altivec ..."
+    # On POWER, the name is for example "POWER10 (raw), altivec supported". Take its first word.
+    own = name.split()[0] if machine() == "ppc64le" else name
     processor = " ".join(numbers) or own
     found = frozenset(features)
     if machine() == "x86_64":
@@ -73,7 +74,7 @@ def cpu() -> Cpu:
 
 
 def _features(fields: Mapping[str, str]) -> Iterable[str] | None:
-    """Return the CPU's features in the architecture's way, None if Linux does not tell."""
+    """Return the features that Linux reports on this architecture, None if it reports none."""
     if machine() == "ppc64le":
         return _power_features()
     if machine() == "riscv64":
@@ -114,7 +115,11 @@ def vector_bytes(question: int) -> int:
 
 
 def _riscv_features(isa: str | None) -> Iterator[str]:
-    """Yield the features that Linux tells. Before 6.4 the text ``isa`` may mean a draft of V."""
+    """Yield the features of a RISC-V CPU that Linux reports.
+
+    They are read from ``isa`` if ``hwprobe`` fails. Before Linux 6.4, "v" in ``isa`` may mean a
+    draft of V.
+    """
     found = _riscv_extensions()
     if not found and isa is not None:
         letters, *names = isa.lower().split("_")
@@ -126,7 +131,7 @@ def _riscv_features(isa: str | None) -> Iterator[str]:
 
 @cache
 def _riscv_extensions() -> frozenset[str]:
-    """Return the extensions that the system call ``hwprobe`` tells; none if the call fails."""
+    """Return the extensions that the system call ``hwprobe`` reports; none if the call fails."""
     import ctypes
 
     from tilewright.targets.detection import RISCV
@@ -140,7 +145,7 @@ def _riscv_extensions() -> frozenset[str]:
 
 
 def _riscv_vector_bytes() -> int:
-    """Read the register ``vlenb`` by two instructions, since Linux has no call for it.
+    """Return the bytes of a RISC-V vector: run two instructions that read register ``vlenb``.
 
     The code runs from a mapped file in memory, so the instruction fetch sees what was written.
     """
@@ -164,8 +169,9 @@ def _riscv_vector_bytes() -> int:
 
 
 def _power_features() -> Iterator[str]:
-    """Yield the features that the kernel told this process; ``/proc/cpuinfo`` does not have
-    them.
+    """Yield the features of a POWER CPU from the auxiliary vector of this process.
+
+    ``/proc/cpuinfo`` does not list them.
     """
     from tilewright.targets.detection import POWER
 

@@ -1,4 +1,4 @@
-"""Facts about this machine that are slow to find out, kept in the cache directory."""
+"""Store facts about this machine in the cache directory if finding them out is slow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def remembered(
     find: Callable[[], Mapping[str, Any]],
     read: Callable[[Mapping[str, Any]], T],
 ) -> T:
-    """Return ``read`` of the data that ``find`` returns; ``find`` runs once for the machine
-    ``here``.
+    """Return facts about the machine ``here``. They are found once and then read from a file.
 
-    The data is kept in the file ``name``. A file that is damaged, or of another machine, is written
+    ``find`` returns the facts as JSON data, which is kept in the file ``name``. ``read`` turns the
+    data into the result. A file that is damaged, or of another machine, is written
     again. If no file can be written, ``find`` runs each time.
     """
     file = cache_directory() / name

@@ -1,4 +1,4 @@
-"""A table of all targets for a warm start: names, and what each needs of a machine.
+"""Keep a table of all targets in the cache: their names, and the CPU features that each needs.
 
 The full descriptions in ``targets/`` take long to import. So the table is an entry of the cache.
 Its key depends on the sources, so another description makes another entry.
@@ -35,8 +35,7 @@ class Extension(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """A target as far as a kernel's key and its loading need it, in place of the full
-    ``description``.
+    """The facts about a target that are needed to look up a kernel in the cache and load it.
 
     ``unit`` names the registers of a matrix unit, and ``consent`` is the system call that asks for
     their use. Both are empty without a matrix unit.
@@ -53,7 +52,8 @@ class Identity(NamedTuple):
         """Return this target with the features ``names``; TargetError if one is unknown."""
         asked = set(names)
         if not asked <= self.features.keys():
-            load(self.name).having(asked)  # says which
+            # This call raises TargetError, which names the unknown features.
+            load(self.name).having(asked)
         added = [name for name in self.features if name in asked]
         flags = [flag for name in added for flag in self.features[name].cpu_flags]
         return self._replace(
@@ -61,12 +61,12 @@ class Identity(NamedTuple):
         )
 
     def scheduled(self, name: str) -> Identity:
-        """Return this target with measured numbers of a core."""
+        """Return this target with measured performance numbers of a core, called ``name``."""
         return self._replace(name=f"{self.name}+{name}")
 
     @property
     def description(self) -> Target:
-        """The full target; TargetError if its core's numbers are not on this machine."""
+        """The full target; TargetError if it names measured numbers that this machine lacks."""
         base, *features = self.name.split("+")
         found = load(base).having(name for name in features if not calibrations.is_measured(name))
         for name in filter(calibrations.is_measured, features):
@@ -75,17 +75,17 @@ class Identity(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The target's name for people."""
+        """The target's name for people, as error messages print it."""
         return self.description.title
 
     @property
     def emulation(self) -> Emulation:
-        """How a CPU without the target's instructions runs it."""
+        """How kernels for the target run on a CPU that lacks its instructions."""
         return self.description.emulation
 
 
 def identities() -> Callable[[str], Identity]:
-    """Return a function from a name to a target without features; it raises TargetError."""
+    """Return a function that returns the Identity of a target by its name, without features."""
     known = _identities(cache_directory())
     return lambda name: known[name] if name in known else _identity(load(name))
 

@@ -6,8 +6,8 @@ import ctypes
 import os
 import sys
 
-#: Name of the variable of each library with parallel loops, and the prefix of such libraries'
-#: names.
+#: Name of the C variable that limits the threads of a library of kernels, and the prefix of such
+#: libraries' file names.
 SYMBOL, PREFIX = "tilewright_most_threads", "kernels"
 _registered = False
 
@@ -31,11 +31,11 @@ def register() -> None:
         check_symbols = (SYMBOL,)
 
         def get_num_threads(self) -> int:
-            """Return the most threads of a loop."""
+            """Return the maximum number of threads of a kernel's parallel loops."""
             return self._limit().value or len(os.sched_getaffinity(0))
 
         def set_num_threads(self, num_threads: int) -> None:
-            """Limit the threads of a loop."""
+            """Set the maximum number of threads of a kernel's parallel loops."""
             self._limit().value = num_threads
 
         def get_version(self) -> None:

@@ -1,4 +1,4 @@
-"""Products with few rows or columns whose C has the other order than the large matrix: copy C."""
+"""Copy C to the order of the large operand, if that makes a product with few rows faster."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .families import SHORT, Class, short_line
 
 Array = np.ndarray[Any, Any]
 
-#: Multiply-adds, for 4-byte elements, from which a copy of C saves more time than it takes. The
-#: second number is for a C whose contiguous lines fill vectors. For example, on Emerald Rapids in
+#: Minimum numbers of multiply-adds, for 4-byte elements, for which copying C saves time. The second
+#: number holds if C's contiguous rows (or columns) fill vectors. For example, on Emerald Rapids in
 #: f32, 1000x31x1280 takes 0.67 ms without a copy and 1.06 ms with a copy; 4096x16x4096 takes 8.3 ms
 #: without and 6.1 ms with it.
 WORTH, WORTH_FILLED = 3 << 21, 1 << 26
 
 
 def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
-    """Return an array in the larger operand's order, to copy to ``out``; None if that gains
-    nothing.
+    """Return an array for the product in a better order, which is copied to ``out`` afterwards.
+
+    It has the order of the larger operand. The result is None if the copy would save no time.
 
     If C has few rows, its tiles read rows of B. If B is then contiguous along N, C should be too.
     The same holds for few columns and A. The array holds the elements of ``out`` if the product
@@ -43,7 +44,7 @@ def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
 
 
 def as_it_lies(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
-    """Return the sizes of the class ``sizes`` that need no copy of C, None if there are none."""
+    """Return the part of a class of sizes for which C is not copied, None if ``out`` is copied."""
     (m, k), n = a.shape, b.shape[1]
     few = _few(a, b, out)
     if few is None:
@@ -64,7 +65,8 @@ def as_it_lies(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
         most[2] = min(most[2], LARGE[2] - 1)
     elif given[1 - few] < LARGE[1 - few]:
         most[1 - few] = min(most[1 - few], LARGE[1 - few] - 1)
-    elif given[few] >= LARGE[few]:  # else C is one row or column, which has another class
+    elif given[few] >= LARGE[few]:
+        # A smaller number of rows is 1, which has another class.
         least[few] = max(least[few], LARGE[few])
     return sizes._replace(least=tuple(least), most=tuple(most))  # type: ignore[arg-type]
 
@@ -83,7 +85,10 @@ def _is_copied(given: tuple[int, int, int], few: int, worth: int) -> bool:
 
 
 def _worth(out: Array, lines: int) -> int:
-    """Return the multiply-adds from which a C with this many rows or columns is copied."""
+    """Return the least number of multiply-adds for which a C of ``lines`` rows is copied.
+
+    If C has few columns, ``lines`` is their number.
+    """
     return (WORTH_FILLED if lines >= _filled(out) else WORTH) * 4 // out.itemsize
 
 

@@ -15,12 +15,12 @@ from tilewright.spec.operands import Order
 from tilewright.spec.sums import SUM_OUTPUTS
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
 
-#: numpy's names of the results of ``contiguous_axis``.
+#: numpy's names of orders, indexed by the result of ``contiguous_axis``.
 ORDERS: tuple[Order, Order] = ("F", "C")
 
 
 def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
-    """Return the axis (1 or 0) along which each matrix of ``array`` has contiguous lines, or None.
+    """Return 1 if each matrix of ``array`` has contiguous rows, 0 if contiguous columns, else None.
 
     The last two axes are the matrix; a line is a row or a column of it. The lines are in order, do
     not overlap, and are a whole number of elements apart. If both axes qualify, the result is 1,
@@ -85,7 +85,8 @@ def _cure(dtype: np.dtype[Any], name: str) -> str | None:
         return "np.matmul; float64 holds whole numbers up to 2**53 alone"
     if dtype.name in ("int32", "uint32"):
         return f"{name}.astype(np.float64), or to(torch.float64) of a tensor: it holds all of them"
-    if dtype.name.startswith(("float", "int", "uint")):  # the small ones of ml_dtypes
+    # These are the small types of ml_dtypes, for example float8_e5m2.
+    if dtype.name.startswith(("float", "int", "uint")):
         return f"{name}.astype(np.float32), or to(torch.float32) of a tensor"
     return None
 
@@ -111,7 +112,7 @@ def factors(a: str, b: str, out: str | None) -> tuple[TypeName, TypeName]:
 
 
 def held_as(sums: str, written: str, reads: bool, epilogue: Expression | None) -> str:
-    """Return the type of a kernel's output that is then converted to ``written``, the type of out.
+    """Return the type that a kernel writes before it is converted to ``written``, ``out``'s type.
 
     The type is ``written`` itself if a kernel can write it. If ``reads``, beta is not 0, so the
     kernel must be able to read it too. Raise ArgumentTypeError if sums of integers would be added
@@ -137,7 +138,7 @@ def held_as(sums: str, written: str, reads: bool, epilogue: Expression | None) -
 
 
 def check_wide_epilogue(a: str, b: str, written: str, epilogue: Expression | None) -> None:
-    """Refuse an epilogue on sums of 16-bit integers that are to be exact in int64.
+    """Raise ArgumentTypeError for an epilogue on sums of 16-bit integers with ``out`` in int64.
 
     Epilogues act on sums in s32, where two products of 16-bit integers may already wrap around.
     """

@@ -1,4 +1,4 @@
-"""The options of a call of ``matmul`` besides its arrays: checked once, then found by identity."""
+"""Check the options of a call of ``tw.matmul``, only once for each combination of options."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from tilewright.spec.expression import as_expression
 from .families import Options
 from .routes import Routes
 
-#: Most threads that a call may ask for.
+#: Maximum value of the option ``threads``.
 _MOST_THREADS = 4096
-#: Options with their routes in C, by the arguments of a call; the epilogue is kept alive.
+#: Checked options with their tables of kernels, by the arguments of earlier calls. The key has the
+#: epilogue's address, so the epilogue is kept alive.
 _asked: dict[tuple[Any, ...], tuple[Options, Routes, Any]] = {}
-#: Most entries that are kept.
+#: Maximum number of entries in ``_asked``.
 _ASKED = 256
 
 
 @lru_cache(maxsize=256)
 def routes_of(options: Options) -> Routes:
-    """Return the routes that C has for products with these options."""
+    """Return the table of kernels that C code uses for products with these options."""
     return Routes(options)
 
 
 def asked_for(
     scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any
 ) -> tuple[Options, Routes]:
-    """Return the options of a call, with the routes that C has for its products.
+    """Return a call's checked options, and the table of kernels that C code uses for them.
 
     Raise ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown
     target. An epilogue is found by its address, which is much faster than comparing expressions. So
@@ -43,7 +44,8 @@ def asked_for(
     )  # fmt: skip
     try:
         found = _asked.get(key)
-    except TypeError:  # an object that cannot be hashed is not a valid option
+    except TypeError:
+        # An object that cannot be hashed is not a valid option.
         found = None
     if found is None:
         options = Options(

@@ -1,4 +1,4 @@
-"""A B that is used many times: packed once, for any A of one type."""
+"""``tw.pack``: pack a matrix B once, for products with many matrices A of one type."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class PackedB(NamedTuple):
 
     @property
     def ndim(self) -> int:
-        """Always 2."""
+        """The number of dimensions, always 2."""
         return len(self.shape)
 
 
@@ -154,7 +154,7 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
 
 
 def _named(a: Any) -> str:
-    """Return the type of the arrays that a packed b will be multiplied with."""
+    """Return the name of the type of A for which b is packed; ArgumentTypeError if unknown."""
     name: str | None = None
     with suppress(SpecError):
         name = type_name(a)
@@ -186,8 +186,9 @@ def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
 
 
 class _Kind(NamedTuple):
-    """Products with a packed B that one kernel serves; the ``axes`` are those of A and of the
-    output.
+    """Products with a packed B that one kernel computes.
+
+    ``a_axis`` and ``out_axis`` are the contiguous axes of A and of the output.
     """
 
     types: tuple[str, str, str]
@@ -221,7 +222,10 @@ def _spec(kind: _Kind) -> Gemm:
 
 
 def _schedule(kind: _Kind, parallel: bool) -> Schedule:
-    """Return the schedule; a deterministic product sums as it does with an unpacked B."""
+    """Return the schedule of a kernel for products with a packed B.
+
+    A deterministic product adds in the same order as with an unpacked B.
+    """
     (k, n), options = kind.shape, kind.options
     threads = options.threads if parallel else None
     loops = "MNk" if parallel and options.threads is None else None
@@ -230,7 +234,8 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
         return Schedule(loops=loops, threads=threads, k_split=split)
     in_blocks = k > FIXED_STEPS and class_of(1, n, k, kind.types, options).shape == "blocks"
     if not in_blocks or in_matrices(*kind.types[:2], options.target):
-        loops = "MNk" if parallel else "nmk"  # of matrices no K is cut
+        # The K of products on a matrix unit is not cut into blocks.
+        loops = "MNk" if parallel else "nmk"
         return Schedule(loops=loops, threads=threads, k_split=1, vectorize="n")
     equal = {"k": -(-k // -(-k // FIXED_STEPS))}
     loops = "kMNk" if parallel else "knmk"
@@ -238,7 +243,7 @@ def _schedule(kind: _Kind, parallel: bool) -> Schedule:
 
 
 def _family(kind: _Kind, parallel: bool) -> Family:
-    """Return the products that the kernel of a kind computes: one n and k, any m."""
+    """Return the family of products that one kernel computes: with one n and k, and any m."""
     (k, n), most = kind.shape, UNBOUNDED
     least = PARALLEL_WORK if parallel else 0
     if not parallel and kind.options.threads != 1:
@@ -254,8 +259,9 @@ def product_with(
     named: dict[str, Any],
     routes: Routes,
 ) -> Callable[[Array, Array, Array], None]:
-    """Return a function that multiplies one matrix A with ``b``; A and ``out`` have contiguous
-    lines.
+    """Return a function that multiplies one matrix A with ``b``.
+
+    A and ``out`` must have contiguous rows or columns.
 
     After the first call, C code finds such products in ``routes``, except those that quantize A.
     """
@@ -269,7 +275,8 @@ def product_with(
 
     def run(a: Array, _: Array, out: Array) -> None:
         if b.quantize is not None and contiguous_axis(a) == 0:
-            a = np.ascontiguousarray(a)  # scales belong to rows, which are read one by one
+            # Kernels quantize A row by row, so the rows must be contiguous.
+            a = np.ascontiguousarray(a)
         axes = contiguous_axis(a), contiguous_axis(out)
         assert axes[0] is not None
         assert axes[1] is not None

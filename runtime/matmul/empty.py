@@ -1,4 +1,4 @@
-"""Products without multiply-adds: checked like a call of a kernel, and computed without one."""
+"""Compute products in which m, n or k is 0: check them like others, but run no kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def computed(
 
 
 class _Checking:
-    """Replaces a kernel of a product: its call checks the arguments besides a, b and out."""
+    """Replaces a kernel: a call checks the arguments besides a, b and out, and computes nothing."""
 
     def __init__(self, types: tuple[str, str, str], options: Options, m: int, n: int) -> None:
         a, b, written = map(type_name, types)

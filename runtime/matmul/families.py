@@ -44,56 +44,60 @@ if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
-#: Multiply-adds from which a product may use several threads. Waking a thread takes as long as one
-#: or several million multiply-adds.
+#: Minimum number of multiply-adds for which a product may use several threads. Waking a thread
+#: takes as long as one or several million multiply-adds.
 PARALLEL_WORK = 1 << 23
-#: Types that most targets multiply as f32.
+#: Element types that most targets convert to f32 before they multiply.
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
 #: A number larger than any product's sizes.
 UNBOUNDED = (1 << 62) - 1
-#: Largest m, n and k for which products of a stack may share vectors, by the type of the sums.
+#: Largest m, n and k for which a vector may hold several products of a stack, by the sums' type.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: Largest n for which stacks of n x n x n products have a separate kernel, for example for
 #: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
 #: kernel for any size if n is 5 to 9, and 1.1 times as fast if n is 12.
 CUBES = 16
-#: Elements from which a matrix that is multiplied with a vector fits neither L1 nor L2.
+#: Minimum number of elements of a matrix, multiplied by a vector, that fits neither L1 nor L2.
 STREAMED = 1 << 16
-#: Columns of C for each thread if C has few rows, so that each thread reads long parts of B's rows.
+#: Columns of C for each thread if C has few rows: each thread then reads long parts of B's rows.
 SHARE = 1024
-#: Rows or columns of C up to this many bytes do not fill a vector.
+#: Maximum length in bytes of a row or column of C that does not fill a vector.
 SHORT = 32
-#: Numbers of lines for which a small matrix is transposed: at least ``TALL`` if vectors then run
-#: along the lines; otherwise the numbers between these pairs, for which vectors along the lines are
-#: not filled.
-TALL, FILLED = 6, (8, 9, 16, 17)
-#: Steps of K in a block of an operand that is read in place: its rows stay in cache, and their
-#: pages in the TLB, until the next tile. Then the same for few rows of C with short lines, and for
-#: many rows. An operand that is contiguous along the other dimension keeps the first number:
-#: 2048x40x2048 in f32 on Emerald Rapids takes 3.2 ms in blocks of 64, and 4.8 ms in blocks of 256.
-IN_PLACE, IN_PLACE_SHORT, IN_PLACE_MANY = 64, 128, 256
-#: Steps of K that a deterministic product sums before it adds them to the total, for any layout and
-#: with packed or unpacked B.
+#: Minimum number of rows (columns) of a small operand that is transposed for vectors along them.
+TALL = 6
+#: Numbers of rows (or columns) for which a small operand is not transposed to get vectors along K,
+#: as half-open ranges: 8 and 16. So many fill vectors without a transposition.
+FILLED = (8, 9, 16, 17)
+#: Steps of K in a block of an operand read in place. Its rows stay in cache and TLB between tiles.
+IN_PLACE = 64
+#: Steps of K in a block of an operand read in place, for few rows of up to ``SHORT_LINE`` bytes.
+IN_PLACE_SHORT = 128
+#: Steps of K in a block of an operand that is read in place, if C has many rows. If the other
+#: operand is not contiguous along K, ``IN_PLACE`` is faster: 2048x40x2048 in f32 on Emerald Rapids
+#: takes 3.2 ms in blocks of 64, and 4.8 ms in blocks of 256.
+IN_PLACE_MANY = 256
+#: Number of steps of K that a deterministic product sums before it adds them to the total, for any
+#: layout and with packed or unpacked B.
 FIXED_STEPS = 256
-#: Lines up to this many bytes count as short and are read in blocks of 128 steps of K. On Emerald
-#: Rapids this makes 49x160x576 in f32 1.04 times as fast; for 17 rows with lines of 4 KiB, it would
-#: give 0.89 times the speed.
+#: Maximum length in bytes of a row of C that counts as short. Then B is read in blocks of 128 steps
+#: of K. On Emerald Rapids this makes 49x160x576 in f32 1.04 times as fast. For 17 rows of 4 KiB, it
+#: would give 0.89 times the speed.
 SHORT_LINE = 2048
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
     "across", "along k", "row along k", "column along k", "in matrices",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
-#: For one row or column: the shape if the matrix that is multiplied with it comes from memory.
+#: Shapes of products with one row or column: for each, the shape if the matrix is read from memory.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
-#: For few rows or columns: the shape if vectors run along K.
+#: Shapes of products with few rows or columns: for each, the shape if vectors run along K.
 _ALONG_K: dict[Shape, Shape] = {
     "column": "column along k", "row": "row along k", "matrix": "along k"
 }  # fmt: skip
 
 
 class Options(NamedTuple):
-    """The arguments of a call besides its arrays.
+    """The options of a call of ``tw.matmul``: its arguments besides the arrays.
 
     ``scaled`` is True if alpha and beta are given, ``reads`` if beta is not 0, so that the output
     is read.
@@ -108,19 +112,19 @@ class Options(NamedTuple):
 
 
 class Class(NamedTuple):
-    """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
+    """Sizes that one kernel serves: m, n, k and m * n * k from ``least`` to ``most``.
 
     ``shape`` is one of:
 
     - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
     - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
-    - ``turned``: a small operand with the other order than the large one is transposed first;
-    - ``across``: a C with few lines and the other order is transposed while it is stored;
+    - ``turned``: a small operand in another order than the large one is transposed first;
+    - ``across``: a C with few rows in another order than the large operand is stored transposed;
     - ``along k``: types are converted and vectors run along K, for few rows or columns;
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``thin``: large, but the lines of C are so short that only the operand along them is packed.
+    - ``thin``: large, but the rows of C are so short that only the operand along them is packed.
 
     ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
     and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
@@ -140,7 +144,7 @@ class Class(NamedTuple):
 
     @property
     def cube(self) -> bool:
-        """True if m, n and k are one number that has a kernel of its own."""
+        """True if the class holds a single size n x n x n, which has a kernel of its own."""
         return self.tiny > 0 and self.least[:3] == self.most[:3]
 
 
@@ -157,13 +161,13 @@ class Family(NamedTuple):
 
 
 def in_place(axes: Axes) -> bool:
-    """Return True if the operand along C's lines (B or else A) is contiguous along them."""
+    """Return True if both C and B have contiguous rows, or both C and A contiguous columns."""
     a, b, c = axes
     return b == 1 if c == 1 else a == 0
 
 
 def crosses(axes: Axes) -> bool:
-    """Return True if the operand across C's lines is not contiguous along K."""
+    """Return True if A is not contiguous along K; for a C in order F, if B is not."""
     a, b, c = axes
     return a == 0 if c == 1 else b == 1
 
@@ -175,15 +179,15 @@ def small_line(axes: Axes) -> int:
 
 
 def short_line(axes: Axes) -> int | None:
-    """Return which of m and n, if it is few, gives C the other order than the large operand."""
+    """Return which of m and n (0, 1) must be small for C's order not to be the larger operand's."""
     a, b, c = axes
     return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None
 
 
 def _lying_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
-    """Yield a shape, the dimension (m or n) that is small in it, and the ranges of that dimension.
+    """Yield the shapes that operands of different orders allow, and the sizes that each needs.
 
-    The ranges go from the first number to the second, from the third to the fourth, and so on.
+    Yields a shape, the small dimension (m or n), and its ranges: first to second number, and so on.
     """
     a, b, c = axes
     if (a, b) != (0, 1):
@@ -256,15 +260,13 @@ def class_of(
 
 
 class _Bounds(NamedTuple):
-    """Bounds of m, n, k and their product, while a class is being found."""
+    """Bounds of m, n, k and m * n * k, while a class is being found."""
 
     least: list[int]
     most: list[int]
 
     def cut(self, i: int, given: int, limit: int) -> bool:
-        """Keep the sizes on the side of ``limit`` where ``given`` is; return True for the upper
-        side.
-        """
+        """Cut the range of size ``i`` at ``limit``, keep the part with ``given``; True if upper."""
         if given >= limit:
             self.least[i] = max(self.least[i], limit)
         else:
@@ -284,9 +286,9 @@ class _Bounds(NamedTuple):
         self, given: tuple[int, ...], across: int, type_: str, least: tuple[int, int, int],
         *, turned: bool,
     ) -> tuple[int, ...]:  # fmt: skip
-        """Return the least m, n, k and product for which blocks of a matrix are converted.
+        """Return the least m, n, k and m * n * k for which operands are converted in blocks.
 
-        ``least`` are lines across, elements of a line and steps of K.
+        ``least`` has C's least number of rows (columns in order F), their least length, least K.
         """
         itemsize = ITEMSIZE["f32"] if type_ in _WIDENED else ITEMSIZE[type_]
         first, most, work = converted_work(given[across], itemsize, turned=turned)
@@ -299,9 +301,9 @@ class _Bounds(NamedTuple):
     def beyond_place(
         self, given: tuple[int, ...], across: int, itemsize: int, target: str
     ) -> tuple[int, ...]:
-        """Return the least m, n, k and product for which blocks are packed.
+        """Return the least m, n, k and m * n * k for which operands are packed in blocks.
 
-        With one thread, an operand with short lines, compared with L2, is read in place if C is
+        On one thread, an operand is read in place if its rows are short, compared with L2, and C is
         small in one dimension. L2 is looked up only for large products.
         """
         least = [*LARGE, large_work(given[across])]
@@ -312,7 +314,7 @@ class _Bounds(NamedTuple):
         return tuple(least)
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
-        """Return the shape of a product if C may have so few lines that they stream the matrix."""
+        """Return "few" if C has so few rows or columns that one operand is read once."""
         found = streams(given[across], itemsize)
         if found is None:
             self.cut(across, given[across], FEW_ROWS + 1)
@@ -323,9 +325,7 @@ class _Bounds(NamedTuple):
         return "few" if self.cut(3, given[3], work) else "matrix"
 
     def across(self, given: tuple[int, ...], axes: Axes, itemsize: int) -> Shape:
-        """Return the shape of a product in which few lines of an operand or C have the other
-        order.
-        """
+        """Return "turned" or "across" if a small operand or C has another order, else "matrix"."""
         for shape, few, edges in _lying_across(axes, SHORT // itemsize + 1):
             passed = sum(self.cut(few, given[few], edge) for edge in edges)
             large = passed % 2 == 1 and self.cut(1 - few, given[1 - few], LARGE[1])
@@ -336,7 +336,7 @@ class _Bounds(NamedTuple):
     def along_k(
         self, given: tuple[int, ...], shape: Shape, types: tuple[str, str, str], target: str
     ) -> Shape:
-        """Return the shape of a product of rows along K with columns along K."""
+        """Return the shape of a product of converted types with A and B contiguous along K."""
         most = few_along_k(*types[:2], target)
         if not most:
             return shape
@@ -348,7 +348,7 @@ class _Bounds(NamedTuple):
         return shape
 
     def line(self, given: tuple[int, ...]) -> Shape:
-        """Return the shape of a product of one column or row, or of a matrix."""
+        """Return "column" or "row" for a product with one column or row, else "matrix"."""
         names: tuple[tuple[int, Shape], ...] = ((1, "column"), (0, "row"))
         for i, name in names:
             if given[i] < 2:
@@ -367,7 +367,8 @@ def stack_class_of(
     ``c`` is the contiguous axis of C. ``tight`` is True if each matrix is contiguous. Each thread
     computes whole products.
     """
-    axes = 0, 1, c  # no operand is transposed
+    # With these axes of A, B and C, no operand is transposed.
+    axes = 0, 1, c
     one = class_of(m, n, k, types, options._replace(threads=1), axes)
     if one.shape in ("thin", "blocks"):
         return None
@@ -415,7 +416,7 @@ def spec_of(family: Family) -> Gemm:
 
 
 def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
-    """Return C's rows and columns for the kernel's spec, with a limit if the class keeps it."""
+    """Return m and n for the spec of a family's kernel, with their maximum if the class has one."""
     sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
     most = [NEAR_LINES if limit == NEAR_LINES else None for limit in sizes.most[:2]]
     if sizes.shape in ("turned", "across"):
@@ -444,7 +445,7 @@ def _plain(family: Family) -> bool:
 
 
 def _streamed(family: Family) -> bool:
-    """Return True if few lines of C stream a matrix that is contiguous along them."""
+    """Return True if C has few rows and B's rows are read once, or few columns and A's columns."""
     return family.sizes.shape == "few" and in_place(family.axes)
 
 
@@ -467,7 +468,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
 
 
 def call_product(kernel: Kernel, a: Any, b: Any, out: Any, named: dict[str, Any]) -> None:
-    """Call a kernel of ``output_of``; ``out`` is C, D, or both.
+    """Call a kernel whose output ``output_of`` described; ``out`` is its C, its D, or both.
 
     ``named`` holds the arguments besides arrays. beta is dropped if the kernel takes none.
     """
@@ -494,8 +495,8 @@ def schedule_of(family: Family) -> Schedule:
     if (shape == "row stream" and family.axes[1] == 1) or (
         shape == "column stream" and family.axes[0] == 0
     ):
-        # The matrix is contiguous along the result: read a few of its lines at a time, from end to
-        # end.
+        # The matrix is contiguous along the result, which is a row or column. Read a few of the
+        # matrix's rows (or columns) at a time, from end to end.
         return Schedule(loops="knmk" if shape == "row stream" else "kmnk", block={"k": LINES})
     along: Literal["m", "n"] = "n" if by_rows else "m"
     nest = _nest(family)
@@ -535,15 +536,14 @@ def _nest(family: Family) -> Schedule:
     if in_place(family.axes):
         return _in_place(family, along, across)
     if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
-        # Lines this short along K do not fill vectors. Transposing them pays if there are many
-        # rows.
+        # So small a K does not fill vectors. Transposing the operand pays if C has many rows.
         turned: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
     return Schedule(loops="NMk")
 
 
 def _turned(family: Family) -> Schedule:
-    """Return the nest of a product whose small operand is transposed."""
+    """Return the schedule of a product whose small operand is transposed."""
     (a, b, _), few = family.axes, small_line(family.axes)
     small: Literal["a", "b"] = "b" if few else "a"
     lines: Literal["m", "n"] = "n" if few else "m"
@@ -552,7 +552,7 @@ def _turned(family: Family) -> Schedule:
 
 
 def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule:
-    """Return the nest of a product that reads its operands in place, in the order of C's lines."""
+    """Return the schedule of a product that reads an operand in place, in the order of C."""
     sizes, (a, _, sums) = family.sizes, family.types
     short, many = sizes.most[2] < LARGE[2], sizes.least["mn".index(across)] >= MANY_ROWS
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
@@ -560,7 +560,8 @@ def _in_place(family: Family, along: Literal["m", "n"], across: str) -> Schedule
         wide = sizes.least["mn".index(along)] >= THIN
         alone = not (sizes.parallel or family.options.deterministic)
         if sizes.shape == "matrix" and alone and wide:
-            return Schedule()  # with a matrix unit, blocks are copied and converted anyway
+            # Operands of a matrix unit are copied and converted block by block anyway.
+            return Schedule()
         near = short or sizes.most["mn".index(along)] <= THIN
         passing = sizes.shape == "matrix" and many and near
         return Schedule(loops=in_lines if passing else in_panels)

@@ -46,9 +46,10 @@ Array = np.ndarray[Any, Any]
 
 #: Default values of alpha, beta and target. A call with these objects takes the shortest path.
 _ONE, _ZERO, _HOST = 1, 0, "host"
-#: Most bytes of an array.
+#: Maximum size of an array in bytes.
 MAX_BYTES = (1 << 63) - 1
-#: Most bytes of a copy of a part of an operand whose strides no kernel can read.
+#: Maximum size in bytes of each part in which an operand is copied if no kernel can read its
+#: strides.
 COPIED = 8 << 20
 
 
@@ -111,7 +112,8 @@ def matmul(
     epilogue : Expression, optional
         An expression of ``tw.acc``; its operands are passed by name.
     threads : int, optional
-        Most threads; by default up to one for each CPU that the process may use, if threads pay.
+        Maximum number of threads; by default up to one for each CPU that the process may use, if
+        threads pay.
     deterministic : bool
         If True, the bits of a row of the result do not depend on the number of rows, products of
         the stack, or threads.
@@ -175,7 +177,7 @@ def matmul(
 # --- the usual call ----------------------------------------------------------------------------
 
 
-#: Options of a call with default values, and the routes that C code has for it.
+#: Options of a call with default arguments, and the table of kernels that C code uses for it.
 _USUAL, _usual = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
@@ -193,12 +195,13 @@ def _new(a: Any, b: Any) -> Any:
     try:
         shape = None if make is None else _new_shape(a, b)
         return None if make is None or shape is None else make(shape)
-    except (ValueError, RuntimeError):  # too large, or a nested tensor without a shape
+    except (ValueError, RuntimeError):
+        # The result is too large, or a tensor is nested and has no shape.
         return None
 
 
 def _maker_of(a: Any, b: Any) -> Maker | None:
-    """Return the function that allocates results of such arrays, None before the first product."""
+    """Return the function that allocates results for arrays like these, None if unknown."""
     known = _makers.get(type(a))
     return None if known is None else known.get((a.dtype, _held_by(b)))
 
@@ -215,7 +218,7 @@ def _serves(b: PackedB, a: Any, options: Options) -> bool:
 
 
 def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
-    """Return the shape of a result whose products share one b, or have one each."""
+    """Return the shape of the result of ``a`` and ``b``, None if stacks must be broadcast."""
     if b.ndim == 2:
         if a.ndim == 2:
             return a.shape[0], b.shape[1]
@@ -230,7 +233,7 @@ def _new_shape(a: Any, b: Any) -> tuple[int, ...] | None:
 
 
 def _remember(a: Any, b: Any, type_: str) -> None:
-    """Register the function that allocates results of such arrays, of type ``type_``."""
+    """Register the function that allocates results of type ``type_`` for arrays like these."""
     if all(type(x) in (np.ndarray, PackedB) or is_tensor(x) for x in (a, b)):
         _makers.setdefault(type(a), {})[a.dtype, _held_by(b)] = maker(a, type_)
 
@@ -280,12 +283,13 @@ def _in_copies(given: tuple[Any, ...], named: dict[str, Any], options: Options) 
 def _product(
     given: tuple[Any, ...], a: Any, b: Any, out: Any, named: dict[str, Any], options: Options
 ) -> Any:
-    """Compute a product of numpy arrays, made from the originals ``given``."""
+    """Compute a product of numpy arrays, which are views of the caller's arrays ``given``."""
     given_types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
         packed.check(given_types[0])
-        b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # only its shape is read
+        # Only the shape of this placeholder is read.
+        b = np.broadcast_to(np.empty((), np.int8), packed.shape)
     shape, product = shapes(a, b)
     made, types = out, given_types
     if packed is None:
@@ -366,8 +370,7 @@ def _apart(named: dict[str, Any], options: Options) -> tuple[dict[str, Any], tup
 
 
 class _One:
-    """A product of matrices that a call needs once or several times, with the same types and
-    options.
+    """Computes the products of one call, all with the same types and options.
 
     ``types`` are those that kernels multiply and write. An ``out`` of another type, ``written``, is
     converted. ``named`` are the arguments that kernels take by name; if arrays are among them,
@@ -393,7 +396,7 @@ class _One:
         )
 
     def stack(self, a: Array, b: Array, out: Array) -> None:
-        """Compute matrices, or stacks of equal length."""
+        """Compute one product of matrices, or a stack of products."""
         if a.ndim == 2:
             self.product(a, b, out)
             return
@@ -403,9 +406,7 @@ class _One:
             self.product(a[i], b[i], out[i])
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
-        """Let C code compute everything, after it learned the kernel if necessary; True if
-        it did.
-        """
+        """Let C code compute a stack, after registering the kernel with it; True if it did."""
         if self.packed or not all(self._takes(x, i) for i, x in enumerate((a, b, out))):
             return False
         axis = contiguous_axis(out)
@@ -462,8 +463,9 @@ class _One:
         return _readable(x) and x.dtype == loaded(self.types[i])
 
     def _held(self, out: Array) -> Array:
-        """Return a new array in which a kernel writes ``out``, with its elements if they are
-        read.
+        """Return a new array that a kernel writes in place of ``out``.
+
+        If the kernel reads its output, the array holds the elements of ``out``.
         """
         held, written = self.types[2], self.written
         if not self.reads:
@@ -484,7 +486,7 @@ class _One:
 
     @property
     def _copies(self) -> bool:
-        """True if a copy with another order may replace C."""
+        """True if products may be written to a copy of C in another order."""
         return self.options.epilogue is None and not self.options.deterministic
 
     def _compute_as_it_lies(self, a: Array, b: Array, out: Array) -> None:

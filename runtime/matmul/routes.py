@@ -19,19 +19,20 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 
 from .families import CUBES, Class, Family, Options
 
-#: Sizes of a route in the order of its struct; words before the routes, and in each.
+#: Names of the sizes of a product. C's struct tw_route refers to a size by its index here.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
+#: Number of 8-byte words in the table before the first route, and in each route.
 _HEAD, _WORDS = 4 + 3 * OPERANDS, 2 + 9 + 8 + 6 + 2 + LIMITS["slots"]
-#: Place of an epilogue's operands, after their number.
+#: Index of the first word of the table that describes the operands of an epilogue.
 _OPERANDS = 3
-#: Number of arrays of a kernel that takes its output twice.
+#: Number of arrays of a kernel that takes its output twice, as C and as D.
 _TWICE = 4
-#: Most routes of a table; further kinds of products are decided in Python each time.
+#: Maximum number of routes in a table. Other products are then decided in Python at each call.
 _MOST = 256
 
 
 class Routes:
-    """Kernels by the arrays that they serve; ``decide`` runs the kernel for a tuple of arrays.
+    """A table in which C code finds the kernel for given arrays. ``decide`` finds and runs it.
 
     The arrays are a, b and out, then the vectors called ``names`` in order. ``decide_scaled`` takes
     alpha and beta too. If ``decides`` is False, C code handles none of these calls. ``reads_out``
@@ -58,7 +59,7 @@ class Routes:
         self.decide_scaled: Callable[[tuple[Any, ...], float, float], int] = self._load
 
     def _load(self, arrays: tuple[Any, ...], *scalars: float) -> int:
-        """Load the dispatcher at the first call; both methods start as this one."""
+        """Load the dispatcher at the first call of ``decide`` or ``decide_scaled``, and run it."""
         found = dispatch.dispatcher()
         self.decide_scaled = found.matmul_scalars(self._words)
         self.decide = found.matmul(self._words)
@@ -95,7 +96,8 @@ class Routes:
             key = family, kernel.signature.array("b").format
             if key in self._known or count == _MOST:
                 return
-            self._known[key] = kernel  # keeps the kernel's library loaded, and its format alive
+            # The table keeps the kernel's library loaded, and its packed format alive.
+            self._known[key] = kernel
             start = _HEAD + count * _WORDS
             self._words[start : start + _WORDS] = _route(family, kernel, len(self.names))
             self._words[_HEAD - 1] = count + 1
@@ -134,8 +136,9 @@ def _takes(sizes: Class, *, packed: bool) -> int:
 
 
 def _lies(sizes: Class) -> tuple[int, int]:
-    """Return the layout of a stack (TW_ANYHOW, TW_TIGHT or TW_LOOSE), and the limit of other
-    cubes.
+    """Return the layout of a stack (TW_ANYHOW, TW_TIGHT or TW_LOOSE), and a limit.
+
+    The limit is the largest n for which products of n x n x n have another kernel, or 0.
     """
     lies = 1 if sizes.tiny else 2 if sizes.loose else 0
     others = (sizes.tiny or sizes.above > 0) and not sizes.cube

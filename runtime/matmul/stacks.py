@@ -1,4 +1,4 @@
-"""Stacks of matrices: the shape of a result, broadcasting, and axes that can be merged."""
+"""Handle stacks of matrices: the shape of a result, broadcasting, and merging of axes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stack_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | Non
 def broadcast(
     a: Array, b: Array, out: Array, stack: tuple[int, ...], *, alike: bool
 ) -> list[tuple[Array, Array, Array]]:
-    """Return triples of matrices, or of stacks with one axis.
+    """Return triples (a, b, out) of matrices, or of stacks with one axis.
 
     If all products of a stack share one b, they are one large product, provided that their rows
     follow each other in memory and are ``alike``: the epilogue has no operand by row.

@@ -1,4 +1,4 @@
-"""Facts that only a target's description tells and that decide about a product, kept in the cache.
+"""Look up facts about a target that decide how a product is computed, and keep them in the cache.
 
 The description and the planner take long to import. A call of an existing kernel needs neither.
 """
@@ -21,14 +21,15 @@ _FILE = "fact.txt"
 
 
 def few_along_k(a: str, b: str, target: str) -> int:
-    """Return the number of rows of A, or columns of B, up to which converted types use vectors
-    along K.
+    """Return the largest number of rows of A, or columns of B, for which vectors run along K.
+
+    This is for types that must be converted.
     """
     return _fact(cache_directory(), _few_along_k, identify(target).name, a, b)
 
 
 def second_cache(target: str) -> int:
-    """Return the bytes of the target's L2."""
+    """Return the size of the target's L2 cache in bytes."""
     return _fact(cache_directory(), _second_cache, identify(target).name)
 
 
@@ -63,7 +64,7 @@ def _few_along_k(target: str, a: str, b: str) -> int:
 
 
 def _any_size(a: str, b: str) -> Gemm:
-    """Return products of these types, of rows of A by columns of B along K."""
+    """Return the spec of products of these types in which A and B are contiguous along K."""
     from tilewright.spec.gemm import Gemm
     from tilewright.spec.operands import Matrix
     from tilewright.spec.sizes import dim

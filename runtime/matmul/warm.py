@@ -14,9 +14,9 @@ from tilewright.spec.types import accumulator
 from .arrays import contiguous_axis
 from .families import Axes, Family, Options, class_of, schedule_of, spec_of
 
-#: Rows or columns, and steps of K, chosen so that each class of sizes occurs.
+#: Numbers of rows or columns, and sizes K, such that each class of sizes occurs.
 _LINES, _DEPTHS = (1, 4, 16, 64, 200, 2048), (8, 64, 300, 2048)
-#: Kernels that are compiled into one library.
+#: Number of kernels that are compiled into one library.
 _TOGETHER = 8
 
 

@@ -1,1 +1,1 @@
-"""Quantized matrices: as arrays, from floating point, and from other projects' formats."""
+"""Quantized matrices: as arrays, from floating-point matrices, and from other projects' formats."""

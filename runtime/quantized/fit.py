@@ -1,4 +1,4 @@
-"""Choose scales and zeros for blocks of numbers: by their range, or from there by least squares.
+"""Choose the scales and zero points of blocks: from the elements' range, or by least squares.
 
 In go blocks of elements (g x block x n: g blocks along K, n columns) and the grid of a format. Out
 come the scales and zeros of each block.
@@ -12,13 +12,15 @@ from tilewright.runtime.arrays.memory import Array
 
 from .grid import Blocks, Grid
 
-#: Shares of the range from which least squares starts, and the rounds of rounding and fitting for
-#: each share.
+#: Shares of a block's range from which least squares starts, and the number of rounds of rounding
+#: and fitting for each share.
 _SHARES, _ROUNDS = (1.0, 0.9, 0.8, 0.7), 2
 
 
 def covering(w: Array, grid: Grid) -> Blocks:
-    """Return blocks in which all elements are at most half a step off, if such blocks exist.
+    """Return quantization steps and zeros with which elements are at most half a step off.
+
+    Blocks for which no scale is suitable keep larger errors.
 
     The result is that of ``by_range`` with one correction. Rounding can make a scale too short, or
     move a zero too far, so that an element is more than half a step outside the range of the
@@ -40,7 +42,7 @@ def extremes(w: Array) -> tuple[Array, Array]:
 
 
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
-    """Return blocks with the least steps that bring all elements into the numbers' range.
+    """Return the least quantization steps, with zeros, for which all elements are in range.
 
     ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes the
     steps shorter; elements outside the range then become the least or the greatest number.
@@ -56,7 +58,8 @@ def _exact_steps(least: Array, most: Array, grid: Grid) -> Array:
     kind = grid.form.zeros
     if not kind:
         return _reaching(least, most, grid, float(grid.form.offset))
-    if kind == "zeros":  # the zero point is a stored number, so the range must include 0
+    # A zero point is a stored number, so the range must include 0.
+    if kind == "zeros":
         least, most = np.minimum(least, 0), np.maximum(most, 0)
     found: Array = (most - least) / (high - low)
     return found
@@ -81,18 +84,19 @@ def _centered(least: Array, most: Array, grid: Grid, steps: Array) -> Blocks:
 
 
 def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
-    """Return blocks whose steps are rounded up, with the effect of rounded minima included."""
+    """Return blocks with steps rounded up, which cover the range also after minima are rounded."""
     if grid.form.zeros != "minima":
         steps = grid.rounded_steps(_exact_steps(least, most, grid), up=True)
         return _centered(least, most, grid, steps)
-    below = grid.ends[0] < 0  # with negative numbers, elements below the minimum can be stored
+    # If the format has negative numbers, elements below the minimum can be stored.
+    below = grid.ends[0] < 0
     minima = found.zeros if below else grid.rounded_zeros(least, down=True)
     exact = _reaching(least - minima, most - minima, grid, 0.0)
     return Blocks(grid.rounded_steps(exact, up=True), minima)
 
 
 def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
-    """Round and fit in turns, from several shares of the range; return the best blocks.
+    """Return the best quantization steps and zeros found by rounding and fitting in turns.
 
     No block has a larger sum of squared errors, computed in float64, than in ``first``.
     """
@@ -126,7 +130,7 @@ def _sides(w: Array, grid: Grid) -> Array | int:
 
 
 def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
-    """Return the steps and zeros that fit these numbers best.
+    """Return the quantization steps and zeros with which ``numbers`` come nearest to ``w``.
 
     Blocks that cannot be fitted keep the old steps and zeros.
     """

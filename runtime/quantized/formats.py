@@ -1,4 +1,4 @@
-"""Formats by name: those of GGUF's containers."""
+"""Find a low-bit format by name. The names are those of GGUF's tensor types."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from .gguf import CONTAINERS
 
 
 def as_format(given: Any) -> Quantized:
-    """Return a format, given as a ``Quantized`` or as a container's name in upper or lower case.
+    """Return a format, given as a ``Quantized`` or as the name of a GGUF tensor type.
 
-    Raise ArgumentError, which lists the names, for anything else.
+    Upper and lower case are treated alike. Raise ArgumentError, which lists the names, for anything
+    else.
     """
     if isinstance(given, Quantized):
         return given

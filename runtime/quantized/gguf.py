@@ -35,7 +35,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Layout of ``elements`` consecutive elements of a column in ``nbytes`` bytes.
+    """A tensor type of GGUF, which stores ``elements`` elements of a column in ``nbytes`` bytes.
 
     ``form`` is the format of the resulting QuantizedMatrix. ``write`` is None if several blocks
     share factors, which cannot be recovered from the scales.
@@ -52,7 +52,7 @@ class Container:
 def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
     """Return a tensor of a GGUF file as a QuantizedMatrix.
 
-    The elements stay as they are. If a container holds scales as products, the products are
+    The elements stay as they are. If the tensor type stores scales as products, the products are
     computed exactly, in f32.
 
     Parameters
@@ -160,7 +160,7 @@ def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
 
 
 def _named(type: Any) -> tuple[str, Container]:
-    """Return the name and the container of a type, which is text or a member of ``gguf``'s enum."""
+    """Return name and layout of a GGUF tensor type, given as text or as a member of an enum."""
     name = type if isinstance(type, str) else getattr(type, "name", type)
     found = one_of(name, CONTAINERS, "unknown type of a GGUF tensor")
     return found, CONTAINERS[found]
@@ -236,12 +236,12 @@ def _halves(part: Array) -> Array:
 
 
 def _nibbles(part: Array) -> Array:
-    """Return the low 4 bits of all bytes, then the high 4 bits."""
+    """Return the 4-bit numbers in bytes: the low 4 bits of all bytes, then the high 4 bits."""
     return np.concatenate([part & 15, part >> 4], axis=-1)
 
 
 def _of_nibbles(q: Array) -> Array:
-    """Return the bytes from which ``_nibbles`` gives ``q``."""
+    """Return 4-bit numbers packed in bytes. It is the inverse of ``_nibbles``."""
     low, high = np.split(q.view(np.uint8), 2, axis=-1)
     found: Array = low | high << 4
     return found
@@ -277,7 +277,7 @@ def _five_bits(rows: Array) -> Array:
 
 
 def _of_five_bits(q: Array) -> Array:
-    """Return the bytes from which ``_five_bits`` gives ``q``."""
+    """Return 5-bit numbers packed in bytes. It is the inverse of ``_five_bits``."""
     fifth = np.packbits(q >> 4, axis=-1, bitorder="little")
     return np.hstack([fifth, _of_nibbles(q & 15)])
 
@@ -308,7 +308,7 @@ def _write_q8_0(parts: Parts) -> Array:
 
 
 def _planes(part: Array, bits: int) -> Array:
-    """Return the ``bits``-wide fields of bytes.
+    """Return the fields of ``bits`` bits that bytes hold, each field as an element.
 
     Of 32 bytes at a time, field 0 of all comes first, then field 1, and so on.
     """
@@ -376,7 +376,7 @@ def _write_nvfp4(parts: Parts) -> Array:
     return np.hstack([_bytes(parts.scales), q])
 
 
-#: Containers by their names in GGUF.
+#: The tensor types of GGUF by their names.
 CONTAINERS: dict[str, Container] = {
     "q4_0": Container(
         Quantized("u4", scale="f16", zero=8, block=32), 32, 18, _read_q4_0, _write_q4_0

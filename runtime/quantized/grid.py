@@ -20,12 +20,12 @@ from tilewright.spec.quantized import Quantized
 
 from .matrix import scale_values
 
-#: Bias of an e8m0 byte, and its largest value that is not NaN.
+#: Bias of the exponent in an e8m0 byte, and the largest byte that is not NaN.
 _BIAS, _MOST = 127, 254
 
 
 class Blocks(NamedTuple):
-    """Steps and zeros of blocks, g x 1 x n each, rounded to values that can be stored.
+    """Quantization steps and zeros of blocks, g x 1 x n each, rounded to storable values.
 
     ``zeros`` are zero points or minima, whichever the format has.
     """
@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers that the elements of a format can be, and the possible scales and zeros."""
+    """The numbers that a format can store as elements, and as scales and zero points."""
 
     form: Quantized
 
@@ -53,18 +53,18 @@ class Grid:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest number."""
+        """The least and the greatest number that an element can be."""
         return float(self.numbers[0]), float(self.numbers[-1])
 
     def minima(self, blocks: Blocks) -> Array:
-        """Return the value that the number 0 stands for in each block."""
+        """Return for each block the value of an element whose stored number is 0."""
         if self.form.zeros == "minima":
             return blocks.zeros
         found: Array = -blocks.steps * blocks.zeros
         return found
 
     def nearest(self, w: Array, blocks: Blocks) -> Array:
-        """Return the nearest number for each element of ``w``, g x block x n.
+        """Return the storable number nearest to each element of ``w``, g x block x n.
 
         An element halfway between two numbers gets the even one. If the step of a block is 0, all
         its elements get 0.
@@ -88,7 +88,7 @@ class Grid:
 
     @cached_property
     def _at_quarters(self) -> Array:
-        """The nearest number for each multiple of a quarter.
+        """Table of the storable numbers nearest to each multiple of a quarter.
 
         An odd quarter stands for all values between two halves. The numbers are integers, so the
         nearest number changes only at halves.
@@ -141,7 +141,7 @@ class Grid:
 
     @cached_property
     def _codes(self) -> Array:
-        """The code of each integer from the least number on.
+        """Table of the codes that store integers; it begins with the least number.
 
         If a number has two codes, the smaller one is taken.
         """
@@ -166,7 +166,7 @@ class Grid:
         return self._steps_of(self.scales_of(steps, up=up))
 
     def scales_of(self, steps: Array, *, up: bool = False) -> Array:
-        """Return steps as scales in their type.
+        """Return the scales to be stored for ``steps``, in the scales' type.
 
         A scale is infinite or NaN if the step is too large for the type.
         """
@@ -174,7 +174,8 @@ class Grid:
         if self.form.scale != "e8m0":
             type_ = self.form.scale
             return encode_towards(scales, type_, up=True) if up else encode(scales, type_)
-        fraction, exponent = np.frexp(scales)  # fraction is in [0.5, 1)
+        # ``fraction`` is at least 0.5 and less than 1.
+        fraction, exponent = np.frexp(scales)
         power = exponent - (fraction == 0.5) + _BIAS
         return np.where(scales > 0, np.clip(power, 0, _MOST), 0).astype(np.uint8)
 
@@ -198,7 +199,7 @@ class Grid:
         return np.full(zeros.shape, float(self.form.offset))
 
     def zeros_of(self, zeros: Array) -> Any:
-        """Return the result of ``rounded_zeros`` in its type.
+        """Return rounded zero points or minima in the type in which they are stored.
 
         It is None if the format has one zero point for all.
         """

@@ -29,7 +29,7 @@ _PROPOSED = (16, 32, 64, 128, 256, 512, 1024)
 
 
 class Names(NamedTuple):
-    """Names of a format's arrays in messages.
+    """Names of a model's arrays, for error messages.
 
     ``transposed`` is True if the arrays have a column for each group. ``hint`` names a likely cause
     of a wrong shape.
@@ -58,7 +58,10 @@ class Groups:
 
 
 def grouped(type_: StoredName, q: Array, groups: Groups, zero: int | None) -> QuantizedMatrix:
-    """Return the matrix of elements ``q``, k x n. A block is a group, or an equal part of one."""
+    """Return a QuantizedMatrix of the elements ``q``, k x n.
+
+    Each of its blocks is a group, or an equal part of a group.
+    """
     k = len(q)
     _check_shapes(q, groups)
     zero = _zero(zero, type_)
@@ -184,7 +187,7 @@ def _of_size(k: int, count: int, given: object) -> int:
 
 
 def _in_order(k: int, count: int, groups: Groups) -> int:
-    """Return the number of rows of a group from the group of each row.
+    """Return the number of rows in each group, if the rows are sorted by group.
 
     Raises ArgumentError if the rows are not sorted by group, or groups differ in length.
     """

@@ -100,7 +100,7 @@ class QuantizedMatrix:
             yield QuantizedMatrix(self.format, self.q[index], self.scales[index], zeros)
 
     def numbers(self) -> Array:
-        """Return the elements without subtracting zero points.
+        """Return the stored numbers of the elements, without subtracting zero points.
 
         Returns
         -------
@@ -116,22 +116,23 @@ class QuantizedMatrix:
         return self.q.astype(np.int64)
 
     def factors(self) -> Array:
-        """Return the scales for each column in float32, times the unit of ``numbers``.
+        """Return for each column the scales by which ``numbers`` must be multiplied, in float32.
 
-        The result is exact.
+        For f4_e2m1 they are half of the stored scales, because ``numbers`` counts halves. The
+        result is exact.
         """
         unit = np.float32(self.format.stored.unit)
         return self.by_column(scale_values(self.scales, self.format) * unit)
 
     def by_column(self, blocks: Array) -> Array:
-        """Return values of blocks repeated for each column that a block has."""
+        """Return an array with a value for each column, given the value of each block."""
         if self.format.columns == 1:
             return blocks
         found: Array = np.repeat(blocks, self.format.columns, axis=-1)[..., : self.shape[-1]]
         return found
 
     def dequantize(self) -> Array:
-        """Return the elements in float32, each rounded once."""
+        """Return the matrix in float32. Each element is rounded once."""
         scales, numbers = self._spread(self.factors()), self.numbers()
         if self.format.zeros == "minima":
             assert self.zeros is not None
@@ -145,7 +146,7 @@ class QuantizedMatrix:
         return found
 
     def _spread(self, blocks: Array) -> Array:
-        """Return values of blocks repeated for each row of B."""
+        """Return an array with a value for each row of B, given the value of each block of K."""
         k = self.shape[-2]
         found: Array = np.repeat(blocks, self.format.block_of(k), axis=-2)[..., :k, :]
         return found
@@ -156,7 +157,7 @@ class QuantizedMatrix:
 
 
 def magnitudes(matrix: QuantizedMatrix) -> Array:
-    """Return each element's scaled |number| + |zero point|, or |number| + |minimum|.
+    """Return for each element the scaled sum of |number| and |zero point|, or |minimum|.
 
     Error bounds need this magnitude. Elements of less than 8 bits are counted from the least
     number, as they are in packed bytes.
@@ -174,7 +175,7 @@ def magnitudes(matrix: QuantizedMatrix) -> Array:
 
 
 def scale_values(scales: Array, form: Quantized) -> Array:
-    """Return scales in float32, exactly."""
+    """Return the stored ``scales`` as float32 numbers, exactly."""
     if form.scale == "e8m0":
         exponents = scales.astype(np.int64) - 127
         wide = np.ldexp(np.float64(1), exponents)
@@ -218,7 +219,7 @@ _FEW_BITS = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.ui
 
 
 def _within(form: Quantized, numbers: Array, what: str) -> None:
-    """Raise ArgumentError unless all numbers are of the stored type."""
+    """Raise ArgumentError unless all numbers are in the range of the format's element type."""
     if not numbers.size:
         return
     low, high = int(numbers.min()), int(numbers.max())
@@ -264,7 +265,7 @@ def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
 
 
 def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], what: str) -> Array:
-    """Return the values of blocks in ``type_``.
+    """Return scales, zero points or minima in ``type_``; ArgumentError if they do not fit.
 
     If ``type_`` is floating point, the values may be given in float32.
     """
@@ -328,7 +329,7 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
 
 
 def _sums(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
-    """Return for each block and column the sum of the packed factors, less their bias.
+    """Return for each block and column the sum of the packed elements, less their bias.
 
     Rows that fill up the last block count as bytes of 0.
     """

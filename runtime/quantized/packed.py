@@ -30,7 +30,7 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _numbers(data: Array, form: QuantizedFormat) -> Array:
-    """Return the stored numbers as int64, or as float64 for f8.
+    """Return the numbers that a packed matrix stores, as int64, or as float64 for f8.
 
     Codes are replaced by their numbers.
     """
@@ -38,7 +38,8 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
     count = form.blocks * form.block_elements
     groups = form.block // form.group
     panels = data[:count].reshape(form.blocks, form.k_blocks, -1, form.nb, form.group)
-    lines = panels.transpose(1, 2, 4, 0, 3)  # K block, packed row, place, N block, column
+    # Axes of ``lines``: K block, packed row, element of a K group, block of columns, column.
+    lines = panels.transpose(1, 2, 4, 0, 3)
     parts = np.zeros((form.k_blocks, groups, *lines.shape[2:]), np.uint8)
     for number, plane in enumerate(form.planes):
         mask = np.uint8((1 << plane.bits) - 1)
@@ -57,7 +58,7 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _of_blocks(data: Array, start: int, type_: str, form: QuantizedFormat) -> Array:
-    """Return values of blocks in float32, repeated for each element of the block."""
+    """Return scales, zero points or minima in float32, repeated for each element of a block."""
     count = form.blocks * form.k_blocks * form.nb
     flat = data[start : start + count * ITEMSIZE[type_]].view(DTYPES[type_])
     each = flat.reshape(form.blocks, form.k_blocks, form.nb).transpose(1, 0, 2)

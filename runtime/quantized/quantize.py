@@ -28,10 +28,10 @@ _METHODS: dict[str, Callable[[Array, Grid, Blocks], Blocks] | None] = {
     "nearest": None,
     "least_squares": by_least_squares,
 }
-#: Types that can be quantized.
+#: Element types of the matrices that can be quantized.
 _FLOATS = ("f32", "f64", "f16", "bf16")
-#: Elements that are quantized at once: their float64 values and intermediate results fit in a
-#: cache.
+#: Number of elements that are quantized at once. Their float64 values and intermediate results fit
+#: in a cache.
 _AT_ONCE = 1 << 16
 
 
@@ -144,14 +144,17 @@ def _floats(w: Any) -> tuple[Array, str]:
 
 
 def _in_blocks(w: Array, block: int, columns: int) -> Array:
-    """Return w, which has whole blocks or is part of one, as ``Grid`` takes it: g x e x n."""
+    """Return ``w`` as an array of blocks: blocks along K x elements of a block x blocks along N.
+
+    ``w`` has only whole blocks, or is part of one.
+    """
     (k, n), tall, wide = w.shape, min(block, w.shape[0]), min(columns, w.shape[1])
     parts = w.reshape(k // tall, tall, n // wide, wide).transpose(0, 1, 3, 2)
     return parts.reshape(k // tall, tall * wide, n // wide)
 
 
 def _in_place(blocks: Array, shape: tuple[int, ...]) -> Array:
-    """Return blocks that ``_in_blocks`` made in the original ``shape``."""
+    """Return the matrix of this ``shape`` that ``_in_blocks`` turned into ``blocks``."""
     count, _, across = blocks.shape
     parts = blocks.reshape(count, shape[0] // count, shape[1] // across, across)
     return parts.transpose(0, 1, 3, 2).reshape(shape)
@@ -171,7 +174,7 @@ def _parts(
 
 
 def _runs(size: int, block: int, most: int) -> Iterator[slice[int, int, None]]:
-    """Yield slices of up to ``most`` elements in whole blocks, then the incomplete block."""
+    """Yield slices of up to ``most`` elements in whole blocks, then the incomplete last block."""
     whole = size - size % block
     for first in range(0, whole, most):
         yield slice(first, min(first + most, whole))
@@ -236,7 +239,7 @@ class _Missed:
     def note(
         self, blocks: Array, found: Blocks, index: int, part: tuple[slice[int, int, None], ...]
     ) -> None:
-        """Count the blocks of a part that have such elements with the scales in ``found``."""
+        """Count the blocks in a part of the matrix whose scales in ``found`` are not suitable."""
         bounds = extremes(blocks)
         type_ = self.grid.form.scale
         for problem, bad in (

@@ -23,7 +23,7 @@ from .matrix import QuantizedMatrix
 
 #: Column of each 4-bit field of a word in AWQ's format, from the low bits on.
 _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
-#: Bits of a word of each dtype.
+#: Number of bits of a word, for each dtype that words may have.
 _WORDS = {
     np.dtype(name): 8 * np.dtype(name).itemsize for name in ("uint8", "int8", "uint32", "int32")
 }
@@ -342,7 +342,7 @@ def _axis(given: object, words: Array) -> int:
 
 
 def _words(given: Any, name: str, bits: int | None = None) -> Array:
-    """Return an array of words.
+    """Return ``given`` as an array of words in which elements are packed.
 
     Raise ArgumentError for anything else, or if words do not have ``bits`` bits.
     """

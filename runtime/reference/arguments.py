@@ -6,7 +6,7 @@ scalars, and a value for each size that the spec leaves open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +26,7 @@ from tilewright.spec.sizes import Dim, Size
 from .elements import Draws
 
 _USUAL = 64
-#: The largest legal value of a size is tested if it is at most this.
+#: A run-time size is also tested at its largest legal value, if that is at most this.
 _FEW = 128
 
 
@@ -50,7 +50,7 @@ class Sampled(Protocol):
         """The parameters of the C function."""
 
     def pack_b(self, b: Any) -> PackedMatrix:
-        """Pack B for this kernel."""
+        """Return the matrix B packed for this kernel."""
 
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """Check the arguments of one call and return them as a frame."""
@@ -64,11 +64,11 @@ _SOME = 3
 
 
 class Sample(NamedTuple):
-    """Arguments of one call.
+    """Random arguments for one call of a kernel.
 
     ``arrays`` are in the signature's order, each inside the block of ``memory`` with the same
-    index. ``sizes`` holds the values of the dims. For a packed operand, ``arrays`` has the matrix
-    before packing.
+    index. ``sizes`` holds the values of run-time sizes. For a packed operand, ``arrays`` has the
+    matrix before packing.
     """
 
     arrays: tuple[Any, ...]
@@ -101,12 +101,12 @@ def sample(
     gain: float = 1.0,
     given: Mapping[str, int] | None = None,
 ) -> Sample:
-    """Draw random arguments.
+    """Return random arguments for one call of a kernel.
 
-    Open sizes are sizes known only at the call. If ``varied``, open sizes and paddings are random,
-    else they have usual values. ``given`` fixes open sizes by slot. ``Draws`` describes the
-    elements. Arrays that are only written, and the memory around the elements of matrices, have all
-    bits set, which is NaN in floating point.
+    If ``varied``, run-time sizes and paddings are random, else they have usual values. ``given``
+    fixes run-time sizes by the names of their C parameters. ``Draws`` describes the elements.
+    Arrays that are only written, and the memory around the elements of matrices, have all bits set,
+    which is NaN in floating point.
     """
     sizes = _sizes(signature, rng if varied else None, given or {})
     draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
@@ -129,7 +129,7 @@ def sample(
 
 
 def call_sizes(signature: Signature, given: Mapping[str, int]) -> list[int]:
-    """Return the sizes of a call in the order of the C function: ``given`` ones, else the least."""
+    """Return a call's sizes in the order of the C function: ``given`` ones, else the least."""
     sizes = _sizes(signature, None, given)
     return [sizes[parameter.dim.name] for parameter in signature.sizes]
 
@@ -151,18 +151,29 @@ def edges(spec: Spec, signature: Signature, seed: int) -> Iterator[Sample]:
 
     One sample has a K of 0, and one an empty batch: the result is then beta C, or 0. In another
     sample all lengths have their least values. In the last one they have their largest values, if
-    these are at most ``_FEW``. If beta is passed at the call, it is 0 in all samples.
+    these are at most ``_FEW``. If beta is passed at the call, it is 0 in all samples. The empty
+    batch is left out if only its matrices tell a size: no call can express it.
     """
     dims = {parameter.slot: parameter.dim for parameter in signature.sizes}
     lengths = {slot: dim for slot, dim in dims.items() if not slot.startswith(("ld", "stride"))}
-    chosen: list[dict[str, int]] = [{slot: 0} for slot in ("k", "count") if slot in lengths]
-    chosen.append({slot: dim.multiple_of for slot, dim in lengths.items()})
-    few = {slot: _floor(dim, dim.max or 0) for slot, dim in lengths.items()}
-    chosen.append({slot: int(most) for slot, most in few.items() if 0 < most <= _FEW})
+    largest = _largest(signature)
+    chosen: list[dict[str, int]] = [{"k": 0}] if "k" in lengths else []
+    if "count" in lengths and not _told_by_matrices(signature, lengths.values()):
+        chosen.append({"count": 0})
+    least = {slot: _legal(dim, 1, largest[dim.name]) for slot, dim in lengths.items()}
+    few = {slot: largest[dim.name] for slot, dim in lengths.items()}
+    chosen += [least, {slot: int(most) for slot, most in few.items() if 0 < most <= _FEW}]
     rng = np.random.default_rng(seed)
     for given in filter(None, chosen):
         held = sample(signature, rng, varied=True, gain=gain(spec), given=given)
         yield _without_c(signature, held) if "beta" in held.scalars else held
+
+
+def _told_by_matrices(signature: Signature, lengths: Iterable[Dim]) -> bool:
+    """Return True if one of these sizes is only found in the shapes of a sequence's matrices."""
+    others = {size for one in signature.arrays if one.kind != "sequence" for size in one.shape}
+    counts = {one.count for one in signature.arrays}
+    return any(dim not in others | counts for dim in lengths)
 
 
 def _without_c(signature: Signature, held: Sample) -> Sample:
@@ -182,7 +193,7 @@ def gain(spec: Spec) -> float:
 
 
 def extent(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
-    """Return the elements from a matrix's first element to its last, both included."""
+    """Return how many elements a matrix's memory has, from its first element to its last."""
     line, lines, leading = _lines(parameter, sizes)
     return (lines - 1) * leading + line if line and lines else 0
 
@@ -211,9 +222,7 @@ def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> I
 
 
 def _lines(parameter: ArrayParameter, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-    """Return the length of a contiguous line, the number of lines, and their distance in
-    elements.
-    """
+    """Return length, number and distance in elements of a matrix's rows (columns in order F)."""
     rows, cols = (value_of(size, sizes) for size in parameter.shape)
     line, lines = (cols, rows) if parameter.order == "C" else (rows, cols)
     return line, lines, line if parameter.leading is None else value_of(parameter.leading, sizes)
@@ -240,7 +249,7 @@ def _view(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Ar
 def _sizes(
     signature: Signature, rng: np.random.Generator | None, given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return a value for each dim: lengths first, then leading dimensions that are large enough."""
+    """Return a value for each run-time size. Leading dimensions are at least as long as rows."""
     sizes: dict[str, int] = {}
     largest = _largest(signature)
     leadings = {p.leading for p in signature.arrays if isinstance(p.leading, Dim)}
@@ -256,7 +265,8 @@ def _sizes(
         else:
             start = _within(int(rng.integers(1, 6 if is_count else 71)), largest[dim.name])
         sizes.setdefault(dim.name, _legal(dim, start, largest[dim.name]))
-    for _ in range(4):  # a dim may be a length of one operand and a leading dimension of another
+    # A size may be a length of one operand and a leading dimension of another, so repeat.
+    for _ in range(4):
         _hold_lines(signature, sizes, largest, rng)
     while _hold_lines(signature, sizes, largest, None):
         pass
@@ -270,9 +280,9 @@ def _sizes(
 
 
 def _largest(signature: Signature) -> dict[str, float]:
-    """Return the largest legal value of each dim by name, infinity if nothing limits it.
+    """Return the largest legal value of each run-time size by name, infinity without a limit.
 
-    A dim is limited by its own maximum and by fixed leading dimensions.
+    A size is limited by its own maximum and by fixed leading dimensions.
     """
     dims = {parameter.dim for parameter in signature.sizes}
     largest = {dim.name: _floor(dim, inf if dim.max is None else dim.max) for dim in dims}
@@ -296,7 +306,7 @@ def _hold_lines(
     largest: Mapping[str, float],
     rng: np.random.Generator | None,
 ) -> bool:
-    """Raise leading dimensions that are shorter than a line; with ``rng`` by a few elements more.
+    """Increase leading dimensions that are too small for a row; with ``rng``, by a few more.
 
     Returns True if there was one.
     """
@@ -312,7 +322,7 @@ def _hold_lines(
 
 
 def _length(parameter: ArrayParameter) -> Size:
-    """Return the length of a contiguous line."""
+    """Return the length of a matrix's rows, or of its columns in order F."""
     return parameter.shape[1 if parameter.order == "C" else 0]
 
 
@@ -327,7 +337,7 @@ def _within(drawn: int, largest: float) -> int:
 
 
 def _legal(dim: Dim, wanted: int, largest: float) -> int:
-    """Return the least legal value that is at least ``wanted``, or ``largest``."""
+    """Return the least legal value of ``dim`` that is at least ``wanted``, or ``largest``."""
     step = dim.multiple_of
     return int(min(-(-wanted // step) * step, largest))
 
@@ -349,7 +359,8 @@ def _operand(
     parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
 ) -> tuple[Any, Array]:
     """Return an operand and its memory; for a sequence of arrays, the memory of the last one."""
-    if parameter.kind == "offsets":  # filled in after the flat array is made
+    # ``sample`` draws the offsets after it has made the flat array.
+    if parameter.kind == "offsets":
         return (), np.empty(0)
     if parameter.kind == "vector":
         held = _memory(value_of(parameter.shape[0], sizes), parameter)
@@ -379,7 +390,7 @@ def _operand(
 
 
 def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> Any:
-    """Return low-bit integers with their scales."""
+    """Return a random low-bit matrix with its scales, or several in one array."""
     form = parameter.quantized
     assert form is not None
     k, n = (value_of(size, sizes) for size in parameter.shape)

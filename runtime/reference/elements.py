@@ -52,7 +52,7 @@ class Draws:
         self._size_of_sums = gain * self._spread()
 
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
-        """Return elements for one operand."""
+        """Return random elements for one operand, as an array of the operand's type."""
         name = parameter.name
         if parameter.quantized is not None:
             drawn = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
@@ -71,7 +71,7 @@ class Draws:
         return encode(numbers, parameter.type)
 
     def stored(self, form: Quantized, shape: tuple[int, ...]) -> Array:
-        """Return elements of a low-bit format."""
+        """Return random elements of a low-bit format, as a ``QuantizedMatrix`` stores them."""
         if not is_integer(form.stored.unpacked):
             numbers: Array = self._rng.uniform(-1, 1, shape)
             if self._whole:
@@ -83,7 +83,7 @@ class Draws:
         return self._rng.integers(low, high + 1, shape).astype(DTYPES[form.stored.unpacked])
 
     def scales(self, form: Quantized, shape: tuple[int, ...]) -> Array:
-        """Return scales of blocks, with both signs if the type has a sign."""
+        """Return random scales for the blocks of a low-bit matrix, of both signs if possible."""
         if form.scale == "e8m0":
             return self._rng.integers(118, 128, shape).astype(np.uint8)
         numbers: Array = self._rng.uniform(0.5, 2, shape) * self._rng.choice([-1, 1], shape)
@@ -91,13 +91,13 @@ class Draws:
         return encode(numbers, form.scale)
 
     def zeros(self, form: Quantized, shape: tuple[int, ...]) -> Array:
-        """Return zero points, or minima, of blocks."""
+        """Return random zero points, or minima, for the blocks of a low-bit matrix."""
         if form.zeros == "zeros":
             return self.stored(form, shape)
         return encode(self._rng.integers(-_WHOLE, _WHOLE + 1, shape) / 8, str(form.zero))
 
     def factor(self, type_: str) -> float:
-        """Return a value for alpha or beta."""
+        """Return a random value for alpha or beta."""
         if self._whole or is_integer(type_):
             return float(self._rng.integers(-3, 4))
         return float(self._rng.uniform(-2, 2))
@@ -107,12 +107,13 @@ class Draws:
         if self._whole:
             return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
         if parameter.type == "s32" and self._signature.output.type != "s32":
-            limit = int(self._spread()) + 1  # as large as the sums it is added to
+            # A 32-bit operand gets elements as large as the sums to which it is added.
+            limit = int(self._spread()) + 1
             return -limit, limit
         return low, high
 
     def _scale(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return positive scales."""
+        """Return random positive values for the scale of A, B or D called ``name``."""
         numbers: Array = self._rng.uniform(0.5, 2, shape)
         if name == self._fitted:
             fit = self._size_of_sums / _REACH
@@ -120,7 +121,7 @@ class Draws:
         return np.exp2(np.rint(np.log2(numbers))) if self._whole else numbers
 
     def _zero(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return a zero point in its operand's range; 1 in ``_RARE`` is any 32-bit integer."""
+        """Return random zero points: in the operand's range, one time in ``_RARE`` any of s32."""
         names = {p.name for p in self._signature.arrays}
         operand = name[0] if name[0] in names else self._signature.output.name
         low, high = INTEGERS.get(self._signature.array(operand).type, (-1000, 1000))

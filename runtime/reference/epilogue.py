@@ -31,7 +31,7 @@ from .interval import Interval, add, choose, div, hull, less, monotone, mul, smo
 def evaluate(
     expression: Expression, sums: Mapping[str, Interval], operands: Mapping[str, Any]
 ) -> Interval:
-    """Return the interval of ``expression``.
+    """Return the value of an epilogue, with the bounds between which a kernel's result must be.
 
     ``sums`` holds the intervals of the leaves "acc" and "acc2". ``operands`` holds the arrays of
     named operands, and D's old value, decoded, as "d".
@@ -40,12 +40,13 @@ def evaluate(
 
 
 class _Evaluation:
-    """One expression with the values of its nodes."""
+    """The evaluation of one expression: the values of its nodes that are known so far."""
 
     def __init__(self, sums: Mapping[str, Interval], operands: Mapping[str, Any]) -> None:
         self.sums, self.operands, self.acc = sums, operands, sums["acc"]
         self.values: dict[int, Interval] = {}
-        self.meanings: list[Expression] = []  # kept alive, since nodes are identified by address
+        # These expressions are kept alive, because a node is identified by its address.
+        self.meanings: list[Expression] = []
 
     def of(self, expression: Expression) -> Interval:
         """Return the value of an expression. A value is kept only while another node needs it."""
@@ -81,7 +82,7 @@ class _Evaluation:
         return Interval.exactly(held, self.acc.element)
 
     def _call(self, node: Call) -> Interval:
-        """Return the value of a call, by the post-op's reference or else by its definition."""
+        """Return the value of a post-op, from its reference or else from its definition."""
         args = [self.values[id(arg)] for arg in node.operands]
         numbers = [float(self._held(number)) for number in node.parameters]
         match node.entry.reference:
@@ -177,7 +178,7 @@ def _neg(x: Interval) -> Interval:
     return Interval(-x.value, -x.high, -x.low, x.element)
 
 
-#: Interval arithmetic of each operator.
+#: Functions that apply each operator to intervals.
 RULES: dict[str, Callable[..., Interval]] = {
     "add": add,
     "sub": sub,
@@ -212,7 +213,7 @@ def _largest(x: Interval, initial: float) -> Interval:
 
 
 def _row(x: Interval, value: Array, ends: list[Array]) -> Interval:
-    """Return one number for each row. The number is unsure if an element of the row is unsure."""
+    """Return an interval for each row. It is unsure if an element of the row is unsure."""
     unsure = np.any(x.unsure, axis=1)
     whole = np.where(unsure, np.nan, 0.0)
     return hull(value, ends, Interval(np.zeros(value.shape), whole, whole, x.element))

@@ -29,7 +29,7 @@ from .quantized import block_count, block_sums
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The output of a call, before it is stored as elements of ``type``."""
+    """The right values of an output, before they are stored as elements of ``type``."""
 
     values: Interval
     type: str
@@ -37,7 +37,8 @@ class Expected:
     def range(self) -> tuple[Array, Array]:
         """Return the least and the greatest right element; infinite beyond the type's range."""
         low, high = self.values.low, self.values.high
-        if self.type == self.values.element:  # the bound includes the last rounding
+        # The bounds already include the last rounding.
+        if self.type == self.values.element:
             return low, high
         return nearest(low, self.type), nearest(high, self.type)
 
@@ -48,7 +49,8 @@ class Expected:
         If only NaN is right, the least number is above the greatest.
         """
         low, high = self.range()
-        if low.dtype.kind == "i":  # 64-bit integers, of which a double holds only 53 bits
+        # 64-bit integers stay integers, because a double holds only 53 bits.
+        if low.dtype.kind == "i":
             return low, high, np.zeros(low.shape, bool)
         unsure, nan = self.values.unsure, np.isnan(low)
         low = np.where(unsure, -np.inf, np.where(nan, np.inf, low))
@@ -115,7 +117,7 @@ def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
 
 
 def _stack_results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
-    """Return ``results`` of each product of a stack, along a new first axis."""
+    """Return the results of all products of a stack, along a new first axis."""
     alone, shape = spec.alone(), operands["out"].shape
     parts = [_element(operands, i) for i in range(shape[0])]
     found = [results(alone, part)[spec.output] for part in parts]
@@ -136,7 +138,7 @@ def _element(operands: Mapping[str, Any], index: int) -> dict[str, Any]:
 def _scaled_sums(
     spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
 ) -> dict[str, Interval]:
-    """Return the leaves "acc" and "acc2" of expressions."""
+    """Return the sums that an epilogue calls acc and acc2, with all factors applied."""
     sums = {"acc": _factored(spec, operands, given, "b", with_c=True)}
     if spec.b2 is not None:
         sums["acc2"] = _factored(spec, operands, given, "b2", with_c=False)
@@ -164,7 +166,7 @@ def _stored(
     given: Mapping[str, Array | None],
     operands: Mapping[str, Any],
 ) -> Interval:
-    """Apply the epilogue, D's scale and D's zero point to the sums."""
+    """Return the sums after the epilogue, D's scale and D's zero point are applied."""
     values = sums["acc"]
     if spec.epilogue is not None:
         values = _evaluated(spec, spec.epilogue, sums, operands)
@@ -179,7 +181,7 @@ def _stored(
 def _stored_whole(
     spec: Gemm, given: Mapping[str, Array | None], operands: Mapping[str, Any]
 ) -> Interval:
-    """Apply an epilogue of integer additions and D's zero point, all in integers."""
+    """Return the sums after an epilogue of integer additions and D's zero point, in integers."""
     whole = _integers(spec, operands, given, "b", with_c=True)
     sums = {"acc": whole}
     if spec.epilogue is not None:
@@ -243,7 +245,7 @@ def _factored(
 def _in_f32(
     spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool, steps: int = 1
 ) -> Interval:
-    """Return ``alpha * sums + beta * C`` in f32. C may take the sums in ``steps`` additions."""
+    """Return ``alpha * sums + beta * C`` in f32. Kernels may add the sums in ``steps`` parts."""
     alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
     total = sums.scaled(alpha)
     if with_c and beta != 0:
@@ -306,7 +308,8 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
     eps = wide(epsilon(spec.type))
     exact = whole and _whole(alpha) and _whole(beta)
     exact &= np.maximum(size, magnitude) * eps < 1
-    each = eps * size + LEAST[spec.type]  # below the smallest normal number errors are absolute
+    # Below the smallest normal number, rounding errors are absolute.
+    each = eps * size + LEAST[spec.type]
     return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
 
 
@@ -315,7 +318,7 @@ _BEYOND_F16 = 65520.0
 
 
 def _halves(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
-    """Return sums of which all, or parts along K, may be held in f16.
+    """Return sums with bounds for kernels that hold them, or parts of them along K, in f16.
 
     The bound is that of ``_floats`` with f16's epsilon. Partial sums may overflow f16 and be
     infinite, with either sign. Sums in f32 are right as well.

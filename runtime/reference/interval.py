@@ -14,10 +14,11 @@ import numpy as np
 from tilewright.runtime.arrays.elements import epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array
 
-#: Number of points at which a function is evaluated in an interval. Then the share of the observed
-#: range that is added on each side, to cover values between the points.
-_POINTS, _BESIDE = 7, 0.25
-#: Magnitude below which rounding errors are absolute, not relative.
+#: Number of points at which a function is evaluated in an interval.
+_POINTS = 7
+#: Share of a function's observed range that is added on each side, for values between the points.
+_BESIDE = 0.25
+#: Smallest positive number of each type. It is added to the bound of each relative rounding error.
 LEAST: dict[str, Any] = {"f16": 2.0**-24, "f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 
 
@@ -37,7 +38,7 @@ class Interval:
 
     @staticmethod
     def exactly(value: Array, element: str) -> Interval:
-        """Return an interval of ``value`` alone."""
+        """Return the interval that contains only ``value``."""
         return Interval(value, value, value, element)
 
     @staticmethod
@@ -68,8 +69,9 @@ class Interval:
         return unsure
 
     def rounded(self, roundings: int = 1) -> Interval:
-        """Return the interval after ``roundings`` to ``element``. Several roundings are of unknown
-        numbers.
+        """Return the interval after one or several roundings to the type ``element``.
+
+        Several roundings are those of intermediate results, which are not known.
         """
         unit = roundings * epsilon(self.element) / 2
         held = self.exact & (roundings == 1)
@@ -101,8 +103,9 @@ class Interval:
         return hull(self.value, ends, self, other)
 
     def scaled(self, factor: Any) -> Interval:
-        """Return the interval times a rounded factor, rounded. A power of two is an exact
-        factor.
+        """Return the interval times a factor, which the kernel rounds too.
+
+        A power of two is not rounded.
         """
         product = mul(self, Interval.exactly(factor, self.element), rounds=False)
         power = np.frexp(np.abs(factor))[0] == 0.5
@@ -148,7 +151,7 @@ def sub(x: Interval, y: Interval) -> Interval:
 
 
 def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
-    """Return ``x * y``; unsure if one may be infinite while the other may be 0."""
+    """Return ``x * y``, which is unsure if one factor may be infinite and the other may be 0."""
     candidates = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
     lost = (_infinite(x) & _zero(y)) | (_infinite(y) & _zero(x))
     candidates.append(np.where(lost, np.nan, candidates[0]))
@@ -222,9 +225,8 @@ def smooth(
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
     found = [np.where(x.exact, value, function(step)) for step in steps]
-    seen = hull(
-        value, [value, *found], x
-    )  # both ends of a wide interval may be on one side of the value
+    # The value is included, because both ends of a wide interval may be on one side of it.
+    seen = hull(value, [value, *found], x)
     with np.errstate(invalid="ignore"):
         beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
         error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside

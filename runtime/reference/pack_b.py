@@ -1,4 +1,4 @@
-"""The bytes that a packing kernel must write, computed by numpy."""
+"""Compute with numpy the bytes that a packing kernel must write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def packed_parts(spec: PackQuantized, target: Target, parts: Iterable[Array]) ->
 
 
 def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
-    """Write ``[n / nb][k / group][nb][group]``, then the sums of columns, with zeros as padding."""
+    """Write one packed matrix to ``place``: elements, padded with zeros, then sums of columns.
+
+    The elements are in the order ``[n / nb][k / group][nb][group]``.
+    """
     groups = form.groups
     padded = np.zeros((groups * form.group, form.blocks * form.nb), DTYPES[form.stored])
     padded[: form.k, : form.n] = _stored(matrix, form)
@@ -59,7 +62,7 @@ def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
 
 
 def _stored(matrix: Array, form: PackedFormat) -> Array:
-    """Return the elements in the type that the target's multiply-adds read."""
+    """Return a matrix's elements in the type that the target's multiply-adds read."""
     if is_integer(form.type):
         shift = _SHIFTS.get((form.type, form.stored), 0)
         return (decode(matrix, form.type) + shift).astype(DTYPES[form.stored])

@@ -1,4 +1,4 @@
-"""Reference for blocks of integers with scales: the quantized A, and the sums of blocks."""
+"""Compute with numpy how kernels quantize A, and the sums of its products with a low-bit B."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _TOP, _HALF, _LEAST = np.float32(127), np.float32(127.5), np.float32(2.0**-119)
 
 
 class Blocks(NamedTuple):
-    """A matrix by rows: ``q``, int64 with zero points subtracted, and a scale for each block of a
-    row.
+    """A matrix A with quantized rows: integers, and a scale for each block of a row.
+
+    ``q`` is int64, with zero points subtracted.
     """
 
     q: Array
@@ -49,16 +50,17 @@ def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
 
 
 def _on_both_sides(parts: Array) -> tuple[Array, Array]:
-    """Return integers from -127 to 127, and the scales."""
+    """Quantize blocks without zero points: return integers from -127 to 127, and the scales."""
     top = np.abs(parts).max(axis=2, initial=0)
-    there = top >= _LEAST  # False for a NaN
+    # ``there`` is False for a block that holds a NaN.
+    there = top >= _LEAST
     scales = np.where(there, top / _TOP, np.float32(0))
     units = np.where(there, _TOP / top, np.float32(0))
     return np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP)), scales
 
 
 def _in_range(parts: Array) -> tuple[Array, Array]:
-    """Return integers from -128 to 127 with their zero point subtracted, and the scales."""
+    """Quantize blocks with zero points: return integers less their zero points, and the scales."""
     half = np.float32(0.5)
     low, high = parts.min(axis=2, initial=0), parts.max(axis=2, initial=0)
     reach = high * half - low * half
@@ -70,14 +72,15 @@ def _in_range(parts: Array) -> tuple[Array, Array]:
 
 
 def block_count(spec: Gemm, operands: Mapping[str, Any], b: str) -> int:
-    """Return how many block sums are added into one element of C."""
+    """Return how many sums of blocks of K are added into one element of C."""
     assert spec.quantized is not None
     return sum(spec.quantized.blocks(*right.shape)[0] for right in operands[b])
 
 
 def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
-    """Return sums of blocks: exact in each block, then scaled and added by FMA in f32 along K.
+    """Return the sums of products as kernels compute them: exact in each block of K, then in f32.
 
+    The sum of a block is multiplied by its scales and added with one FMA.
     A kernel that adds parts of K separately is also within the bound.
     """
     form = spec.quantized

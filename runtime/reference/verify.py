@@ -26,7 +26,7 @@ from .pack_b import packed_bytes, packed_parts
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What ``verify`` found.
+    """The result of verifying a kernel.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Verification:
 
 
 def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
-    """Run random cases; raise VerificationError for the first wrong element.
+    """Run a kernel on random arguments; raise VerificationError for the first wrong element.
 
     The first case has small whole numbers and must match bit for bit. Integers must match bit for
     bit in all cases. Sums of floating point must be within ``(k * count + 4) * eps * (|alpha| |A|
@@ -68,9 +68,7 @@ def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
 
 
 def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
-    """Yield the cases that ``verify`` runs, for ``kernel`` and other kernels of its spec and
-    target.
-    """
+    """Yield the test cases for ``kernel``, which other kernels of its spec and target can run."""
     if cases < 1:
         raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
     for number, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
@@ -80,7 +78,7 @@ def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
 
 
 class Case:
-    """Arguments with their right results, which are computed once for any number of kernels."""
+    """One test case: arguments with their right results, computed once for several kernels."""
 
     def __init__(self, kernel: Sampled, held: Sample, title: str) -> None:
         self.held, self.title = held, f"{title}, sizes {dict(held.sizes)}"

@@ -37,17 +37,17 @@ from .folders import (
 )
 from .patience import patience
 
-#: Writes an entry's files into a directory, and returns the facts for the manifest.
+#: Function that writes an entry's files into a directory, and returns the facts for the manifest.
 Builder = Callable[[Path], Mapping[str, Any]]
-#: Returns the caller's objection to a manifest in words, None if there is none.
+#: Function that returns the caller's objection to a manifest as text, None if there is none.
 Check = Callable[[Mapping[str, Any]], str | None]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-#: Most bytes of a manifest that is read. A library of 1,000 kernels has a record for each spec.
+#: Maximum length of a manifest in bytes. A library of 1,000 kernels has a record for each spec.
 _LONGEST_MANIFEST = 1 << 24
 LOCK_SECONDS = 600.0
-#: How libraries run (machine.host.Means): loaded, or started as programs.
+#: The ways in which the library of an entry may run, as ``machine.host.means`` returns them.
 _MEANS = ("native", "qemu", "header")
 #: Other folders of the cache directory. Their files are made again if they are missing (see
 #: ``shelf``).
@@ -61,9 +61,9 @@ _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targ
 _OTHER_ROOMS = frozenset(
     {"targets", "templates", "runtime", "tuning", "torch", "jax", "examples", "cli"}
 )
-#: Endings of source files: modules, templates, numbers of cores.
+#: Endings of source files: Python modules, templates, and the numbers of cores.
 _SOURCES = (".py", ".j2", ".json")
-#: Folders that hold no sources.
+#: Names of folders that hold no sources.
 _NOT_SOURCES = frozenset({"__pycache__"})
 
 
@@ -127,7 +127,10 @@ def _below(folder: str, name: str, without: frozenset[str]) -> Iterator[tuple[st
 
 
 def key(*parts: str) -> str:
-    """Return the key of what ``parts`` describe, made by these sources on this kind of machine."""
+    """Return the cache key of the entry that ``parts`` describe.
+
+    The key also depends on tilewright's sources, the operating system and the architecture.
+    """
     machine = os.uname().machine if hasattr(os, "uname") else ""
     digest = hashlib.sha256()
     for part in (sources_digest(), sys.platform, machine, *parts):
@@ -189,7 +192,7 @@ def publish(key: str, build: Builder, check: Check | None = None) -> Entry:
 
 
 def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
-    """Make ``key`` find ``entry`` too, with ``info`` as its manifest."""
+    """Write an entry for ``key`` that refers to ``entry``, with ``info`` as its manifest."""
     root = entry.directory.parent.parent
     own = {**info, "format": FORMAT, "key": key, "entry": entry.holder}
     if key == entry.holder:
@@ -271,7 +274,7 @@ def _find(root: Path, key: str, check: Check | None = None) -> Entry | None:
 
 
 def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
-    """Return the entry with its library verified. Raises FileNotFoundError if there is none."""
+    """Return the entry of ``key``, its library verified; FileNotFoundError if there is none."""
     entries = os.path.join(root, "entries")
     folder = os.path.join(entries, key)
     try:
@@ -332,7 +335,7 @@ def _is_name(name: object) -> bool:
     return name.isprintable() and os.path.basename(name) == name
 
 
-#: Digests that this process computed, so that a library of many kernels is read once.
+#: SHA-256 of each file that this process has read, so that a library of many kernels is read once.
 _hashed: dict[tuple[Any, ...], str] = {}
 
 
@@ -422,7 +425,7 @@ def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
 
 
 def _finish(building: Path, said: Mapping[str, Any], key: str) -> None:
-    """Write the manifest of what was built."""
+    """Write the manifest of the entry whose files are in the folder ``building``."""
     manifest = {**said, "format": FORMAT, "key": key, "files": _contents(building)}
     for role in ("library", "source"):
         if manifest.get(role) not in manifest["files"]:
@@ -445,7 +448,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _put(root: Path, key: str) -> None:
-    """Turn what was built into the entry. An unusable entry is removed first."""
+    """Rename the folder with the built files to that of the entry, after removing an old entry."""
     remove(root / "entries" / key)
     os.rename(root / "building" / key, root / "entries" / key)
 

@@ -20,10 +20,10 @@ from . import cache
 from .folders import say
 
 _T = TypeVar("_T")
-#: Header of a 64-bit ELF file, 64 bytes: offsets of the tables of segments and sections, and for
-#: each table the size of an entry and their number.
+#: Layout of the header of a 64-bit ELF file, 64 bytes: offsets of the tables of segments and
+#: sections, and for each table the size of an entry and the number of entries.
 _HEADER = struct.Struct("<4s2B26xQQ6x4H2x")
-#: Entry of a segment: its type, its offset in the file, and its bytes there.
+#: Layout of an entry in an ELF file's table of segments: type, offset in the file, and size there.
 _SEGMENT = struct.Struct("<I4xQ16xQ16x")
 _LOADED = 1
 
@@ -73,12 +73,10 @@ def loading(path: str) -> Iterator[None]:
 def used(
     entry: cache.Entry, use: Callable[[cache.Entry], _T], again: Callable[[], cache.Entry]
 ) -> _T:
-    """Return ``use(entry)``.
+    """Return ``use(entry)``, after building a new entry if the library is damaged.
 
-    If the library is damaged, build a new entry with ``again`` and use that.
-
-    Raise ToolchainError if the new entry is damaged too. Damaged libraries are removed from the
-    cache.
+    ``again`` builds the new entry. Raise ToolchainError if the new entry is damaged too. Damaged
+    libraries are removed from the cache.
     """
     try:
         return use(entry)
@@ -99,7 +97,7 @@ def used(
 
 
 def kept(key: str, build: cache.Builder, use: Callable[[cache.Entry], _T]) -> _T:
-    """Return ``use`` of the entry of ``key``, which is built if the cache lacks it."""
+    """Call ``use`` on the cache entry of ``key``, built if it is missing, and return the result."""
 
     def made() -> cache.Entry:
         return cache.publish(key, build)

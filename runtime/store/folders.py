@@ -1,4 +1,4 @@
-"""Directories that hold executable files: where they are, who owns them, and a private one if
+"""Find and check the directories whose files tilewright executes, and make a private one if
 needed.
 """
 
@@ -26,8 +26,10 @@ class UnusableError(Exception):
 
 
 class Purpose(NamedTuple):
-    """A directory's title, the variable that can name another directory, and the use of the
-    files.
+    """Texts about a directory for error messages.
+
+    They are its title, the environment variable that can name another directory, and the harm that
+    foreign files could do.
     """
 
     title: str
@@ -145,7 +147,8 @@ def _check_parent(title: str, parent: str, purpose: Purpose) -> None:
             expected=f"owner {os.geteuid()} or 0, for the directories around it too",
             hint=f"set {purpose.variable} to a directory of your own",
         )
-    own_group = stat.st_gid in (0, os.getegid())  # often a group with only this user
+    # The user's own group often has only this user.
+    own_group = stat.st_gid in (0, os.getegid())
     others = 0o002 if own_group else 0o022
     if stat.st_mode & others and not stat.st_mode & modes.S_ISVTX:
         who = "o" if own_group else "go"
@@ -170,7 +173,7 @@ def _is_known(user: int) -> bool:
 
 
 def _kind(mode: int) -> str:
-    """Return the kind of a file, for people."""
+    """Return the kind of a file as a word for error messages, for example "pipe"."""
     tests = {"file": modes.S_ISREG, "pipe": modes.S_ISFIFO, "socket": modes.S_ISSOCK}
     return next((name for name, test in tests.items() if test(mode)), "device")
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from tilewright.settings import settings
 
-#: Seconds before the line is shown.
+#: Time in seconds after which the line about compiling is shown.
 PATIENCE = 1.0
 #: Lock of the thread whose line is shown; other threads then show no line.
 _line = threading.Lock()
@@ -80,7 +80,8 @@ class _Line:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # the stream was closed
+        except (OSError, ValueError):
+            # The stream has been closed, so the line is not shown.
             pass
 
 

@@ -1,8 +1,8 @@
-"""Files in the cache directory that are slow to make and the same for every process.
+"""Keep files in the cache directory that are slow to make and the same for every process.
 
-These files are not kernels, for example compiled templates. A file may be removed at any time and
-is then made again. Its content may be executed, so directories and owners are checked as they are
-for kernels.
+These files are not kernels. They are, for example, compiled templates. A file may be removed at any
+time and is then made again. Its content may be executed, so directories and owners are checked as
+they are for kernels.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_results_are_within_the_bound_of_their_sums(
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_a_row_has_the_same_bits_either_way(form: tw.Quantized) -> None:
     spec = tw.Gemm(M, 70, 300, a="f16", b=tw.Packed(form), d="f32", epilogue=tw.acc * 0.5)
-    schedules = [tw.Schedule(tile=(4, 16), **how) for how in ({"loops": "nmk"}, {"unpack_rows": 4})]
+    schedules = [tw.Schedule(tile=(2, 8), **how) for how in ({"loops": "nmk"}, {"unpack_rows": 4})]
     loaded, both = build_many([(spec, each, "host") for each in schedules], ("-O0",))
     b = loaded.pack_b(drawn(form, 300, 70, 1))
     a = convert(np.random.default_rng(2).standard_normal((140, 300)).astype(np.float32), "f16")

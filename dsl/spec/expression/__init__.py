@@ -1,6 +1,6 @@
-"""Expressions: their nodes, and the functions that they may use, each defined by a single entry.
+"""Expressions of epilogues: their nodes, and the functions that they may use.
 
-A new function is an entry in one of the modules here, with its name in the module's ``__all__``.
+A new function needs an entry in one of the modules here, and its name in that module's ``__all__``.
 """
 
 from . import activations, arithmetic, comparisons, exponential, gaussian, logarithm
@@ -27,7 +27,7 @@ from .nodes import (
 )
 from .postop import REGISTRY, Arithmetic, Compared, Monotone, PostOp, Truth, Within
 
-#: Modules that define tilewright's functions.
+#: The modules that define tilewright's functions of epilogues, for example relu.
 FAMILIES = (arithmetic, comparisons, activations, exponential, logarithm, gaussian)
 __all__ = [
     "FAMILIES",

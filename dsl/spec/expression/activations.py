@@ -1,4 +1,4 @@
-"""Activation functions that are piecewise linear."""
+"""Define activation functions made of straight lines, for example relu."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def _relu(b: Program, x: Lane, alpha: float) -> Lane:
 
 @builtin(lower=_relu, samples=((), (0.125,)), straight=True)
 def relu(x: Term, alpha: float = 0) -> Term:
-    """Return ``x`` if it is positive, else ``alpha * x``. With alpha 0, -Inf becomes 0; NaN stays.
+    """Return ``x`` if it is positive, else ``alpha * x``.
+
+    If alpha is 0, -Inf becomes 0. NaN stays NaN.
 
     Parameters
     ----------
@@ -98,7 +100,10 @@ def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Term:
 
 
 def _hardswish(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
-    """Lower hardswish; if the gate is 0, an infinite ``x`` is made finite to give the limit."""
+    """Return ``hardswish(x)`` as elementary operations.
+
+    An infinite ``x`` is made finite, so that its product with a gate of 0 is 0, not NaN.
+    """
     largest = float(np.finfo(np.float32 if b.real == "f32" else np.float64).max)
     finite = b("max", -largest, x) if alpha > 0 else b("min", largest, x)
     gate = b("min", 1.0, b("max", 0.0, b("add", b("mul", x, alpha), beta)))

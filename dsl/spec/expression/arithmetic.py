@@ -1,4 +1,4 @@
-"""Operators, and functions that are exact or rounded once."""
+"""Define arithmetic operators, and simple functions whose result is exact or rounded once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .postop import Arithmetic, Lane, Monotone, Program
 __all__ = ["abs", "clip", "linear", "maximum", "minimum", "round", "sqrt", "square"]
 
 
-# -- Python's operators: the names that Expression's methods have for them ------------------------
+# -- the functions behind Python's operators, which the methods of ``Expression`` call ------------
 
 
 @builtin(
@@ -69,7 +69,7 @@ def neg(x: Term) -> None:
 
 @builtin(lower=lambda b, x: b("abs", x), reference=Arithmetic("abs"), sympy="Abs", straight=True)
 def abs(x: Term) -> None:
-    """Return ``x`` without its sign.
+    """Return the magnitude of ``x``.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def square(x: Term) -> None:
     straight=True,
 )
 def sqrt(x: Term) -> None:
-    """Return the square root, rounded once; NaN for negative values.
+    """Return the square root of ``x``, rounded once; NaN if ``x`` is negative.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def _round(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_round, reference=Monotone(np.rint), straight=True)
 def round(x: Term) -> None:
-    """Round to the nearest integer; halves go to the even one.
+    """Round ``x`` to the nearest integer; a number halfway between two goes to the even one.
 
     Parameters
     ----------
@@ -196,10 +196,10 @@ def linear(x: Term, alpha: float, beta: float) -> Term:
 
 
 def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
-    """Lower maximum or minimum so that NaN stays.
+    """Return the maximum or minimum of ``x`` and ``y``; NaN if either is NaN.
 
-    The elementary operations return y if x is NaN. Therefore x is a literal, or its NaN is put
-    back.
+    ``fn`` is the elementary operation "max" or "min", which returns y if x is NaN. Therefore x must
+    be a literal, or its NaN is put back afterwards.
     """
     if isinstance(y, float) and not math.isnan(y):
         x, y = y, x
@@ -212,7 +212,7 @@ def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
     lower=lambda b, x, y: _extreme(b, "max", x, y), reference=Monotone(np.maximum), sympy="Max"
 )
 def maximum(x: Term, y: Term) -> None:
-    """Return the larger of both; NaN if either is NaN.
+    """Return the larger of ``x`` and ``y``; NaN if either is NaN.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def maximum(x: Term, y: Term) -> None:
     lower=lambda b, x, y: _extreme(b, "min", x, y), reference=Monotone(np.minimum), sympy="Min"
 )
 def minimum(x: Term, y: Term) -> None:
-    """Return the smaller of both; NaN if either is NaN.
+    """Return the smaller of ``x`` and ``y``; NaN if either is NaN.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def _clip(b: Program, x: Lane, low: float, high: float) -> Lane:
 
 @builtin(lower=_clip, reference=Monotone(np.clip), finite=False, samples=((-1, 2),), straight=True)
 def clip(x: Term, low: float, high: float) -> None:
-    """Limit ``x`` to the range from ``low`` to ``high``; NaN stays.
+    """Limit ``x`` to the range from ``low`` to ``high``; NaN stays NaN.
 
     Parameters
     ----------
@@ -292,5 +292,5 @@ def clip(x: Term, low: float, high: float) -> None:
 
 
 def times(x: Any, factor: Any) -> Any:
-    """Return ``x * factor`` of numpy arrays, where infinity times 0 is 0, not NaN."""
+    """Return the product of two numpy arrays, in which infinity times 0 is 0, not NaN."""
     return np.where(np.isinf(x) & (factor == 0), 0.0, x * factor)

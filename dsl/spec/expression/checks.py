@@ -1,4 +1,4 @@
-"""Checks on the expressions of a spec that depend on the rest of the spec."""
+"""Check the expressions of a spec against the rest of the spec, for example against its types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.errors import SpecError
 from ..scalars import QUANTITIES, check_finite
 from . import Call, Expression, Number, acc2, dst, operands_of, uses, walk, walk_meanings
 
-#: Names of the arguments of a call.
+#: Names that calls of a kernel already use for arguments, so that operands cannot have them.
 _TAKEN = (
     "self", "a", "b", "b2", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets",
     *QUANTITIES,
@@ -18,7 +18,10 @@ _TAKEN = (
 
 
 def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> None:
-    """Raise SpecError unless acc2 and dst exist where they are used, and b2 is used."""
+    """Raise SpecError if an expression uses ``acc2`` without a B2 or ``dst`` without a D.
+
+    A B2 whose product no expression uses is refused too.
+    """
     given = tuple(expressions)
     gated = any(uses(expression, acc2) for expression in given)
     if gated and not b2:
@@ -37,7 +40,7 @@ def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> Non
         )
 
 
-#: Most nodes that an expression may have.
+#: Maximum number of nodes in an expression.
 MOST_NODES = 10_000
 
 
@@ -54,7 +57,7 @@ def check_size(expression: Expression) -> None:
 
 
 def check_types(expression: Expression, type_: str) -> None:
-    """Raise SpecError unless an expression of sums of ``type_`` can be computed."""
+    """Raise SpecError unless ``expression`` can be computed with sums of type ``type_``."""
     check_numbers(expression, type_)
     for operand in operands_of(expression):
         if (operand.type == "f64") != (type_ == "f64"):
@@ -67,14 +70,17 @@ def check_types(expression: Expression, type_: str) -> None:
 
 
 def check_numbers(expression: Expression, type_: str) -> None:
-    """Raise SpecError if a finite number is not finite in ``type_``, the type of the arithmetic."""
+    """Raise SpecError if a finite number in ``expression`` is too large for ``type_``.
+
+    ``type_`` is the type in which the expression is computed.
+    """
     for node in walk_meanings(expression):
         if isinstance(node, Number) and math.isfinite(node.value):
             check_finite(node.value, node.value, "a number of an expression", type_)
 
 
 def check_functions(expression: Expression, element: str) -> None:
-    """Raise SpecError if a function of ``expression`` is not defined for type ``element``."""
+    """Raise SpecError if ``expression`` uses a function that cannot be computed in ``element``."""
     for node in walk_meanings(expression) if element == "f64" else walk(expression):
         if not isinstance(node, Call):
             continue
@@ -90,7 +96,7 @@ def check_functions(expression: Expression, element: str) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise SpecError if a name of an operand or output is reserved, or is used twice."""
+    """Raise SpecError if one of the ``names`` of operands and outputs is reserved or used twice."""
     taken = set(_TAKEN)
     for name in names:
         if name in taken:

@@ -1,4 +1,4 @@
-"""Comparisons, logical functions and ``where``; results are masks until numbers are needed."""
+"""Define comparisons, logical functions and ``where``. Kernels keep comparisons as masks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def eq(x: Term, y: Term) -> None:
 
 @builtin(lower=lambda b, x, y: Truth(b("eq", x, y), 0.0, 1.0), reference=Compared(np.not_equal))
 def ne(x: Term, y: Term) -> None:
-    """Return 1.0 if ``x != y``, or one is NaN, else 0.0.
+    """Return 1.0 if ``x != y`` or if either is NaN, else 0.0.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _where(b: Program, condition: Lane | Truth, x: Lane, y: Lane) -> Lane:
 
 @builtin(lower=_where, reference=Arithmetic("where"), condition=True)
 def where(condition: Term, x: Term, y: Term) -> None:
-    """Return ``x`` if the condition is not 0, else ``y``. NaN is not 0.
+    """Return ``x`` if the condition is not 0, else ``y``. NaN counts as not 0.
 
     Parameters
     ----------
@@ -203,7 +203,9 @@ def logical_and(x: Term, y: Term) -> Term:
 
 @builtin()
 def logical_or(x: Term, y: Term) -> Term:
-    """Return 1.0 if ``x`` or ``y`` is not 0, else 0.0. The operator is ``x | y``. NaN is not 0.
+    """Return 1.0 if ``x`` or ``y`` is not 0, else 0.0.
+
+    The operator is ``x | y``. NaN is not 0.
 
     Parameters
     ----------
@@ -226,7 +228,9 @@ def logical_or(x: Term, y: Term) -> Term:
 
 @builtin()
 def logical_xor(x: Term, y: Term) -> Term:
-    """Return 1.0 if exactly one of ``x`` and ``y`` is 0, else 0.0. The operator is ``x ^ y``.
+    """Return 1.0 if exactly one of ``x`` and ``y`` is 0, else 0.0.
+
+    The operator is ``x ^ y``. NaN is not 0.
 
     Parameters
     ----------
@@ -249,7 +253,9 @@ def logical_xor(x: Term, y: Term) -> Term:
 
 @builtin()
 def logical_not(x: Term) -> Term:
-    """Return 1.0 if ``x`` is 0, else 0.0. The operator is ``~x``. NaN is not 0.
+    """Return 1.0 if ``x`` is 0, else 0.0.
+
+    The operator is ``~x``. NaN is not 0.
 
     Parameters
     ----------

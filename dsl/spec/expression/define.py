@@ -1,4 +1,4 @@
-"""``@tw.postop``: make the entry of a function from a Python function."""
+"""Define ``@tw.postop``, which makes a function of epilogues from a Python function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .nodes import Call, Expression, as_expression, parameter
 from .postop import REGISTRY, Lane, PostOp, Within
 
 P = ParamSpec("P")
-#: Names that have another meaning in the text of an expression.
+#: Names that a post-op cannot have, because they mean something else when an expression is printed.
 _TAKEN = ("acc", "acc2", "dst", "Operand")
 _NUMBERS = (float, int, "float", "int")
 
@@ -113,7 +113,7 @@ def postop(
 
 
 def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expression]]:
-    """Make one of tilewright's own functions, like ``postop``, with any field of its entry."""
+    """Make one of tilewright's own functions; ``options`` are fields of its ``PostOp`` entry."""
 
     def decorate(body: Callable[P, object]) -> Callable[P, Expression]:
         return _made(_entry(body, **options))  # type: ignore[no-any-return]
@@ -122,15 +122,15 @@ def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expre
 
 
 def apply(entry: PostOp, args: Iterable[Expression]) -> Call:
-    """Return a use of ``entry`` with checked operands and parameters."""
+    """Return the node that applies ``entry`` to operands and parameters, which were checked."""
     return Call(entry.name, tuple(args), entry if entry.own else None)
 
 
-# -- definitions --------------------------------------------------------------------------------
+# -- checks of a definition, when @tw.postop is applied -----------------------------------------
 
 
 def _bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> Within | None:
-    """Return the reference with its error bound, None without a reference."""
+    """Return the reference together with its error bound; None if the user gives no reference."""
     if reference is None:
         if ulps is not None or absolute:
             raise SpecError("ulps and absolute bound the distance from a reference: give one")
@@ -155,7 +155,7 @@ def _check_bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> None:
 
 
 def _tried(samples: Any) -> tuple[tuple[float, ...], ...]:
-    """Return the parameters to try a function with, as floats."""
+    """Return the argument ``samples``, with which a post-op is tried, as tuples of floats."""
     try:
         return tuple(tuple(map(float, one)) for one in samples)
     except (TypeError, ValueError):
@@ -167,7 +167,7 @@ def _tried(samples: Any) -> tuple[tuple[float, ...], ...]:
 
 
 def _entry(body: Any, **options: Any) -> PostOp:
-    """Return the entry of a function after it is registered."""
+    """Register the function ``body`` as a post-op, and return its entry."""
     if not isinstance(body, FunctionType):
         raise SpecError("a post-op is defined by a Python function", got=body)
     name, (operands, parameters) = body.__name__, _signature(body)
@@ -179,7 +179,7 @@ def _entry(body: Any, **options: Any) -> PostOp:
 
 
 def _signature(body: FunctionType) -> tuple[tuple[str, ...], tuple[tuple[str, float | None], ...]]:
-    """Return the names of operands, and the parameters with their defaults."""
+    """Return the operand names of ``body``, then (name, default) of each of its parameters."""
     code, defaults = body.__code__, body.__defaults__ or ()
     if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or code.co_kwonlyargcount:
         raise SpecError(
@@ -202,7 +202,10 @@ def _signature(body: FunctionType) -> tuple[tuple[str, ...], tuple[tuple[str, fl
 
 
 def _check_own(entry: PostOp) -> None:
-    """Raise SpecError unless a user's definition may use its name."""
+    """Raise SpecError if a user's post-op has a name that is taken, or a wrong reference or sample.
+
+    A name is taken by tilewright, or by a post-op that is defined elsewhere.
+    """
     name = check_name(entry.name, "a post-op")
     known = REGISTRY.get(name)
     taken = name in _TAKEN or (known is not None and not known.own)
@@ -230,7 +233,7 @@ def _place(entry: PostOp) -> tuple[str, str]:
 
 
 def _check_sample(entry: PostOp, values: tuple[float, ...]) -> None:
-    """Raise SpecError unless the function accepts these parameters; () means the defaults."""
+    """Raise SpecError unless the post-op accepts parameters ``values``; () means the defaults."""
     if len(values) > len(entry.parameters):
         raise SpecError(
             f"a sample of {entry.name} has too many parameters",
@@ -238,13 +241,13 @@ def _check_sample(entry: PostOp, values: tuple[float, ...]) -> None:
             expected=f"at most {len(entry.parameters)}",
         )
     if any(default is None for _, default in entry.parameters[len(values) :]):
-        return  # nothing to try it with
+        return  # without values for all parameters, the post-op cannot be tried
     operands = [Placeholder(name) for name in entry.operands]
     _use(entry, (*operands, *values), {})
 
 
 class Placeholder(Expression):
-    """An operand of a definition that is tried before it is used."""
+    """A stand-in for an operand, with which a new post-op is tried."""
 
     __slots__ = ("name",)
 
@@ -255,7 +258,7 @@ class Placeholder(Expression):
         return self.name
 
 
-# -- uses ---------------------------------------------------------------------------------------
+# -- calls of a function that @tw.postop made ---------------------------------------------------
 
 
 @cache
@@ -264,7 +267,7 @@ def _parameters_of(body: FunctionType) -> inspect.Signature:
 
 
 def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
-    """Return the node of one use; SpecError for parameters that are refused or no numbers."""
+    """Return the node for a call of a post-op; SpecError if the post-op refuses its arguments."""
     parameters = _parameters_of(entry.body)
     try:
         bound = parameters.bind(*given, **named)
@@ -304,7 +307,7 @@ def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
 
 
 def _made(entry: PostOp) -> Any:
-    """Return the function that users call."""
+    """Return the function that users call to apply the post-op ``entry``."""
 
     @wraps(entry.body)
     def function(*operands: Any, **named: Any) -> Expression:

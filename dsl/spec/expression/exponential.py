@@ -1,4 +1,4 @@
-"""exp and the functions built from it, as elementary operations on f32.
+"""Define exp and the functions built from it, by elementary operations on f32.
 
 ``base**x`` is ``2**(step * n)`` times ``base**r`` with a small ``r``. Adding ``MAGIC`` rounds to n
 and leaves it in the last bits. A shift makes these bits the exponent of a power of two. The
@@ -26,7 +26,8 @@ from .postop import COMPOSED, Lane, Program, Within
 __all__ = ["elu", "exp", "gelu_tanh", "logistic", "mish", "silu", "soft_relu", "swish", "tanh"]
 
 
-#: 1.5 * 2**23: a sum with it has no fractional bits. 127 is the bias of f32's exponent.
+#: Adding this to an f32 number rounds it to an integer, because f32 numbers near 1.5 * 2**23 have
+#: no fractional bits. The 127 is the bias of f32's exponent.
 MAGIC = 1.5 * 2.0**23 + 127
 SIGN = 0x80000000
 LARGEST = float(np.finfo(np.float32).max)
@@ -34,9 +35,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """``base**r = 1 + r * (terms[0] + terms[1] * r + ...)`` for ``|r| <= step / 2``.
+    """The constants by which ``base**x`` is computed, for one base.
 
-    ``step`` is a sum of two numbers: its f32 value, and the rest.
+    ``base**r = 1 + r * (terms[0] + terms[1] * r + ...)`` for ``|r| <= step / 2``. ``step`` is given
+    as two numbers that add up to it: its f32 value, and the rest.
     """
 
     rate: float
@@ -44,7 +46,7 @@ class Base:
     terms: tuple[float, ...]
 
 
-#: log(2) as f32, and the rest of it.
+#: log(2) as two numbers that add up to it: its f32 value, and the rest.
 LOG2 = (0.6931471824645996, -1.904654323148236e-09)
 _RATE = 1 / math.log(2)
 _E_TERMS = (1.0, 0.49999997, 0.16666546, 0.041667443, 0.008366256, 0.0013869862)
@@ -54,7 +56,8 @@ TWO = Base(
     (1.0, 0.0),
     (0.6931472, 0.24022645, 0.05550363, 0.0096187955, 0.0013389502, 0.00015257546),
 )
-#: Steps of two powers of two: s scales twice, so that results can become infinite or subnormal.
+#: Constants for exp if the result may be infinite or subnormal. The result is then scaled twice by
+#: the square root of its power of two, because f32 may not be able to hold the power itself.
 E_PAIRS = Base(
     _RATE / 2,
     (2 * LOG2[0], 2 * LOG2[1]),
@@ -65,7 +68,7 @@ TWO_PAIRS = Base(
     (2.0, 0.0),
     (0.69314724, 0.24022669, 0.05550366, 0.009616844, 0.0013341717, 0.00015645298, 1.4917234e-05),
 )
-#: ``log(1 + x) / x`` on 0 to 1.
+#: Coefficients of a polynomial for ``log(1 + x) / x``, for x from 0 to 1.
 _LOG1P: tuple[float, ...] = (
     1.0,
     -0.49999648,
@@ -79,9 +82,10 @@ _LOG1P += (-0.030068377, 0.005365454)
 
 
 def polynomial(b: Program, x: Lane, *coefficients: float) -> Lane:
-    """Evaluate a polynomial, lowest power first.
+    """Return the value of a polynomial in ``x``; ``coefficients`` begin with the constant term.
 
-    Horner's rule in ``x * x`` on pairs halves the chain of dependent operations.
+    Pairs of terms are computed first, then Horner's rule is used in ``x * x``. This needs half as
+    many operations one after the other.
     """
     pairs: list[Lane] = [
         b("fma", x, odd, even)
@@ -95,19 +99,19 @@ def polynomial(b: Program, x: Lane, *coefficients: float) -> Lane:
 
 
 def clamp(b: Program, x: Lane, low: float, high: float) -> Lane:
-    """Limit ``x`` to a range; NaN stays."""
+    """Return ``x`` limited to the range from ``low`` to ``high``; NaN stays NaN."""
     with b.part("clamped"):
         return b("min", high, b("max", low, x))
 
 
 def with_sign_of(b: Program, x: Lane, source: Lane) -> Lane:
-    """Return ``x``, which is not negative, with the sign of ``source``."""
+    """Return ``x`` with the sign of ``source``; ``x`` must not be negative."""
     with b.part("signed"):
         return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
 
 
 def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane, Lane]:
-    """Return n, the integer nearest to ``rate * x``, and ``2**(n + shift)``."""
+    """Return n and ``2**(n + shift)``, where n is the integer nearest to ``rate * x``."""
     with b.part("rounded"):
         moved = b("fma", x, rate, MAGIC + shift)
     with b.part("whole"):
@@ -117,7 +121,10 @@ def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane
 
 
 def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> tuple[Lane, Lane]:
-    """Return s and r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``, or s squared."""
+    """Return s and a small r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``.
+
+    For a base with steps of two powers of two (``E_PAIRS``), s is squared in this equation.
+    """
     n, s = power_of_two(b, x, sign * base.rate, shift)
     r = x
     with b.part("remainder"):
@@ -130,7 +137,10 @@ def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> 
 def factors(
     b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1
 ) -> tuple[Lane, Lane, Lane]:
-    """Return s, r, q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``, or s squared."""
+    """Return s, r and q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``.
+
+    For a base with steps of two powers of two (``E_PAIRS``), s is squared in this equation.
+    """
     s, r = reduce(b, x, base, shift, sign)
     terms = [term * sign ** (i + 1) for i, term in enumerate(base.terms)]
     with b.part("polynomial"):
@@ -138,7 +148,7 @@ def factors(
 
 
 def _exp_inside(b: Program, x: Lane) -> Lane:
-    """Lower ``exp(x)`` for x from -104 to 89."""
+    """Return ``exp(x)`` for an ``x`` from -104 to 89, as elementary operations."""
     s, r, q = factors(b, x, E_PAIRS)
     with b.part("exp"):
         return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
@@ -171,7 +181,10 @@ def exp(x: Term) -> None:
 
 
 def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
-    """Lower ``(exp(x) - 1) * 2**shift`` for x from -80 to 80, with a small relative error."""
+    """Return ``(exp(x) - 1) * 2**shift`` for an ``x`` from -80 to 80, as elementary operations.
+
+    The relative error is small for small ``x`` too.
+    """
     s, r = reduce(b, x, E, shift)
     with b.part("polynomial"):
         q = b("fma", b("mul", r, r), polynomial(b, r, *E.terms[1:]), r)
@@ -180,9 +193,9 @@ def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
 
 
 def _tanh(b: Program, x: Lane) -> Lane:
-    """Lower tanh within 2 ulp: ``y / (y + 1)``, corrected for small y.
+    """Return ``tanh(x)`` as elementary operations; the error is at most 2 ulp.
 
-    Here y is ``expm1(2 * |x|) / 2``.
+    With ``y = expm1(2 * |x|) / 2`` it is ``y / (y + 1)``. For small y, a correction is added.
     """
     with b.part("twice"):
         twice = b("mul", b("min", 10.0, b("abs", x)), 2.0)
@@ -218,7 +231,7 @@ def tanh(x: Term) -> None:
 
 
 def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
-    """Lower elu within 3 ulp."""
+    """Return ``elu(x)`` as elementary operations; the error is at most 3 ulp."""
     with b.part("clamped"):
         negative = b("max", -20.0, b("min", 0.0, x))
     below = _expm1(b, negative)
@@ -258,13 +271,16 @@ def elu(x: Term, alpha: float = 1) -> None:
     """
 
 
-#: Power of two that scales numerator and denominator of 1 / (1 + exp(-x)), to keep the denominator
-#: finite.
+#: Numerator and denominator of 1 / (1 + exp(-x)) are multiplied by 2 to this power, so that the
+#: denominator stays finite.
 _SCALE = -40
 
 
 def _logistic(b: Program, x: Lane) -> Lane:
-    """Lower logistic within 2 ulp; the rounding error of ``1 + 2**n`` is added to the rest."""
+    """Return ``logistic(x)`` as elementary operations; the error is at most 2 ulp.
+
+    The rounding error of ``1 + 2**n`` in the denominator is computed, and added back.
+    """
     s, r, q = factors(b, clamp(b, x, -104.0, 50.0), E, _SCALE, sign=-1)
     one = 2.0**_SCALE
     with b.part("denominator"):
@@ -302,7 +318,10 @@ def logistic(x: Term) -> None:
 
 
 def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
-    """Lower ``x / (1 + base**-exponent)``; an infinity that is gated to nothing gives 0."""
+    """Return ``x / (1 + base**-exponent)`` as elementary operations.
+
+    If ``x`` is infinite and the factor is 0, the result is 0.
+    """
     low, high = -151 * base.step[0], 60 * base.step[0]
     s, r, q = factors(b, clamp(b, exponent, low, high), base, _SCALE, sign=-1)
     one = 2.0**_SCALE
@@ -316,7 +335,10 @@ def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
 
 
 def _swish(b: Program, x: Lane, alpha: float) -> Lane:
-    """Lower swish within 4 ulp if the gate is normal and ``alpha * x`` is exact; -Inf gives -0."""
+    """Return ``swish(x)`` as elementary operations; -Inf gives -0.
+
+    The error is at most 4 ulp if ``logistic(alpha * x)`` is not subnormal, and ``alpha * x`` exact.
+    """
     if alpha == 0:
         return b("mul", x, 0.5)
     with b.part("exponent"):
@@ -377,7 +399,10 @@ def silu(x: Term) -> Expression:
 
 
 def _gelu_tanh(b: Program, x: Lane) -> Lane:
-    """Lower gelu within 1e-6. ``(1 + tanh(y)) / 2`` is ``1 / (1 + exp(-2 * y))``. -Inf gives -0."""
+    """Return ``gelu_tanh(x)`` as elementary operations; the absolute error is at most 1e-6.
+
+    ``(1 + tanh(y)) / 2`` is computed as ``1 / (1 + exp(-2 * y))``. -Inf gives -0.
+    """
     rate = 2 * math.sqrt(2 / math.pi) * _RATE
     with b.part("exponent"):
         exponent = b("mul", x, b("fma", b("mul", x, x), 0.044715 * rate, rate))
@@ -412,7 +437,10 @@ def gelu_tanh(x: Term) -> None:
 
 
 def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
-    """Lower soft_relu within 4 ulp if ``alpha * x`` is exact: x's positive part plus a rest."""
+    """Return ``soft_relu(x)`` as elementary operations: ``max(x, 0)`` plus a small remainder.
+
+    The error is at most 4 ulp if ``alpha * x`` is exact.
+    """
     with b.part("exponent"):
         exponent = b("max", -104.0, b("neg", b("abs", b("mul", x, alpha))))
     small = _exp_inside(b, exponent)
@@ -460,9 +488,10 @@ def soft_relu(x: Term, alpha: float = 1) -> None:
 
 
 def _mish(b: Program, x: Lane) -> Lane:
-    """Lower mish within 8 ulp if ``exp(x)``, called e, is normal.
+    """Return ``mish(x)`` as elementary operations.
 
-    It is ``x * y / (y + 2)`` with ``y = e * (e + 2)``.
+    With ``e = exp(x)`` and ``y = e * (e + 2)`` it is ``x * y / (y + 2)``. The error is at most 8
+    ulp if e is not subnormal.
     """
     with b.part("finite"):
         finite = b("max", -120.0, x)

@@ -1,4 +1,7 @@
-"""erf, erfc and gelu_erf, as elementary operations on f32."""
+"""Define erf, erfc and gelu_erf by elementary operations on f32.
+
+"ulp" means units in the last place of the result.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from .postop import COMPOSED, Lane, Program, Within
 __all__ = ["erf", "erfc", "gelu_erf"]
 
 
-#: ``erf(x) / x - 1`` in powers of x * x, for |x| below ``_NEAR``.
+#: Coefficients of a polynomial in x * x for ``erf(x) / x - 1``, used if |x| is below ``_NEAR``.
 _NEAR = 0.92
 _ERF = (0.12837915, -0.376125, 0.11281877, -0.02676858, 0.004995854, -0.0006003808)
-#: ``log2(erfc(x))`` for x from ``_NEAR`` to 4, above which erf is 1.
+#: Coefficients of a polynomial for ``log2(erfc(x))``, for x from ``_NEAR`` to 4. Above 4, erf is 1.
 _LOG_ERFC: tuple[float, ...] = (
     -0.00028237063,
     -1.6268917,
@@ -28,28 +31,36 @@ _LOG_ERFC: tuple[float, ...] = (
     -0.0043903696,
 )
 _LOG_ERFC += (0.00028267098,)
-#: ``exp(x * x) * erfc(x)`` on 0 to 10.2, as a quotient.
+#: Numerator and denominator of a quotient of polynomials for ``exp(x * x) * erfc(x)``, for x from 0
+#: to 10.2.
 _ERFC = (1.0, 1.2392544, 0.7324885, 0.22964054, 0.03288509)
 _ERFC_BELOW = (1.0, 2.367634, 2.404068, 1.3270196, 0.40705326, 0.058286622)
-#: ``exp(x * x / 2) * erfc(x / sqrt(2)) / 2`` on 0 to 14.6, as a quotient.
+#: Numerator and denominator of a quotient of polynomials for ``exp(x * x / 2) * erfc(x / sqrt(2)) /
+#: 2``, for x from 0 to 14.6.
 _GELU = (0.5, 0.438497, 0.18338498, 0.040683813, 0.0041238326)
 _GELU_BELOW = (1.0, 1.674879, 1.2031252, 0.46986634, 0.10198556, 0.010336799)
-#: ``exp(-r)`` for |r| to log(2) / 2, and ``exp(-r / 2)`` for |r| to log(2).
+#: Coefficients of polynomials: ``_EXP`` for ``exp(-r)`` if |r| is at most log(2) / 2, and
+#: ``_HALF_EXP`` for ``exp(-r / 2)`` if |r| is at most log(2).
 _EXP = (1.0, -1.0, 0.49999994, -0.16666521, 0.04166826, -0.008368666, 0.0013821201)
 _HALF_EXP = (1.0, -0.49999985, 0.12499788, -0.02083456, 0.0026186153, -0.00025905375)
-#: log(2) in two parts; the first has so few bits that its products with n are exact.
+#: Two numbers whose sum is log(2). The first has few bits, so that its products with the integer n
+#: are exact.
 _LOG2 = (0.693145751953125, 1.4286068203094173e-06)
-#: Numerator and denominator are scaled, so that only their quotient may be subnormal.
+#: Numerators and denominators are multiplied by 2 to this power, so that they never are subnormal.
 _SCALE = 64
 
 
 def _erf(b: Program, x: Lane) -> Lane:
-    """Lower erf within 2 ulp: a polynomial near 0, and ``1 - 2**log2(erfc(x))`` elsewhere."""
+    """Return ``erf(x)`` as elementary operations; the error is at most 2 ulp.
+
+    It is a polynomial near 0, and ``1 - 2**log2(erfc(x))`` elsewhere.
+    """
     with b.part("magnitude"):
         a = b("abs", x)
     with b.part("exponent"):
         exponent = polynomial(b, b("min", 4.0, a), *_LOG_ERFC)
-    n, minus = power_of_two(b, exponent, 1.0, 256)  # 256 sets the sign
+    # The shift of 256 sets the sign bit: ``minus`` is ``-2**n``.
+    n, minus = power_of_two(b, exponent, 1.0, 256)
     with b.part("far"):
         far = b("fma", minus, polynomial(b, b("sub", exponent, n), 1.0, *TWO.terms), 1.0)
     with b.part("near"):
@@ -63,7 +74,7 @@ _erf_of, _erfc_of = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, ma
 
 @builtin(lower=_erf, reference=Within(_erf_of, 2), f64=False, sympy="erf")
 def erf(x: Term) -> None:
-    """Return the error function, within 2 units in the last place.
+    """Return the error function of ``x``, within 2 units in the last place.
 
     Parameters
     ----------
@@ -84,7 +95,10 @@ def erf(x: Term) -> None:
 
 
 def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
-    """Lower ``exp(-a * a / half) * 2**_SCALE``; the remainder of ``a * a`` is rounded once."""
+    """Return ``exp(-a * a / half) * 2**_SCALE`` as elementary operations.
+
+    ``terms`` are the coefficients for exp. The remainder of ``a * a`` is rounded only once.
+    """
     step, rest = half * _LOG2[0], half * _LOG2[1]
     with b.part("square"):
         square = b("mul", a, a)
@@ -96,7 +110,7 @@ def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
 
 
 def _erfc(b: Program, x: Lane) -> Lane:
-    """Lower erfc within 8 ulp."""
+    """Return ``erfc(x)`` as elementary operations; the error is at most 8 ulp."""
     with b.part("magnitude"):
         a = b("min", 10.2, b("abs", x))
     bell = _bell(b, a, 1, _EXP)
@@ -132,9 +146,10 @@ def erfc(x: Term) -> None:
 
 
 def _gelu_erf(b: Program, x: Lane) -> Lane:
-    """Lower gelu_erf within 8 ulp, also for negative x; -Inf gives -0.
+    """Return ``gelu_erf(x)`` as elementary operations; -Inf gives -0.
 
-    It is ``max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2``.
+    It is ``max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2``. The error is at most 8 ulp, also for
+    negative x.
     """
     with b.part("magnitude"):
         a = b("min", 14.6, b("abs", x))

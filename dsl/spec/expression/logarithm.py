@@ -1,4 +1,7 @@
-"""log and pow, as elementary operations on f32."""
+"""Define log and pow by elementary operations on f32.
+
+"ulp" means units in the last place of the result.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ from .postop import Lane, Program, Within
 __all__ = ["log", "pow"]
 
 
-#: Bits of sqrt(1/2): mantissas are between it and its double.
+#: The bits of sqrt(1/2) as f32. Mantissas are chosen from sqrt(1/2) to sqrt(2).
 _LEAST = 0x3F3504F3
 _EXPONENT = 0xFF800000
-#: ``(log(1 + f) - f) / f**2``, where 1 + f is such a mantissa.
+#: Coefficients of a polynomial in f for ``(log(1 + f) - f) / f**2``, for 1 + f from sqrt(1/2) to
+#: sqrt(2).
 _LOG1P: tuple[float, ...] = (
     -0.4999999,
     0.33333945,
@@ -28,13 +32,14 @@ _LOG1P: tuple[float, ...] = (
     -0.14307664,
 )
 _LOG1P += (0.08738758,)
-#: ``log2((1 + s) / (1 - s)) = s * (high + low + s**2 * (_ATANH[0] + ...))``.
+#: Coefficients for ``log2((1 + s) / (1 - s)) = s * (high + low + s**2 * (_ATANH[0] + ...))``, where
+#: ``_SLOPE`` is (high, low).
 _SLOPE = (2.885390043258667, 3.851925e-08)
 _ATANH = (0.9617967, 0.5770788, 0.4119273, 0.33648854)
 
 
 def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
-    """Return k and f with ``x = 2**k * (1 + f)`` exactly, for positive, also subnormal, x."""
+    """Return k and f with ``x = 2**k * (1 + f)`` exactly; ``x`` is positive, maybe subnormal."""
     with b.part("normal"):
         scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
         bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
@@ -49,7 +54,7 @@ def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
 
 
 def _log(b: Program, x: Lane) -> Lane:
-    """Lower log within 2 ulp."""
+    """Return ``log(x)`` as elementary operations; the error is at most 2 ulp."""
     k, f = _split(b, x)
     with b.part("log1p"):
         rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
@@ -63,7 +68,7 @@ def _log(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_log, reference=Within(np.log, 2), f64=False, sympy="log")
 def log(x: Term) -> None:
-    """Return the natural logarithm: -Inf at 0, NaN for negative values.
+    """Return the natural logarithm of ``x``: -Inf at 0, NaN for negative values.
 
     Parameters
     ----------
@@ -84,14 +89,14 @@ def log(x: Term) -> None:
 
 
 def _log2(b: Program, x: Lane) -> tuple[Lane, Lane]:
-    """Return ``log2(x)`` as a sum of two numbers, within 2**-29, for positive finite x."""
+    """Return two numbers whose sum is ``log2(x)`` within 2**-29; ``x`` is positive and finite."""
     k, f = _split(b, x)
     with b.part("log2"):
         return _log2_of_parts(b, k, f)
 
 
 def _log2_of_parts(b: Program, k: Lane, f: Lane) -> tuple[Lane, Lane]:
-    """Return ``k + log2(1 + f)`` as a sum of two numbers."""
+    """Return two numbers whose sum is ``k + log2(1 + f)``."""
     m = b("add", f, 1.0)
     divisor = b("add", m, 1.0)
     lost = b("sub", m, b("sub", divisor, 1.0))
@@ -108,13 +113,16 @@ def _log2_of_parts(b: Program, k: Lane, f: Lane) -> tuple[Lane, Lane]:
 
 
 def _sum(b: Program, x: Lane, y: Lane, rest: Lane = 0.0) -> tuple[Lane, Lane]:
-    """Return ``x + y + rest`` as its leading f32 and the remainder, for ``|x| >= |y|`` or x 0."""
+    """Return ``x + y`` rounded to f32, and the rounding error plus ``rest``.
+
+    ``x`` must be 0, or its magnitude not less than that of ``y``.
+    """
     total = b("add", x, y)
     return total, b("add", b("sub", y, b("sub", total, x)), rest)
 
 
 def _exact_power(b: Program, x: Lane, beta: float) -> Lane | None:
-    """Return a power that few operations compute, also in f64; None for other exponents."""
+    """Return ``x**beta`` if a few operations of f32 or f64 compute it; None for other exponents."""
     if abs(beta) > 1 and beta in (-2, 2, 3, 4):
         square = b("mul", x, x) if beta > 0 else b("div", 1.0, x)
         other = x if beta == 3 else square
@@ -127,7 +135,7 @@ def _exact_power(b: Program, x: Lane, beta: float) -> Lane | None:
 
 
 def _power(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
-    """Lower ``alpha * x**beta``; the power is within 4 ulp."""
+    """Return ``alpha * x**beta`` as elementary operations; the power's error is at most 4 ulp."""
     if beta == 0:
         return alpha
     found = _exact_power(b, x, beta)
@@ -137,15 +145,15 @@ def _power(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
 def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     a = b("abs", x)
     high, low = _log2(b, a)
-    rate = math.copysign(
-        min(abs(beta), 2.0**40), beta
-    )  # beyond it, the power of any number but 1 is 0 or infinity
+    # With an exponent above 2**40, the power of any f32 number but 1 is 0 or infinite anyway.
+    rate = math.copysign(min(abs(beta), 2.0**40), beta)
     with b.part("exponent"):
         y = b("mul", high, rate)
         rest = b("fma", low, rate, b("fma", high, rate, b("neg", y)))
     s, r = reduce(b, clamp(b, y, -152.0, 130.0), TWO_PAIRS)
     r = b("add", r, rest)
-    if abs(rate) > 4096:  # below, what rest adds beyond the clamp is small
+    if abs(rate) > 4096:
+        # ``rest`` is the low part of log2(x) times ``rate``. It is large only if ``rate`` is large.
         r = clamp(b, r, -1.0, 1.0)
     with b.part("polynomial"):
         q = polynomial(b, r, *TWO_PAIRS.terms)
@@ -156,7 +164,10 @@ def _general_power(b: Program, x: Lane, beta: float) -> Lane:
 
 
 def _power_at_edges(b: Program, x: Lane, a: Lane, found: Lane, beta: float) -> Lane:
-    """Correct 0, infinity, NaN and negative x to C's and numpy's results; ``a`` is ``|x|``."""
+    """Return the power ``found``, corrected if ``x`` is 0, infinite, NaN or negative.
+
+    The corrected results are those of C and numpy. ``a`` is ``|x|``.
+    """
     whole = beta.is_integer()
     if not whole:
         found = b("select", b("lt", x, 0.0), math.nan, found)
@@ -169,7 +180,7 @@ def _power_at_edges(b: Program, x: Lane, a: Lane, found: Lane, beta: float) -> L
     return found
 
 
-#: Exponents of powers that few operations compute, also in f64.
+#: Exponents for which a few operations compute the power, so that it is available in f64 too.
 _POWERS = (-2, -1, 0, 0.5, 1, 2, 3, 4)
 
 

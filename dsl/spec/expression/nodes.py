@@ -1,4 +1,4 @@
-"""Expressions over the sums, D's old value and operands: the computation of an epilogue.
+"""Define the nodes of an expression, which says how an epilogue computes the elements of D.
 
 Nodes are immutable and compare by structure. Python's operators build them. Nothing is evaluated or
 rewritten here. An expression is a graph: a node that is used twice exists once. Functions that read
@@ -26,7 +26,7 @@ Per = Literal["column", "row", "full"]
 
 
 class Expression:
-    """A node of an expression.
+    """An expression for an element of D: a number, an input, or a function of expressions.
 
     ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value is
     true if it is not 0. ``==`` compares structure.
@@ -43,7 +43,7 @@ class Expression:
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
-        """Return the node for numpy's function of that name: ``np.maximum(tw.acc, 0)``."""
+        """Return the node for a numpy function, so that ``np.maximum(tw.acc, 0)`` works."""
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         entry = REGISTRY.get(name)
         plain = method == "__call__" and not options and entry is not None and not entry.own
@@ -57,7 +57,7 @@ class Expression:
         return _refuse_numpy(ufunc.__name__, name)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        """Refuse numpy's functions of arrays, which do not act on single elements."""
+        """Raise SpecError for numpy functions that act on whole arrays, for example ``np.sort``."""
         _refuse_numpy(function.__name__, function.__name__)
 
     def __add__(self, other: Term) -> Expression:
@@ -140,7 +140,7 @@ class Expression:
 
 Term = Expression | float
 
-#: Functions of numpy with another name here.
+#: Names of numpy functions that have another name in tilewright, with tilewright's name.
 _UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
@@ -150,7 +150,7 @@ _UFUNCS = {
 
 
 def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
-    """Raise SpecError for a function of numpy that expressions do not have."""
+    """Raise SpecError: numpy's function ``theirs`` cannot be applied to an expression."""
     known = ours in REGISTRY and not REGISTRY[ours].own
     raise SpecError(
         f"np.{theirs} is no function of expressions",
@@ -237,7 +237,7 @@ class Operand(Expression):
 
 
 def _computed_with(name: str, type_: DTypeLike) -> TypeName:
-    """Return the type of an operand; SpecError if expressions cannot be computed with it."""
+    """Return the type of operand ``name``; SpecError for s64, which expressions cannot use."""
     found = type_name(type_)
     if found == "s64":
         raise SpecError(
@@ -250,13 +250,13 @@ def _computed_with(name: str, type_: DTypeLike) -> TypeName:
 
 
 def _infinite(value: object) -> bool:
-    """Return True if ``value`` itself is infinite, not only too large for a float."""
+    """Return True if ``value`` is infinite, False if it is finite but too large for a float."""
     return not isinstance(value, Rational) and math.isinf(value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Number(Expression):
-    """A literal, which is rounded to the type in which the expression is computed."""
+    """A number in an expression. It is rounded to the type in which the expression is computed."""
 
     value: float
 
@@ -285,7 +285,7 @@ class Number(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Call(Expression):
-    """A post-op applied to expressions: its operands, then its parameters as literals.
+    """A call of a post-op, a function of epilogues: its operands, followed by its parameters.
 
     ``own`` is the post-op itself if a user defined it, so that a later definition with the same
     name does not change this expression. It is None for tilewright's post-ops.
@@ -320,7 +320,10 @@ class Call(Expression):
         return of_rows, (rows(self),)
 
     def canonical(self, text: Callable[[object], str]) -> str:
-        """Return a text that is equal for equal expressions; ``text`` gives that of a leaf."""
+        """Return a text for this expression; equal expressions have equal texts.
+
+        ``text`` returns such a text for an operand, a number or a leaf.
+        """
         return ";".join(
             f"{row.fn}{row.own or ''}{row.args}" if isinstance(row, Row) else text(row)
             for row in rows(self)
@@ -328,7 +331,7 @@ class Call(Expression):
 
     @property
     def entry(self) -> PostOp:
-        """The post-op's entry."""
+        """The entry with all facts about the post-op that is applied."""
         return self.own or REGISTRY[self.fn]
 
     @property
@@ -338,12 +341,12 @@ class Call(Expression):
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """The numbers after the operands."""
+        """The numbers that the post-op takes after its operands."""
         behind = self.args[len(self.entry.operands) :]
         return tuple(arg.value for arg in behind if isinstance(arg, Number))
 
     def meaning(self) -> Expression | None:
-        """Return the expression of other functions that defines the post-op, None without one."""
+        """Return the same result as an expression of other functions; None if there is none."""
         found = self.entry.meaning(self.operands, self.parameters)
         return None if found is None else as_expression(found)
 
@@ -354,7 +357,7 @@ dst: Leaf = Leaf("dst")
 
 
 def as_expression(value: object) -> Expression:
-    """Return ``value`` if it is an expression; a number becomes a literal."""
+    """Return ``value`` as an expression: unchanged if it is one, a number as a ``Number``."""
     if isinstance(value, Expression):
         return value
     if isinstance(value, bool):
@@ -364,7 +367,7 @@ def as_expression(value: object) -> Expression:
             hint="== compares structure; tw.eq and tw.ne compare elements",
         )
     if isinstance(value, Real):
-        return Number(value)  # type: ignore[arg-type]  # it makes a float of it
+        return Number(value)  # type: ignore[arg-type]
     raise SpecError(
         "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
         got=value if isinstance(value, str) else type(value).__name__,
@@ -373,7 +376,7 @@ def as_expression(value: object) -> Expression:
 
 
 def _hint(value: object) -> str:
-    """Return a hint for a value that cannot be part of an expression."""
+    """Return the hint of an error message for a value that cannot be part of an expression."""
     name = getattr(value, "__name__", "")
     if callable(value) and name in REGISTRY:
         return f"tw.{name}(tw.acc): the function of something"
@@ -389,20 +392,23 @@ def call(fn: str, *args: object) -> Call:
 
 
 def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Number:
-    """Return a parameter of ``fn`` that is known when the kernel is made; never NaN."""
+    """Return ``value`` as parameter ``name`` of function ``fn``; SpecError if it is no number.
+
+    NaN is refused. Infinity is refused if ``finite``.
+    """
     number = real_number(value) if isinstance(value, Real) else None
     if number is None or math.isnan(number):
         raise SpecError(f"{name} of {fn} must be a number", got=value)
     if finite and math.isinf(number):
         raise SpecError(f"{name} of {fn} must be a finite number", got=value)
-    return Number(value)  # type: ignore[arg-type]  # it makes a float of it
+    return Number(value)  # type: ignore[arg-type]
 
 
-# -- what an expression is made of --------------------------------------------------------------
+# -- how to visit the nodes of an expression ----------------------------------------------------
 
 
 def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Expression]:
-    """Yield each node once, arguments before the nodes that use them.
+    """Yield each node of ``expression`` once, arguments before the nodes that use them.
 
     Nodes whose ``id`` is in ``known`` are left out, together with nodes that only they use.
     """
@@ -422,11 +428,12 @@ def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Express
 def walk_meanings(
     expression: Expression, seen: dict[int, Expression] | None = None
 ) -> Iterator[Expression]:
-    """Yield every node once, also the nodes of the expressions that define functions.
+    """Yield each node once, and also the nodes of the expressions by which functions are defined.
 
     Nodes whose ``id`` is in ``seen`` are left out. Nodes that are yielded are added to ``seen``.
     """
-    seen = {} if seen is None else seen  # which keeps the nodes: their addresses stay their own
+    # ``seen`` keeps the nodes alive, so that no other node gets the ``id`` of a deleted one.
+    seen = {} if seen is None else seen
     for node in walk(expression, seen):
         seen[id(node)] = node
         yield node
@@ -437,7 +444,7 @@ def walk_meanings(
 
 
 class Row(NamedTuple):
-    """A call as a row of a table; ``args`` are the numbers of the rows it is applied to."""
+    """A ``Call`` as a row of the table that ``rows`` makes; ``args`` are numbers of other rows."""
 
     fn: str
     own: PostOp | None
@@ -445,9 +452,10 @@ class Row(NamedTuple):
 
 
 def rows(expression: Expression) -> tuple[Row | Expression, ...]:
-    """Return the expression as a table: each leaf and each call once, the expression last.
+    """Return ``expression`` as a table with one row for each different node, arguments first.
 
-    Calls that are equal have one row, so that equal expressions have equal tables.
+    The last row is the expression itself. Equal calls share a row, so that equal expressions have
+    equal tables.
     """
     numbers: dict[Row | Expression, int] = {}
     places: dict[int, int] = {}
@@ -460,7 +468,7 @@ def rows(expression: Expression) -> tuple[Row | Expression, ...]:
 
 
 def of_rows(table: Iterable[Row | Expression]) -> Expression:
-    """Return the expression whose table, made by ``rows``, is ``table``."""
+    """Return the expression from which ``rows`` made ``table``."""
     nodes: list[Expression] = []
     for row in table:
         if isinstance(row, Row):
@@ -470,7 +478,10 @@ def of_rows(table: Iterable[Row | Expression]) -> Expression:
 
 
 def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
-    """Return the operands in alphabetical order; SpecError if one name has two declarations."""
+    """Return the operands of ``expressions``, sorted by name.
+
+    SpecError if two operands with the same name differ.
+    """
     found: dict[str, Operand] = {}
     for expression in expressions:
         for node in walk(expression):
@@ -489,7 +500,7 @@ def uses(expression: Expression, leaf: Leaf) -> bool:
 
 
 def is_integer_additions(expression: Expression) -> bool:
-    """Return True if an expression only adds and subtracts sums, D, integer operands and integers.
+    """Return True if ``expression`` only adds and subtracts products, D and integers.
 
     Such an expression can be computed in s32, modulo 2**32.
     """
@@ -508,17 +519,20 @@ def is_integer_additions(expression: Expression) -> bool:
     return True
 
 
-# -- as text ------------------------------------------------------------------------------------
+# -- how an expression is printed ---------------------------------------------------------------
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
 _ATOM = 5
-#: A part of an expression is given a name when printed if it has this many characters, or this many
-#: nested calls. Python reads at most some 200 nested brackets.
+#: When an expression is printed, each part with more characters or more nested calls than this gets
+#: a name: Python cannot read more than about 200 nested brackets.
 _LONG, _DEEP = 500, 40
 
 
 class _Part(NamedTuple):
-    """A part's text, its precedence (1 for a sum, 5 for an atom), and its depth of nested calls."""
+    """A printed part of an expression: its text, operator precedence and depth of nested calls.
+
+    ``strength`` is the precedence: 1 for a sum, up to 5 for a name or a function call.
+    """
 
     text: str
     strength: int = _ATOM
@@ -553,7 +567,7 @@ def _text(expression: Expression) -> str:
 
 
 def _part(node: Expression, args: list[_Part]) -> _Part:
-    """Return the text of the call ``node``; ``args`` are the texts of its arguments."""
+    """Return the printed form of the call ``node``, given the printed forms of its arguments."""
     assert isinstance(node, Call)
     depth = 1 + max(arg.depth for arg in args)
     if node.fn in _INFIX:

@@ -1,4 +1,4 @@
-"""The entry of a post-op: all facts about a function of epilogues in one place.
+"""Define ``PostOp``, the entry that holds all facts about one function of epilogues.
 
 An entry holds the function's name, its operands and parameters, its kernel code, the right results,
 and samples to try. Printing, lowering, the reference, sympy, random products and tests read the
@@ -17,26 +17,27 @@ from typing import Any, NoReturn, Protocol
 
 from tilewright.errors import SpecError
 
-#: A value of the program that a lowering writes, or a number. Only the program knows its type.
+#: A value in the program of elementary operations that a lowering function writes, or a number.
+#: Only the program knows the type of its values.
 Lane = Any
 
 
 class Program(Protocol):
-    """The interface by which a lowering writes its steps: ``b("fma", x, y, z)`` returns their
-    result.
+    """Interface by which a lowering function writes operations: ``b("fma", x, y, z)`` adds one.
 
-    The operations are those of ``elementwise/operations.py``. A float among the arguments is a
-    constant, an int is a constant of s32. ``real`` is the floating-point type, f32 or f64.
+    The call returns the operation's result. ``elementwise/operations.py`` lists the operations. A
+    float among the arguments is a constant, an int is a constant of s32. ``real`` is the
+    floating-point type, f32 or f64.
     """
 
     real: str
 
     def __call__(self, fn: str, *args: Lane) -> Lane:
-        """Apply ``fn`` to values and numbers."""
+        """Add the operation ``fn`` on ``args`` (values and numbers), and return its result."""
         ...
 
     def part(self, name: str) -> AbstractContextManager[None]:
-        """Name the values written in the ``with`` block, and their constants, in C.
+        """Use ``name`` in C for the values that the ``with`` block writes, and their constants.
 
         Examples
         --------
@@ -48,8 +49,9 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A comparison that a lowering leaves as a mask: ``yes`` for lanes where it holds, else
-    ``no``.
+    """The result of a comparison, kept as a mask.
+
+    As a number it is ``yes`` in lanes where the comparison holds, else ``no``.
     """
 
     mask: Lane
@@ -57,9 +59,9 @@ class Truth:
     no: float = 0.0
 
 
-# -- what is right ------------------------------------------------------------------------------
+# -- references, with which the results of kernels are compared ---------------------------------
 
-#: Absolute error allowed to functions that are composed of several others.
+#: Absolute error that is allowed for functions composed of several others.
 COMPOSED = 1e-6
 
 
@@ -78,8 +80,9 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Monotone:
-    """An exact reference ``function`` that decreases in no operand; the result is rounded if
-    ``rounded``.
+    """A reference ``function`` whose result never decreases if an operand increases.
+
+    Its float64 result is exact. A kernel's result is rounded if ``rounded``, else exact too.
     """
 
     function: Callable[..., Any]
@@ -88,14 +91,14 @@ class Monotone:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """1.0 if the comparison ``function`` holds, else 0.0."""
+    """A reference for a comparison: the result is 1.0 if ``function`` returns True, else 0.0."""
 
     function: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """An operator, for which the reference has interval arithmetic under the name ``rule``."""
+    """A reference for an operator; ``rule`` is its name in the reference's interval arithmetic."""
 
     rule: str
 
@@ -103,19 +106,20 @@ class Arithmetic:
 Reference = Within | Monotone | Compared | Arithmetic
 
 
-# -- the entry ----------------------------------------------------------------------------------
+# -- the entry of a post-op ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PostOp:
-    """A function of epilogues.
+    """All facts about one function of epilogues, a post-op.
 
     ``parameters`` are the numbers after the operands, each with its default or None. ``body`` is
-    called with the operands and parameters of each use. It refuses wrong parameters, and returns
-    the same in other functions, or None if ``lower`` and ``reference`` define the function.
-    ``lower(b, *operands, *parameters)`` writes the kernel's program; None means that of the body's
-    result. ``reference`` gives the right result; None means that each rounding of the body's result
-    is followed.
+    called with the operands and parameters of each use. It refuses wrong parameters. It returns an
+    expression of other functions with the same result, or None if ``lower`` and ``reference``
+    define the function. ``lower(b, *operands, *parameters)`` writes the operations that compute the
+    function in a kernel; if it is None, the kernel computes the expression of ``body``.
+    ``reference`` gives the right result; if it is None, the reference follows each rounding in the
+    expression of ``body``.
     """
 
     name: str
@@ -124,22 +128,22 @@ class PostOp:
     body: FunctionType
     lower: Callable[..., Lane | Truth] | None = None
     reference: Reference | None = None
-    #: True if ``lower`` may write lanes of f64 too, given the parameters.
+    #: True if ``lower`` can compute in f64 too; or a function of the parameters that tells this.
     f64: bool | Callable[..., bool] = True
-    #: True if the function is an addition, so that s32 integers stay exact.
+    #: True if the function adds, subtracts or negates, so that it is exact for s32 integers.
     whole: bool = False
-    #: True if parameters must be finite.
+    #: True if infinite parameters are refused.
     finite: bool = True
-    #: True if ``lower`` takes its first operand as a Truth if it is a comparison.
+    #: True if ``lower`` accepts the mask of a comparison (a ``Truth``) as its first operand.
     condition: bool = False
-    #: Name of sympy's function, or a function that makes sympy's terms; None for an unknown
-    #: function.
+    #: The function in sympy: its name there, or a Python function that makes the sympy expression.
+    #: None if sympy cannot represent it.
     sympy: str | Callable[..., Any] | None = None
-    #: Parameters to try the function with.
+    #: Parameters with which tests call the function, one tuple for each call.
     samples: tuple[tuple[float, ...], ...] = ((),)
-    #: True if large operands test it as well as small ones.
+    #: True if the function is nearly linear for large operands, so that large sums test it well.
     straight: bool = False
-    #: True if a user defined it; tilewright's own are part of the sources.
+    #: True if a user defined the function, False if it is one of tilewright's own.
     own: bool = False
     home: str = field(init=False)
 
@@ -150,11 +154,11 @@ class PostOp:
         return f"<post-op {self.name}>"
 
     def meaning(self, operands: tuple[Any, ...], parameters: tuple[float, ...]) -> Any:
-        """Return the result of ``body`` for one use; None if it only checks the parameters."""
+        """Return the expression that ``body`` returns for operands and parameters; maybe None."""
         return self.body(*operands, *parameters)
 
     def has_f64(self, parameters: tuple[float, ...]) -> bool:
-        """Return True if ``lower`` can write lanes of f64."""
+        """Return True if ``lower`` can compute in f64 with these ``parameters``."""
         return self.f64(*parameters) if callable(self.f64) else self.f64
 
     def __copy__(self) -> PostOp:
@@ -172,7 +176,7 @@ REGISTRY: dict[str, PostOp] = {}
 
 
 def found(name: str, home: str) -> PostOp:
-    """Return the post-op ``name`` of the module ``home``, which is imported if necessary.
+    """Return the post-op ``name`` that module ``home`` defines, importing the module if needed.
 
     SpecError if the module defines none, for example in a process that runs another program.
     """
