@@ -426,8 +426,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     """Return the arguments of ``Gemm`` for the output: C if it is only the sum, else D.
 
     If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
-    Sums of integers in a D of floating point have a C too if there is an alpha, so that alpha acts
-    in f32 and need not be whole.
+    Integers with an alpha have a C too if D is floating point: then alpha acts in f32.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
     sums = not _has_d((a, b, out.type), options)
