@@ -144,7 +144,7 @@ static int64_t cpus_usable(void)
 {
 #ifdef __linux__
     static int64_t quota; /* atomic: read once, 0 before */
-    int64_t most = __atomic_load_n(&quota, __ATOMIC_RELAXED), cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t most = __atomic_load_n(&quota, __ATOMIC_RELAXED), cpus;
     cpu_set_t set;
     if (most == 0) {
         most = cpus_of_quota("/sys/fs/cgroup", "/proc/self/cgroup");
@@ -152,6 +152,8 @@ static int64_t cpus_usable(void)
     }
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         cpus = CPU_COUNT(&set);
+    else
+        cpus = sysconf(_SC_NPROCESSORS_ONLN); /* slow: it reads a file */
     return cpus < most ? cpus : most;
 #else
     return sysconf(_SC_NPROCESSORS_ONLN);
@@ -205,8 +207,6 @@ static struct {
     int64_t places;        /* atomic: in units of POOL_PLACE how many may come, plus how many work */
     tilewright_task *task;
     void *context;
-    int64_t tasks;
-    int64_t next, came;    /* atomic: the first task that nobody has taken, and how many threads came */
 } pool;
 
 #define POOL_PLACE ((int64_t)1 << 32)
@@ -240,22 +240,14 @@ static void pool_watch(int (*seen)(void))
     } while ((now.tv_sec - since.tv_sec) * 1000000000ll + now.tv_nsec - since.tv_nsec < POOL_PATIENCE);
 }
 
-/* Parts of the trips that are left: large at first, as neighbours share caches, and small at the end. */
-static void pool_take(void)
-{
-    const int64_t worker = __atomic_fetch_add(&pool.came, 1, __ATOMIC_SEQ_CST);
-    for (int64_t task; (task = __atomic_fetch_add(&pool.next, 1, __ATOMIC_SEQ_CST)) < pool.tasks;)
-        pool.task(pool.context, task, worker);
-}
-
-/* Whether the thread now works: it takes one of the places, if there is one. */
-static int pool_enter(void)
+/* The place that the thread takes, 0 if there is none: the number of its task, and its own. */
+static int64_t pool_enter(void)
 {
     int64_t now = __atomic_load_n(&pool.places, __ATOMIC_SEQ_CST);
     while (now >= POOL_PLACE)
         if (__atomic_compare_exchange_n(
                 &pool.places, &now, now - POOL_PLACE + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            return 1;
+            return now / POOL_PLACE;
     return 0;
 }
 
@@ -293,8 +285,9 @@ static void *pool_worker(void *unused)
 {
     for (;;) {
         pool_watch(pool_open);
-        if (pool_enter()) {
-            pool_take();
+        const int64_t place = pool_enter();
+        if (place) {
+            pool.task(pool.context, place, place);
             pool_leave();
         } else if (!pool_sleep()) {
             return unused;
@@ -344,27 +337,31 @@ static void pool_release(void)
     __atomic_store_n(&pool.owner, 0, __ATOMIC_SEQ_CST);
 }
 
-/* Runs tasks on the caller, who has claimed the pool, and on one thread less than there are tasks. */
+/* Runs tasks on the caller, who has claimed the pool, and on one thread less than there are tasks. The
+ * caller also runs the tasks of those who have not come by then. */
 static void pool_run(tilewright_task *task, void *context, int64_t tasks)
 {
-    pool.task = task, pool.context = context, pool.tasks = tasks;
-    __atomic_store_n(&pool.came, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&pool.next, 0, __ATOMIC_SEQ_CST);
+    pool.task = task, pool.context = context;
     if (__atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST) < tasks - 1) {
         pthread_mutex_lock(&pool.lock);
         pool_grow((int)tasks - 1);
         pthread_mutex_unlock(&pool.lock);
     }
     const int64_t others = __atomic_load_n(&pool.workers, __ATOMIC_SEQ_CST);
+    const int64_t places = others < tasks - 1 ? others : tasks - 1;
     __atomic_store_n(&pool.patient, others < cpus_usable(), __ATOMIC_RELAXED);
-    __atomic_store_n(&pool.places, POOL_PLACE * (others < tasks - 1 ? others : tasks - 1), __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool.places, POOL_PLACE * places, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool.asleep, __ATOMIC_SEQ_CST)) {
         pthread_mutex_lock(&pool.lock);
         pthread_cond_broadcast(&pool.work);
         pthread_mutex_unlock(&pool.lock);
     }
-    pool_take();
-    __atomic_fetch_and(&pool.places, POOL_PLACE - 1, __ATOMIC_SEQ_CST);  /* who has not come by now need not */
+    task(context, 0, 0);
+    const int64_t left = __atomic_fetch_and(&pool.places, POOL_PLACE - 1, __ATOMIC_SEQ_CST) / POOL_PLACE;
+    for (int64_t i = 1; i <= left; i++)
+        task(context, i, 0);
+    for (int64_t i = places + 1; i < tasks; i++)
+        task(context, i, 0);
     pool_watch(pool_finished);
     if (!pool_finished()) {
         pthread_mutex_lock(&pool.lock);
@@ -376,61 +373,51 @@ static void pool_run(tilewright_task *task, void *context, int64_t tasks)
     }
 }
 
-/* A parallel loop that runs: each task takes some of its trips at a time, until none is left. So a task that
- * begins late, or never at the same time as another, keeps nobody waiting. */
-struct region {
+struct loop {
     void (*run)(const void *, int64_t, int64_t);
     const void *context;
-    int64_t trips, parts;
-    int64_t next;  /* atomic: the first trip that nobody has taken */
+    int64_t trips, chunk;
     fenv_t rounding;
 };
 
-/* Tasks take part of the trips that are left: many at first, as neighbours share caches, few at the end. */
+/* A parallel loop that runs: each task takes a chunk of its trips at a time, until none is left. So a task
+ * that begins late, or never at the same time as another, keeps nobody waiting. */
+struct region {
+    struct loop loop;
+    int64_t next;  /* atomic: the first trip that nobody has taken */
+};
+
 static void region_task(void *given, int64_t task, int64_t worker)
 {
     struct region *const region = (struct region *)given;
+    const struct loop own = region->loop; /* other threads write into its cache line all the time */
     fenv_t before;
     (void)task, (void)worker;
-    if (__atomic_load_n(&region->next, __ATOMIC_SEQ_CST) >= region->trips)
+    if (__atomic_load_n(&region->next, __ATOMIC_SEQ_CST) >= own.trips)
         return;
     fegetenv(&before);
-    fesetenv(&region->rounding);
-    for (int64_t first; (first = __atomic_load_n(&region->next, __ATOMIC_SEQ_CST)) < region->trips;) {
-        const int64_t last = first + (region->trips - first + region->parts - 1) / region->parts;
-        if (__atomic_compare_exchange_n(&region->next, &first, last, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            region->run(region->context, first, last);
-    }
+    fesetenv(&own.rounding);
+    for (int64_t first; (first = __atomic_fetch_add(&region->next, own.chunk, __ATOMIC_SEQ_CST)) < own.trips;)
+        own.run(own.context, first, own.trips - first < own.chunk ? own.trips : first + own.chunk);
     fesetenv(&before);
 }
 
-/* How many of `most` threads take the least time: the busiest one's trips, and the price of the region. */
-static int64_t region_threads(int64_t trips, int64_t work, int64_t price, int64_t further, int64_t most)
-{
-    int64_t best = 1, least = trips * work;
-    for (int64_t threads = 2; threads <= most && threads <= trips && price < least; threads++) {
-        const int64_t time = (trips + threads - 1) / threads * work + price;
-        if (time < least)
-            least = time, best = threads;
-        price += further;
-    }
-    return best;
-}
-
-/* Runs all trips of a loop. `work` is what a trip does, `price` what a second thread costs, and `further` each
- * one after it, all in vector multiply-adds. `threads` is how many the loop asks for, 0: as many as `by` says. */
+/* Runs all trips of a loop, on at most `most` threads; `threads` is how many the loop asks for, 0: as many
+ * as `by` says. */
 static void region_run(const struct tilewright_threads *by, void (*run)(const void *, int64_t, int64_t),
-    const void *context, int64_t trips, int64_t work, int64_t price, int64_t further, int64_t threads)
+    const void *context, int64_t trips, int64_t most, int64_t threads)
 {
-    int64_t most = threads;
-    if (most == 0)
-        most = trips > 1 && trips * work > price ? by->most() : 1;
-    most = region_threads(trips, work, price, further, most);
+    if (most > trips)
+        most = trips;
+    if (most >= 2 && threads == 0)
+        threads = by->most();
+    if (most > threads)
+        most = threads;
     if (most >= 2) {
         struct region region;
-        region.run = run, region.context = context, region.next = 0;
-        region.trips = trips, region.parts = 2 * most;
-        fegetenv(&region.rounding);
+        region.loop.run = run, region.loop.context = context, region.next = 0;
+        region.loop.trips = trips, region.loop.chunk = (trips + 32 * most - 1) / (32 * most);
+        fegetenv(&region.loop.rounding);
         if (by->run(region_task, &region, most))
             return;
     }
@@ -463,8 +450,8 @@ static const struct tilewright_threads own_threads = {own_most, own_run};
 static void run_parallel(void (*run)(const void *, int64_t, int64_t), const void *context,
     int64_t trips, int64_t work, int64_t threads)
 {
-    region_run(tilewright_threads ? tilewright_threads : &own_threads, run, context, trips, work,
-        32768, 4096, threads);
+    region_run(tilewright_threads ? tilewright_threads : &own_threads, run, context, trips,
+        trips * work / 32768, threads);
 }
 
 #ifdef __cplusplus
@@ -631,7 +618,6 @@ struct fork0 {
     const float *b;
     float *c;
     int64_t k;
-    int64_t end[1]; /* the trips before the next loop's */
 };
 
 static void fork0(const void *context, int64_t first, int64_t last)
@@ -642,31 +628,44 @@ static void fork0(const void *context, int64_t first, int64_t last)
     float *c = with->c;
     int64_t k = with->k;
     for (int64_t trip = first; trip < last; trip++) {
-        if (trip < with->end[0]) {
-            int64_t nt = trip;
-            const int64_t mt = nt % 9;
-            nt /= 9;
-            tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
-        } else {
-            int64_t nt = trip - with->end[0];
-            const int64_t mt = nt % 2;
-            nt /= 2;
-            tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
-        }
+        int64_t nt = trip;
+        const int64_t mt = nt % 9;
+        nt /= 9;
+        tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
+    }
+}
+
+struct fork1 {
+    const float *a;
+    const float *b;
+    float *c;
+    int64_t k;
+};
+
+static void fork1(const void *context, int64_t first, int64_t last)
+{
+    const struct fork1 *const with = (const struct fork1 *)context;
+    const float *a = with->a;
+    const float *b = with->b;
+    float *c = with->c;
+    int64_t k = with->k;
+    for (int64_t trip = first; trip < last; trip++) {
+        int64_t nt = trip;
+        const int64_t mt = nt % 2;
+        nt /= 2;
+        tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
     }
 }
 
 void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, int64_t k)
 {
-    { /* in parallel: nt, mt; nt, mt */
-        const int64_t fork0_trips0 = 27;
-        const int64_t fork0_end0 = fork0_trips0;
-        const int64_t fork0_trips1 = 6;
-        const int64_t fork0_end1 = fork0_end0 + fork0_trips1;
-        const int64_t fork0_work = fork0_trips0 * (12 * k) + fork0_trips1 * (10 * k);
-        const int64_t fork0_trips = fork0_end1;
-        const struct fork0 with = {a, b, c, k, {fork0_end0}};
-        run_parallel(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2);
+    { /* in parallel: nt, mt */
+        const struct fork0 with = {a, b, c, k};
+        run_parallel(fork0, &with, 27, 12 * k, 2);
+    }
+    { /* in parallel: nt, mt */
+        const struct fork1 with = {a, b, c, k};
+        run_parallel(fork1, &with, 6, 10 * k, 2);
     }
 }
 
