@@ -373,51 +373,62 @@ static void pool_run(tilewright_task *task, void *context, int64_t tasks)
     }
 }
 
-struct loop {
+/* A parallel loop that runs: each task takes some of its trips at a time, until none is left. So a task that
+ * begins late, or never at the same time as another, keeps nobody waiting. */
+struct region {
     void (*run)(const void *, int64_t, int64_t);
     const void *context;
-    int64_t trips, chunk;
+    int64_t trips, parts;
     fenv_t rounding;
+    /* atomic: the first trip that nobody has taken; in a cache line that only it writes to */
+    int64_t next __attribute__((aligned(64)));
 };
 
-/* A parallel loop that runs: each task takes a chunk of its trips at a time, until none is left. So a task
- * that begins late, or never at the same time as another, keeps nobody waiting. */
-struct region {
-    struct loop loop;
-    int64_t next;  /* atomic: the first trip that nobody has taken */
-};
-
+/* Tasks take part of the trips that are left: many at first, as neighbours share caches, few at the end. */
 static void region_task(void *given, int64_t task, int64_t worker)
 {
     struct region *const region = (struct region *)given;
-    const struct loop own = region->loop; /* other threads write into its cache line all the time */
     fenv_t before;
     (void)task, (void)worker;
-    if (__atomic_load_n(&region->next, __ATOMIC_SEQ_CST) >= own.trips)
+    if (__atomic_load_n(&region->next, __ATOMIC_SEQ_CST) >= region->trips)
         return;
     fegetenv(&before);
-    fesetenv(&own.rounding);
-    for (int64_t first; (first = __atomic_fetch_add(&region->next, own.chunk, __ATOMIC_SEQ_CST)) < own.trips;)
-        own.run(own.context, first, own.trips - first < own.chunk ? own.trips : first + own.chunk);
+    fesetenv(&region->rounding);
+    for (int64_t first; (first = __atomic_load_n(&region->next, __ATOMIC_SEQ_CST)) < region->trips;) {
+        const int64_t last = first + (region->trips - first + region->parts - 1) / region->parts;
+        if (__atomic_compare_exchange_n(&region->next, &first, last, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            region->run(region->context, first, last);
+    }
     fesetenv(&before);
 }
 
-/* Runs all trips of a loop, on at most `most` threads; `threads` is how many the loop asks for, 0: as many
- * as `by` says. */
-static void region_run(const struct tilewright_threads *by, void (*run)(const void *, int64_t, int64_t),
-    const void *context, int64_t trips, int64_t most, int64_t threads)
+/* How many of `most` threads take the least time: the busiest one's trips, and the price of the region. */
+static int64_t region_threads(int64_t trips, int64_t work, int64_t price, int64_t further, int64_t most)
 {
-    if (most > trips)
-        most = trips;
-    if (most >= 2 && threads == 0)
-        threads = by->most();
-    if (most > threads)
-        most = threads;
+    int64_t best = 1, least = trips * work;
+    for (int64_t threads = 2; threads <= most && threads <= trips && price < least; threads++) {
+        const int64_t time = (trips + threads - 1) / threads * work + price;
+        if (time < least)
+            least = time, best = threads;
+        price += further;
+    }
+    return best;
+}
+
+/* Runs all trips of a loop. `work` is what a trip does, `price` what a second thread costs, and `further` each
+ * one after it, all in vector multiply-adds. `threads` is how many the loop asks for, 0: as many as `by` says. */
+static void region_run(const struct tilewright_threads *by, void (*run)(const void *, int64_t, int64_t),
+    const void *context, int64_t trips, int64_t work, int64_t price, int64_t further, int64_t threads)
+{
+    int64_t most = threads;
+    if (most == 0)
+        most = trips > 1 && trips * work > price ? by->most() : 1;
+    most = region_threads(trips, work, price, further, most);
     if (most >= 2) {
         struct region region;
-        region.loop.run = run, region.loop.context = context, region.next = 0;
-        region.loop.trips = trips, region.loop.chunk = (trips + 32 * most - 1) / (32 * most);
-        fegetenv(&region.loop.rounding);
+        region.run = run, region.context = context, region.next = 0;
+        region.trips = trips, region.parts = 2 * most;
+        fegetenv(&region.rounding);
         if (by->run(region_task, &region, most))
             return;
     }
@@ -450,8 +461,8 @@ static const struct tilewright_threads own_threads = {own_most, own_run};
 static void run_parallel(void (*run)(const void *, int64_t, int64_t), const void *context,
     int64_t trips, int64_t work, int64_t threads)
 {
-    region_run(tilewright_threads ? tilewright_threads : &own_threads, run, context, trips,
-        trips * work / 32768, threads);
+    region_run(tilewright_threads ? tilewright_threads : &own_threads, run, context, trips, work,
+        32768, 4096, threads);
 }
 
 #ifdef __cplusplus
@@ -618,6 +629,7 @@ struct fork0 {
     const float *b;
     float *c;
     int64_t k;
+    int64_t end[1]; /* the trips before the next loop's */
 };
 
 static void fork0(const void *context, int64_t first, int64_t last)
@@ -628,44 +640,31 @@ static void fork0(const void *context, int64_t first, int64_t last)
     float *c = with->c;
     int64_t k = with->k;
     for (int64_t trip = first; trip < last; trip++) {
-        int64_t nt = trip;
-        const int64_t mt = nt % 9;
-        nt /= 9;
-        tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
-    }
-}
-
-struct fork1 {
-    const float *a;
-    const float *b;
-    float *c;
-    int64_t k;
-};
-
-static void fork1(const void *context, int64_t first, int64_t last)
-{
-    const struct fork1 *const with = (const struct fork1 *)context;
-    const float *a = with->a;
-    const float *b = with->b;
-    float *c = with->c;
-    int64_t k = with->k;
-    for (int64_t trip = first; trip < last; trip++) {
-        int64_t nt = trip;
-        const int64_t mt = nt % 2;
-        nt /= 2;
-        tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
+        if (trip < with->end[0]) {
+            int64_t nt = trip;
+            const int64_t mt = nt % 9;
+            nt /= 9;
+            tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
+        } else {
+            int64_t nt = trip - with->end[0];
+            const int64_t mt = nt % 2;
+            nt /= 2;
+            tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
+        }
     }
 }
 
 void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, int64_t k)
 {
-    { /* in parallel: nt, mt */
-        const struct fork0 with = {a, b, c, k};
-        run_parallel(fork0, &with, 27, 12 * k, 2);
-    }
-    { /* in parallel: nt, mt */
-        const struct fork1 with = {a, b, c, k};
-        run_parallel(fork1, &with, 6, 10 * k, 2);
+    { /* in parallel: nt, mt; nt, mt */
+        const int64_t fork0_trips0 = 27;
+        const int64_t fork0_end0 = fork0_trips0;
+        const int64_t fork0_trips1 = 6;
+        const int64_t fork0_end1 = fork0_end0 + fork0_trips1;
+        const int64_t fork0_work = fork0_trips0 * (12 * k) + fork0_trips1 * (10 * k);
+        const int64_t fork0_trips = fork0_end1;
+        const struct fork0 with = {a, b, c, k, {fork0_end0}};
+        run_parallel(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2);
     }
 }
 
