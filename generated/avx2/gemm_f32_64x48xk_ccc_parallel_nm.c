@@ -236,6 +236,7 @@ static void pool_watch(int (*seen)(void))
                 return;
             POOL_PAUSE();
         }
+        sched_yield(); /* who watches may have the CPU of the thread that works */
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while ((now.tv_sec - since.tv_sec) * 1000000000ll + now.tv_nsec - since.tv_nsec < POOL_PATIENCE);
 }
