@@ -24,6 +24,7 @@ from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed
 from tilewright.spec.postops import gelu_erf, relu
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from tilewright.spec.transpose import Transpose
@@ -314,3 +315,10 @@ def test_blocks_whose_size_the_call_computes_are_counted(name: str) -> None:
 def test_what_is_no_product_has_no_estimate() -> None:
     assert "Estimate" not in told(Transpose(8, 8), "avx2")
     assert "Estimate" not in told(Gemm(0, 4, 4), "avx2")
+
+
+def test_a_packed_matrix_whose_rows_are_parts_of_elements_is_explained() -> None:
+    """In 5 bits and blocks of 40, a step of K is 168/5 bytes long."""
+    form = Quantized("u5", "f16", zero=16, block=40)
+    spec = Gemm(1, 1, 65, a="s8", b=Packed(form, nb=48), c="bf16", b_scale="scalar")
+    assert "estimate" in explain_plan(plan_for(spec, Schedule(), resolve("avx10.2")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
-from sympy import Expr
+from sympy import Expr, floor
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
@@ -219,7 +219,8 @@ class _Walk:
     requests: dict[int, TileRequest] = field(default_factory=dict)
 
     def number(self, expr: Expr) -> int:
-        return evaluate(expr, self.sizes)
+        """Return the value of ``expr``; a stride of part of an element is rounded down."""
+        return evaluate(floor(expr) if expr.is_Rational else expr, self.sizes)
 
     @property
     def count(self) -> int:
