@@ -12,10 +12,11 @@ from tilewright.settings import settings
 
 from .screen import console, json_option, show_json, table, working
 
+#: How the arrays of a call are checked, by the mode of the dispatcher.
 _MODES = {
-    "api": "checked in C, an extension module",
-    "abi": "checked in C, a library: Python.h was not found",
-    "python": "checked in Python, slow: no compiler here built the dispatcher",
+    "api": "in C, by an extension module",
+    "abi": "in C, by a library without Python.h, which was not found",
+    "python": "in Python, which is slow: no compiler here built the checks in C",
 }
 
 
@@ -99,7 +100,7 @@ def command(as_json: bool) -> None:
     screen.print(f"Host: {best.name} ({best.title}).")
     if (limit := settings().max_target) is not None:
         screen.print(f"TILEWRIGHT_MAX_TARGET={limit} limits what host may be.")
-    screen.print(f"Calls: {mode} dispatcher ({_MODES[mode]}).")
+    screen.print(f"Calls: the arrays of a call are checked {_MODES[mode]}.")
     screen.print(f"Threads: {choice()}.")
     for note in dict.fromkeys(notes):
         screen.print(note)

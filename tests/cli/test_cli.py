@@ -59,7 +59,7 @@ def test_targets_says_how_each_runs(run: Run) -> None:
     best = host.resolve("host").name
     assert table[best.partition("+")[0]][1] == "(host)"
     assert table["Host:"][1] == best
-    assert "dispatcher" in table["Calls:"]
+    assert "checked" in table["Calls:"]
 
 
 def test_targets_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
