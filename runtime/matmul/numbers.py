@@ -29,9 +29,11 @@ Array = np.ndarray[Any, Any]
 MOST = 8
 #: The largest finite number of f32.
 _LARGEST = 2.0**128 - 2.0**104
-#: Types of sums by the names of the arrays' types. All others are added in f32.
+#: Types of sums by the names of the arrays' types. All others are added in f32. With an epilogue,
+#: an ``out`` of int64 is computed in f64.
 _SUMS: dict[str, TypeName] = {
-    "float64": "f64", "int8": "s32", "uint8": "s32", "int16": "s32", "uint16": "s32",
+    "float64": "f64", "int64": "f64", "int8": "s32", "uint8": "s32", "int16": "s32",
+    "uint16": "s32",
 }  # fmt: skip
 #: The same by the dtypes of a, b and out, as far as they were met; and most that are kept.
 _known: dict[Any, TypeName] = {}
@@ -46,7 +48,7 @@ class Lifted(NamedTuple):
 
 
 def sums_of(a: Any, b: Any, out: Any) -> TypeName:
-    """Return the type of the sums of a product: f64 if a, b or out is f64, s32 for integers.
+    """Return the type of the sums of a product: f64 if a, b or out has 64 bits, s32 for integers.
 
     An ``out`` of None has the type of a. ``b`` is None if it is packed: its elements have been
     converted to a's type, and the type of ``out`` does not matter.

@@ -189,7 +189,7 @@ def matmul(
     )
     if numbers:
         operands = joined(operands, numbers) if operands else numbers
-    if out is None and not (scaled or operands or packed or routes.reads_out):
+    if out is None and not (scaled or operands or packed or routes.names or routes.reads_out):
         made = routes.make(a, b)
         if made is not None:
             return made

@@ -4,7 +4,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MOST = 64 };
 
@@ -32,6 +34,7 @@ int omp_in_parallel(void);
 void fake_set(int of_most, int of_inside, int of_fewer, long of_late);
 int64_t fake_told(int number);
 void fake_signal(void (*kernel)(const float *, const float *, float *), const float *a, const float *b, float *c);
+int64_t fake_fork(int64_t (*most_threads)(void), int64_t forks);
 
 void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags)
 {
@@ -72,6 +75,38 @@ int64_t fake_told(int number)
 {
     int64_t *const told[] = {&regions, &threads_asked, &callers};
     return __atomic_load_n(told[number], __ATOMIC_SEQ_CST);
+}
+
+static int64_t (*asked)(void);
+static int stops; /* atomic */
+
+static void *asks(void *unused)
+{
+    while (!__atomic_load_n(&stops, __ATOMIC_SEQ_CST))
+        asked();
+    return unused;
+}
+
+/* Forks while another thread asks how many threads there are, and returns how many children cannot ask. */
+int64_t fake_fork(int64_t (*most_threads)(void), int64_t forks)
+{
+    int64_t failed = 0;
+    int status = 0;
+    pthread_t thread;
+    asked = most_threads;
+    pthread_create(&thread, NULL, asks, NULL);
+    for (int64_t i = 0; i < forks && !failed; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(5);
+            asked();
+            _exit(0);
+        }
+        failed += waitpid(child, &status, 0) != child || status != 0;
+    }
+    __atomic_store_n(&stops, 1, __ATOMIC_SEQ_CST);
+    pthread_join(thread, NULL);
+    return failed;
 }
 
 static void (*handled)(const float *, const float *, float *);

@@ -282,3 +282,18 @@ def test_types_of_results_are_kept_apart(rng: np.random.Generator) -> None:
             found = tw.matmul(a, b)
             assert found.dtype == made
             np.testing.assert_array_equal(found, exact)
+
+
+def test_operands_that_are_missing_are_not_read(rng: np.random.Generator) -> None:
+    """C that makes a result reads no operand of the epilogue, whether or not a kernel is known."""
+    a, b = whole(rng, (8, 8)), whole(rng, (8, 8))
+    epilogue = tw.acc
+    for i in range(11):
+        epilogue = epilogue + tw.Operand(f"one_{i}", per="column")
+    given = {f"one_{i}": np.ones(8, "f4") for i in range(11)}
+    for known in (False, True):
+        for _ in range(3):
+            with pytest.raises(ArgumentError, match="one_0"):
+                tw.matmul(a, b, epilogue=epilogue)
+        if not known:
+            np.testing.assert_array_equal(tw.matmul(a, b, epilogue=epilogue, **given), a @ b + 11)

@@ -167,3 +167,14 @@ def test_numbers_beside_copied_operands_and_stacks() -> None:
         np.testing.assert_array_equal(found, exact * factor)
     empty = tw.matmul(a[..., :0], b[:0], epilogue=tw.acc + 2)
     np.testing.assert_array_equal(empty, np.full((3, 9, 7), 2, "f4"))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "f4"])
+def test_numbers_beside_an_out_of_int64_are_of_float64(dtype: str) -> None:
+    a, b = operands(dtype=dtype)
+    exact, out = a.astype("i8") @ b.astype("i8"), np.empty((9, 7), "i8")
+    for _ in range(2):
+        tw.matmul(a, b, out, epilogue=tw.acc + (2**32 + 5))
+        np.testing.assert_array_equal(out, exact + (2**32 + 5))
+        tw.matmul(a, b, out, epilogue=tw.acc * 1e9 * 0.1)
+        np.testing.assert_array_equal(out, exact * 10**8)

@@ -347,3 +347,13 @@ print(os.waitpid(pid, 0)[1])
     if found == ["no OpenMP"]:
         pytest.skip("this PyTorch has no OpenMP")
     assert found == ["True by_openmp True 2", "1 True {}", "0"]
+
+
+def test_a_child_forked_while_a_thread_lists_libraries_does_not_wait(fake: str) -> None:
+    """The loader's lock, which that thread holds, is not the child's for ever."""
+    code = """
+runtime = fake()
+most = ctypes.cast(process.functions()["tw_threads"](), ctypes.POINTER(ctypes.c_void_p))[0]
+print(runtime.fake_fork(ctypes.c_void_p(most), ctypes.c_int64(100)))
+"""
+    assert lines(fake, code) == ["0"]
