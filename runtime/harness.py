@@ -231,7 +231,8 @@ def program(
     ]
     file = file or f"{request.name}.c"
     source = generate([request]).text
-    made = program_commands(target, file, file.removesuffix(".c"))
+    stem = file.removesuffix(".c")
+    made = program_commands(target, file, stem)
     return render(
         "harness/harness.c.j2",
         version=VERSION,
@@ -239,6 +240,7 @@ def program(
         commands={
             versioned(target, family): shlex.join(command) for family, command in made.items()
         },
+        pinned=shlex.join(["taskset", "-c", "2", f"./{stem}"]),
         source=source,
         versions=bool(target.compilers),
         length=target.length,

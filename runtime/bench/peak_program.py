@@ -20,13 +20,15 @@ def peak_program(target: str = "host", type: Any = "f32", *, file: str = "peak.c
     need not run on this machine. Raise TargetError if the target has no products of the type.
     """
     found = host.resolve(target)
-    commands = program_commands(found, file, file.removesuffix(".c"))
+    stem = file.removesuffix(".c")
+    commands = program_commands(found, file, stem)
     return render(
         "peak/program.c.j2",
         version=VERSION,
         commands={
             versioned(found, family): shlex.join(command) for family, command in commands.items()
         },
+        pinned=shlex.join(["taskset", "-c", "2", f"./{stem}"]),
         versions=bool(found.compilers),
         length=found.length,
         **program_context(found, types_of(type), alone=True),

@@ -136,3 +136,11 @@ def test_the_commands_write_them(tmp_path: Path) -> None:
     assert run(*words, "--bench")[0] == 2
     assert run("peak", "-o", str(path))[0] == 2
     assert run("peak", "--emit", "--target", "neon", "--type", "f8_e4m3x")[0] == 1
+
+
+@pytest.mark.parametrize("words", [("emit", "8x8x8", "--main", "--bench"), ("peak", "--emit")])
+def test_what_the_banner_runs_is_what_it_builds(words: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "on_board.c"
+    assert run(*words, "--target", "neon", "-o", str(path))[0] == 0
+    banner = path.read_text().partition("*/")[0]
+    assert "-o on_board " in banner and "taskset -c 2 ./on_board\n" in banner

@@ -6,6 +6,7 @@ import os
 import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def installed(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Pat
     # A project's own options, which change no result and stop no build.
     strange = "-ffast-math -Ofast -Wpedantic -Wcast-align=strict -Werror"
     options = [f"-DCMAKE_C_FLAGS={strange}", "-DCMAKE_UNITY_BUILD=ON"]
+    options.append("-DCMAKE_SHARED_LINKER_FLAGS=-ffast-math")  # as LDFLAGS would set them
     cmake(source, build, *options, "-DSMALLMM_WERROR=ON", "-DCMAKE_INSTALL_LIBDIR=lib")
     assert "100% tests passed" in ran("ctest", "--test-dir", build)
     ran("cmake", "--install", build, "--prefix", folder / "first")
@@ -90,6 +92,13 @@ def test_a_project_finds_it_by_find_package(
     for target in ("scalar", native):
         told = ran(tmp_path / "network_static", SMALLMM_TARGET=target)
         assert told == f"smallmm 1.2.0 on {target}\n{SAID}"
+
+
+def test_a_process_that_loads_it_keeps_its_denormals(installed: Path) -> None:
+    """Code that is linked with -ffast-math flushes them, in all of the process."""
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(5e-324 * float(sys.argv[2]))"
+    library = installed / "lib" / "libsmallmm.so"
+    assert float(ran(sys.executable, "-c", code, library, "2")) == 1e-323
 
 
 def test_another_major_version_is_not_found(installed: Path, tmp_path: Path) -> None:
