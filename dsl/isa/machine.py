@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-#: The third thread of a parallel region, and each further one, costs ``Core.region`` divided by
-#: this number.
+#: A parallel region with two threads costs ``Core.region`` cycles. Each further thread adds
+#: ``Core.region`` divided by this number.
 NEXT_THREAD = 8
 
 

@@ -24,7 +24,7 @@ _CONVERTING = 1 / 8
 #: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
 #: waits for the other (measured on an Intel core with AMX).
 _APART = 0.7
-#: The bytes of a C scalar, as far as it matters how fast it is loaded.
+#: Assumed size of a C scalar in bytes, which decides the rate of its loads.
 _SCALAR = 4
 #: What crossing takes of all loads at least in the tiles on which that is measured, of two vectors
 #: and more. Tiles of one vector, which load an element for each multiply-add, wait hardly ever.
@@ -33,13 +33,13 @@ _CROSSING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The numbers of a core for the multiply-adds of a tile.
+    """Rates and latencies of a core for the multiply-add instruction of a tile.
 
-    - ``core``: the core with its rates for the tile's vectors.
+    - ``core``: the core with its rates for the width of the tile's vectors.
     - ``between``: cycles from the start of one multiply-add to the start of the next.
     - ``latency``: cycles until a multiply-add has its sum.
     - ``chains``: number of chains of multiply-adds that hide this latency.
-    - ``scalars``: C scalars that are loaded in a cycle.
+    - ``scalars``: number of C scalars that the core loads in a cycle.
     """
 
     core: Core
@@ -50,7 +50,7 @@ class Rates:
 
 
 def rates(shape: TileShape, core: Core) -> Rates:
-    """Return the numbers of ``core`` for the multiply-adds of a tile."""
+    """Return the rates and latencies of ``core`` for the multiply-adds of a tile."""
     return _rates(core, shape.vector, shape.op, shape.latency)
 
 
@@ -77,9 +77,9 @@ def latency(shape: TileShape, core: Core) -> float:
 
 
 def step_cycles(shape: TileShape, core: Core, own: Rates | None = None) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency, as ``together`` says.
+    """Return the cycles of a K step, from the bounds of units, loads, issue and latency.
 
-    ``own`` are the tile's ``rates``, for callers that have them.
+    ``together`` combines the bounds. ``own`` are the tile's ``rates`` if the caller has them.
     """
     own = own or rates(shape, core)
     return together(bounds(shape, core, own), shape, core, own)

@@ -326,25 +326,25 @@ def steady(
 
 
 class _FewRows:
-    """The cycles of a row, where C has any number of them up to ``few.most``.
+    """Finds the mean cycles of a row of C, over all numbers of rows up to ``few.most``.
 
-    Tiles of 1, 2 and more rows are added one by one. C is cut into whole tiles, as tall as the
-    last one added, and what those leave. A number of rows up to the tallest tile's is left whole
-    if the cut is even, else in tiles of powers of 2; the sums of cycles of all numbers up to one
-    are kept.
+    Tiles of 1, 2 and more rows are added one by one with ``with_tile``. C is cut into tiles as tall
+    as the last one added, and a rest. If ``few.even``, the last whole tile and the rest become two
+    tiles of nearly equal heights; otherwise the rest is cut into tiles of powers of 2.
     """
 
     def __init__(self, few: FewLines) -> None:
         self.few = few
         self._tiles: list[float] = []
-        #: The cycles of 0, 1, 2 and more rows in tiles of powers of 2.
+        #: At index i: the cycles of i rows in tiles of powers of 2.
         self._powers: list[float] = [0.0]
-        #: By a number of rows, the sum of the cycles of as many rows or fewer: in one tile, in two
-        #: of nearly equal heights, and in tiles of powers of 2, of which the last is left out.
+        #: Sums of cycles. ``_ones[i]``: of 1 to i rows, each in one tile. ``_twos[i]``: of 2 to i
+        #: rows, each in two tiles of nearly equal heights. ``_below[i]``: of 0 to i - 1 rows, in
+        #: tiles of powers of 2.
         self._ones, self._twos, self._below = [0.0], [0.0, 0.0], [0.0]
 
     def with_tile(self, cycles: float) -> float:
-        """Return the mean cycles of a row, after a tile taller by a row has been added."""
+        """Add a tile that is taller by one row, and return the mean cycles of a row."""
         tiles = self._tiles
         tiles.append(cycles)
         tallest, most = len(tiles), self.few.most
@@ -359,7 +359,7 @@ class _FewRows:
         return total / (most * (most + 1) // 2)
 
     def _even(self, tallest: int, most: int) -> float:
-        """Return the cycles of all numbers of rows, the last two tiles of each even."""
+        """Return the sum of the cycles of 1 to ``most`` rows if the last two tiles are equal."""
         if most <= tallest:
             return self._ones[most]
         twos, first = self._twos, self._twos[tallest]
@@ -370,7 +370,7 @@ class _FewRows:
         return total + whole * self._tiles[-1]
 
     def _cut(self, tallest: int, most: int) -> float:
-        """Return the cycles of all numbers of rows, what whole tiles leave in powers of 2."""
+        """Return the sum of the cycles of 1 to ``most`` rows if the rest is cut in powers of 2."""
         rounds, last = divmod(most + 1, tallest)
         total = rounds * self._below[tallest] + self._below[last]
         whole = tallest * (rounds * (rounds - 1) // 2) + last * rounds
