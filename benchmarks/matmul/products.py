@@ -43,7 +43,7 @@ LAYERS = (
 )  # fmt: skip
 SQUARES = tuple((n, n, n) for n in (512, 1024, 2048))
 THIN = ((2048, 2048, 64), (64, 2048, 2048), (2048, 64, 2048), (2048, 1, 2048), (1, 2048, 2048))
-#: Products of a matrix and its own transpose.
+#: Sizes of products of a matrix and its own transpose.
 OWN = ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 512))
 SMALL = tuple((n, n, n) for n in (4, 8, 16, 32))
 STACKS = tuple((n, n, n) for n in (3, 4, 9, 16))
@@ -53,7 +53,7 @@ MEAN, LEAST = 1.15, 0.97
 #: A small call, in times of numpy's; and stacks, in times as fast as numpy.
 CALL, TIMES = 0.6, (10, 5, 5, 3)
 _LAYERS = "networks and squares"
-#: Groups of ``OWN``: what users write.
+#: Names of the two groups of ``OWN``: the expressions that users write.
 _OWN_TRANSPOSE = ("g @ g.T", "g.T @ g")
 #: Products for which an element of the result must be right: more take long in float64.
 CHECKED = 1 << 28

@@ -20,20 +20,21 @@ from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 
 SIZES = (8, 32)
-#: Sizes of calls that are compared with numpy alone, as users write them.
+#: Sizes n of n x n x n products that are compared only with numpy, in calls as users write them.
 CUBES = (4, 8, 16, 32)
-#: Elements of two vectors, and shapes of stacks that are broadcast on both sides.
+#: Length of two vectors that are multiplied, and shapes of stacks of which both are broadcast.
 VECTOR = 100
 STACKS = (
     ((4, 1, 10, 10), (3, 10, 10)), ((1000, 1, 3, 3), (1000, 50, 3, 1)),
     ((1, 8, 4, 1, 1024), (1, 8, 1, 1024, 128)),
 )  # fmt: skip
-#: Products of a stack, and rows and columns of stacks in a stack.
+#: Number of products in a stack with one axis, and in each axis of a stack with two.
 COUNT, GRID = 10, (2, 5)
 OURS, NUMPY, TORCH = "tw.matmul", "numpy", "torch"
-#: At most so many times as long as the best peer.
+#: Maximum time of a call, divided by the time of the best peer.
 MOST = 1.0
-#: A new result, and one that is written where it is told, in times of numpy's call.
+#: Maximum times divided by the time of numpy's call: of a call that returns a new array, and of one
+#: with ``out=``.
 NEW, WRITTEN = 1.0, 0.6
 
 
@@ -85,7 +86,7 @@ def run(options: Options) -> Section:
 
 
 def _beside_numpy(options: Options) -> Iterator[Way]:
-    """Calls compared with numpy's operator: cubes, two vectors, and stacks that are broadcast."""
+    """Yield the calls that are compared only with numpy: cubes, two vectors, broadcast stacks."""
     rng = np.random.default_rng(options.seed)
 
     def whole(*shape: int) -> Array:
@@ -114,7 +115,7 @@ def _against_numpy(name: str, n: int, a: Array, b: Array, out: Array | None = No
 
 
 def _numbers(n: int, a: Array, b: Array) -> Way:
-    """A product times a number that is new in each call, for example a temperature."""
+    """Return a product times a number that is different in each call, for example a temperature."""
     steps = count(1)
 
     def ours() -> Array:

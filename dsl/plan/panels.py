@@ -80,7 +80,10 @@ def in_panels(plan: Plan) -> Plan:
 
 
 def _is_shared(plan: Plan, d: str) -> bool:
-    """Whether threads share the blocks across the vectors, which then have one panel each."""
+    """Return True if threads share a loop over blocks of ``d``, which then have one panel each.
+
+    ``d`` must be the dimension across the vectors.
+    """
     asked = d in dict(plan.schedule.block) or plan.unpacks or plan.partial
     return d == plan.across and d.upper() in plan.outer and not asked
 
@@ -181,7 +184,7 @@ def _streamed(cycles: float, arriving: float, core: Core) -> float:
 
 
 def _arriving(plan: Plan, core: Core) -> float:
-    """Return the cycles in which one column of the panel along the vectors arrives."""
+    """Return the cycles in which a cache delivers one row or column of the panel."""
     item = ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
     lines = plan.blocks.get(d, NOMINAL)

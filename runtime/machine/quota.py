@@ -1,7 +1,7 @@
 """Read the CPU quota of this process, by which Linux containers limit the CPUs that it may use.
 
-The quota is a setting of the process's control groups. ``templates/threads/cpus.c.j2`` does the same
-in C, for kernels in programs without Python.
+The quota is a setting of the process's control groups. ``templates/threads/cpus.c.j2`` does the
+same in C, for kernels in programs without Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define classes of sizes: each is a range of products that one kernel of ``tw.matmul`` computes."""
+"""Define classes of sizes: one kernel of ``tw.matmul`` computes all products of a class."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Class(NamedTuple):
 
     ``shape`` is one of:
 
-    - ``column``, ``row``: B has one column, or A one row; with ``stream``, if the matrix is too large
-      for L2;
+    - ``column``, ``row``: B has one column, or A one row; with ``stream``, if the matrix is too
+      large for L2;
     - ``few``: C has so few rows (or columns) that the large operand is read from memory only once;
     - ``turned``: the small operand has another order than the large one, and is transposed first;
     - ``across``: C has few rows and another order than the large operand, and is stored transposed;
@@ -45,8 +45,8 @@ class Class(NamedTuple):
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``shares``: C has few rows (or columns) for several threads: each thread packs the panels of
-      the large operand that it multiplies, so no thread waits for another one;
+    - ``shares``: a large C with few rows (or columns) on several threads: each thread packs the
+      panels of the large operand that it multiplies, so no thread waits for another one;
     - ``thin``: a large product, but the rows of C are short: only the operand along them is packed.
 
     ``stacked`` is True for a stack, whose products together have ``total[0]`` to ``total[1]``

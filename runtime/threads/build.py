@@ -24,8 +24,8 @@ TEAMS = 2
 #: longer than waking a thread takes, and shorter than a time slice of another program.
 PATIENCE = 2_000_000
 #: Names of the counters of parallel loops in the C library. A loop ran on OpenMP's threads, or on
-#: tilewright's ("own"), or on the calling thread alone: because another loop ran ("taken"), inside a
-#: parallel region of OpenMP, or in a signal handler.
+#: tilewright's ("own"), or on the calling thread alone: because another loop ran ("taken"), inside
+#: a parallel region of OpenMP, or in a signal handler.
 EVENTS = ("openmp", "own", "taken", "inside", "handler")
 
 

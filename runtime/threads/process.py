@@ -78,7 +78,7 @@ class Told(NamedTuple):
 
 @cache
 def attach(path: Path) -> None:
-    """Make the kernels' library at ``path`` run its parallel loops on the threads of the process."""
+    """Make the kernels' library at ``path`` run its parallel loops on the process's threads."""
     kernels, word = library(str(path)), primitive("uintptr_t")
     try:
         kernels.read_variable(word, SYMBOL)

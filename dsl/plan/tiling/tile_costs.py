@@ -163,7 +163,7 @@ class TileTable:
                         yield shape
 
     def fits(self, vector: Vector, rows: int, vectors: int, masked: bool) -> bool:
-        """Return True if a tile of this size fits the registers with the fewest accumulator sets."""
+        """Return True if a tile of this size fits with the fewest accumulator sets."""
         key = vector, rows, vectors, masked
         if key not in self._fits:
             least = need(vector, rows, vectors, masked, self.request)
