@@ -20,8 +20,8 @@ from tilewright.targets import load
 #: thread and one worker. OpenMP makes a separate team for each such thread, with as many threads as
 #: the process has CPUs.
 TEAMS = 2
-#: Nanoseconds after which OpenMP's threads count as late if none has joined a loop. This is much
-#: longer than waking a thread takes, and shorter than a time slice of another program.
+#: If the caller of a loop waits for OpenMP's threads for more than this number of nanoseconds, they
+#: count as late. Waking a thread takes much less, a time slice of another program takes longer.
 PATIENCE = 2_000_000
 #: Names of the counters of parallel loops in the C library. A loop ran on OpenMP's threads, or on
 #: tilewright's ("own"), or on the calling thread alone: because another loop ran ("taken"), inside

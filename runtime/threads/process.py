@@ -48,7 +48,7 @@ class Told(NamedTuple):
     Whether OpenMP's threads run loops, 1 or 0:
 
     - ``usable``: OpenMP's threads may run loops.
-    - ``late``: OpenMP's threads are not used for now, because they joined recent loops too late.
+    - ``late``: OpenMP's threads are not used for now, because a caller waited for them too long.
     - ``child``: the process was forked after the library was loaded.
     - ``forked``: the process that loaded the library was itself forked.
 
