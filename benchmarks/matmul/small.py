@@ -1,6 +1,7 @@
-"""What a call of ``tw.matmul`` takes where matrices are small, in every way that it is called.
+"""Time calls of ``tw.matmul`` with small matrices, in every form of the call.
 
-Beside it stands what users of numpy, and of PyTorch, write for the same. One core, one thread.
+Each call is compared with the code that users of numpy and of PyTorch write for the same result.
+All run on one thread of one core.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NEW, WRITTEN = 1.0, 0.6
 
 
 class Way(NamedTuple):
-    """One way of calling: what it computes, with ours, numpy's and PyTorch's call."""
+    """One form of a call: its name, its exact result, and the calls of tilewright and the peers."""
 
     name: str
     size: int
@@ -48,7 +49,7 @@ class Way(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Microseconds of a call by who computes it, the median of the rounds."""
+    """Microseconds of a call of tilewright and of each peer: medians of the rounds."""
 
     name: str
     size: int
@@ -56,12 +57,12 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Times as long as the best peer's call."""
+        """The time of tilewright's call, divided by the time of the best peer's."""
         return self.micros[OURS] / min(t for who, t in self.micros.items() if who != OURS)
 
 
 def run(options: Options) -> Section:
-    """Time every way of calling at every size that ``--only`` leaves."""
+    """Time every form of a call at every size that ``--only`` selects."""
     from threadpoolctl import threadpool_limits
 
     torch = torch_of()
@@ -178,7 +179,7 @@ def _ways(torch: Any, n: int, seed: int) -> Iterator[Way]:
 
 
 def _product(torch: Any, name: str, n: int, x: Array, y: Array) -> Way:
-    """A product that is written where it is told."""
+    """Return a product that is written to a given array."""
     exact = x.astype(np.float64) @ y.astype(np.float64)
     out = np.empty(exact.shape, np.float32)
     tx, ty, tout = map(torch.from_numpy, (x, y, out))
@@ -196,7 +197,10 @@ def _new(torch: Any, n: int, a: Array, b: Array) -> Way:
 
 
 def _scaled(torch: Any, n: int, a: Array, b: Array, c: Array) -> Iterator[Way]:
-    """``alpha a b + beta c``; what updates c itself would leave another c to the next call."""
+    """Yield ``alpha a b`` and ``alpha a b + beta c``.
+
+    An update of c would change the input of the next call, so tilewright's call copies c first.
+    """
     out, ta, tb, tc = c.copy(), *map(torch.from_numpy, (a, b, c))
     tout = torch.from_numpy(out)
     product = a.astype(np.float64) @ b.astype(np.float64)
@@ -218,7 +222,7 @@ def _scaled(torch: Any, n: int, a: Array, b: Array, c: Array) -> Iterator[Way]:
 
 
 def _fused(torch: Any, n: int, a: Array, b: Array, bias: Array) -> Iterator[Way]:
-    """``relu(a b + bias)``, of a b that is packed for us too."""
+    """Yield ``relu(a b + bias)``, with b as an array, and packed for tilewright."""
     epilogue = tw.relu(tw.acc + tw.Operand("bias", per="column"))
     packed, out = tw.pack(b), np.empty((n, n), np.float32)
     ta, tb, tbias, tout = map(torch.from_numpy, (a, b, bias, out))

@@ -112,7 +112,7 @@ def _row(types: str, shape: Shape, options: Options, of_cores: Callable[[], floa
 
 
 def tell(rows: Sequence[Row], console: Console) -> None:
-    """Print every product with what the second thread gains."""
+    """Print the gain of the second thread for every product."""
     table = Table(title=f"tw.matmul on {THREADS} threads, times as fast as on one")
     for heading in ("m x n x k", *TYPES):
         table.add_column(heading, justify="left" if heading == "m x n x k" else "right")
@@ -129,7 +129,7 @@ def _said(row: Row) -> str:
 
 
 def figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    """What is demanded of them."""
+    """Yield the figures: each gain, or the smallest of a group, with its goal."""
     for row in rows:
         if row.named and row.cores >= IDLE:
             yield Figure(f"two threads to one, {row.shape}", row.gain, NAMED[row.shape])
