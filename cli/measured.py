@@ -14,8 +14,8 @@ from typing import Any
 import tilewright as tw
 from tilewright.spec.types import is_integer
 
-#: Seconds of a round for each function, which is short compared with a scheduler's time slice; and
-#: the minimum number of rounds.
+#: Seconds for which each function is timed in a round, and the minimum number of rounds. This time
+#: is short compared with a scheduler's time slice.
 _SLICE, _ROUNDS = 300e-6, 9
 
 

@@ -37,12 +37,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     _Choice = click.Choice[str]
-else:  # click before 8.2 has no types of choices
+else:  # before version 8.2, click.Choice takes no type parameter
     _Choice = click.Choice
 
 
 class ElementType(_Choice):
-    """An element type of ``names``, also by numpy's name: ``s8`` or ``int8``."""
+    """A parameter type of click: one of the element types ``names``, or numpy's name of it."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(list(names))

@@ -65,15 +65,16 @@ class Settings:
 
     @property
     def threads(self) -> str:
-        """TILEWRIGHT_THREADS: who runs parallel loops: ``openmp``, ``own`` or ``auto`` (default).
+        """TILEWRIGHT_THREADS: threads of parallel loops: ``openmp``, ``own`` or ``auto`` (default).
 
-        ``auto`` is an OpenMP runtime if the process has loaded one, else tilewright's own threads.
+        ``openmp`` are the threads of an OpenMP runtime, ``own`` are threads that tilewright starts.
+        ``auto`` uses an OpenMP runtime if the process has loaded one, else tilewright's threads.
         """
         return _one_of("TILEWRIGHT_THREADS", THREADS)
 
     @property
     def openmp_threads(self) -> int | None:
-        """OMP_NUM_THREADS: most threads of a parallel loop; of a list, its first number."""
+        """OMP_NUM_THREADS: maximum number of threads of a loop; the first number of a list."""
         text = (_text("OMP_NUM_THREADS") or "").partition(",")[0].strip()
         return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
@@ -97,7 +98,7 @@ def _flag(name: str) -> bool:
 
 
 def _one_of(name: str, values: tuple[str, ...]) -> str:
-    """Return a variable that holds one of ``values``; TilewrightError if it does not."""
+    """Return a variable's value, by default ``values[0]``; TilewrightError if not in ``values``."""
     text = _text(name) or values[0]
     if text not in values:
         raise TilewrightError(

@@ -116,7 +116,8 @@ def div(expr: Expr, by: int) -> Expr:
     parts = sympy.Add(*left)
     if parts.is_Number:
         return sympy.Add(*whole, sympy.floor(parts))
-    # sympy would spend long on trying to prove that the parts are less than 1, or less than 2.
+    # If it evaluated the floor, sympy would spend long on trying to prove that the sum of the parts
+    # is less than 1, or less than 2.
     return sympy.Add(*whole, sympy.floor(parts, evaluate=False))
 
 

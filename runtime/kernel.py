@@ -278,7 +278,7 @@ class Kernel(CallableKernel):
         return edited + explain_plan(self.plan, given, measured) + threads
 
     def _threads(self) -> str:
-        """Return whose threads run the parallel loops here, "" if there are none."""
+        """Return text on the threads that run the kernel's parallel loops; "" if it has none."""
         if self.emulated is not None or "run_parallel(" not in self.source:
             return ""
         from textwrap import fill
@@ -310,19 +310,19 @@ class Kernel(CallableKernel):
     ) -> PackedMatrix:
         """Return B packed for this kernel.
 
-        Other kernels take it too, if their target, types, k, n and nb are the same.
+        Other kernels with the same target, types, k, n and nb can use the packed B too.
 
         Parameters
         ----------
         b : array or QuantizedMatrix
-            The matrix, k x n, or count x k x n for a batch in one array. Its type is B's, or
-            float32, which is converted. For a quantized B it is a QuantizedMatrix, or its integers,
-            or the bytes of a container.
+            The matrix, k x n, or count x k x n for a batch in one array. Its type is the spec's
+            type of B, or float32, which is converted. A quantized B may be a QuantizedMatrix, an
+            array of the stored integers, or the bytes of a tensor of a GGUF file.
         scales, zeros : array, optional
-            Scales and zero points, if ``b`` holds the integers of a quantized B.
+            Scales and zero points, if ``b`` has the stored integers of a quantized B.
         container : str, optional
-            The type of a tensor of a GGUF file, for example "q4_0", if ``b`` holds its bytes, as
-            for ``tw.from_gguf``.
+            The tensor's type in the GGUF file, for example "q4_0", if ``b`` has its bytes. It is
+            used as in ``tw.from_gguf``.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Where tilewright is slower than another library, and which speed goals a record missed.
+"""List the products for which another library is faster, and the speed goals that were missed.
 
 A record of the benchmarks goes in, lines of Markdown come out. The names of a record's figures are
 short; here each becomes the product, the peer, and tilewright's speed divided by the peer's.
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 Record = Mapping[str, Any]
 
-#: tilewright's own entries in the rows of a record, which are no peers.
+#: Names of tilewright's own times in the rows of a record. All other names are peers.
 _OURS = ("tilewright", "tw.matmul", "tw.compile", "same bits")
 _GROUPS = {"networks and squares": "layers and squares", "thin": "thin products"}
 #: Figures in seconds whose names do not say what was timed.
 _TIMES = {
     "first tw.matmul of a process": "first `tw.matmul` of a process, with its kernel in the cache,"
 }
-#: Types that numpy has no fast products of: their peer is PyTorch.
+#: Types for which numpy has no fast products. Their peer is PyTorch.
 _CONVERTED = ("bf16", "f16", "s8")
 
 

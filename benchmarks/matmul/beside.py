@@ -1,8 +1,9 @@
-"""``tw.matmul`` on one thread and on two while PyTorch or numpy also work, by whose threads run it.
+"""Time ``tw.matmul`` on one and two threads in a program that also uses PyTorch or numpy.
 
-Between any two calls nothing happens, or an addition of PyTorch's, or a product of numpy's; only
-the call is timed. The threads of others stay awake for a while after their own work, on the cores
-that the next call needs. All are measured in turns, several calls of each at a time.
+The two threads are tilewright's own, or those of OpenMP. Before each call, the program does
+nothing, or PyTorch adds two tensors, or numpy computes a product; only the call is timed. The
+threads of the other library stay awake for a while after their work, on the cores that the next
+call needs. All contenders are measured in turns, several calls of each at a time.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from benchmarks.measure.options import Options
 from benchmarks.measure.shapes import Shape
 from tilewright.runtime.threads import process
 
-#: Products, and how many times as fast two threads are to be as one, at least.
+#: Products, and the minimum speed of two threads, divided by the speed of one.
 SHAPES = {
     Shape(512, 768, 768): 1.9,
     Shape(128, 768, 768): 1.9,
     Shape(64, 2048, 2048): 1.7,
     Shape(784, 192, 32): 1.6,
 }
-#: Calls of each contender in a row, of which the first is not timed.
+#: Number of calls of a contender in a row. The first is not timed.
 CALLS = 8
 THREADS = 2
 Call = Callable[[], object]
 
 
 class Row(NamedTuple):
-    """A product, what happens between its calls, and the seconds of a call by contender."""
+    """A product, the work between its calls, and the seconds of a call for each contender."""
 
     shape: Shape
     between: str
     seconds: Mapping[str, float]
 
     def gain(self, threads: str) -> float:
-        """How many times as fast two threads of a kind are as one."""
+        """Return the speed of two threads (``own`` or ``openmp``), divided by the speed of one."""
         return self.seconds["one"] / self.seconds[threads]
 
 
 def run(options: Options) -> Section:
-    """Time all products; the threads of OpenMP are there if PyTorch is."""
+    """Time all products. OpenMP's threads are timed only if PyTorch is installed."""
     cpus = len(os.sched_getaffinity(0))
     if cpus < THREADS:
         options.console.print(f"Beside: nothing is measured, this process may use {cpus} CPU.")
@@ -87,7 +88,10 @@ def _rows(shape: Shape, options: Options) -> Iterator[Row]:
 
 
 def _contenders(a: Any, b: Any, out: Any) -> Iterator[tuple[str, Call]]:
-    """Yield calls by name; "own" and "openmp" differ in the environment alone."""
+    """Yield the contenders' names and calls.
+
+    The calls "own" and "openmp" differ only in TILEWRIGHT_THREADS, which ``_timed`` sets.
+    """
     yield "one", lambda: tw.matmul(a, b, out, threads=1)
     yield "own", lambda: tw.matmul(a, b, out, threads=THREADS)
     if find_spec("torch"):
@@ -101,7 +105,7 @@ def _contenders(a: Any, b: Any, out: Any) -> Iterator[tuple[str, Call]]:
 
 
 def _work(rng: np.random.Generator) -> dict[str, Call]:
-    """Return what happens between two calls, by name."""
+    """Return the kinds of work that may be done before a timed call, by name."""
     left, right = rng.standard_normal((2, 256, 256), np.float32)
     found: dict[str, Call] = {"nothing": lambda: None, "a product of numpy's": lambda: left @ right}
     if find_spec("torch"):
@@ -113,7 +117,7 @@ def _work(rng: np.random.Generator) -> dict[str, Call]:
 
 
 def _choose(threads: str | None) -> None:
-    """Let parallel loops run on these threads from now on."""
+    """Set TILEWRIGHT_THREADS, which chooses the threads of the parallel loops that follow."""
     os.environ.pop("TILEWRIGHT_THREADS", None)
     if threads is not None:
         os.environ["TILEWRIGHT_THREADS"] = threads
@@ -121,7 +125,7 @@ def _choose(threads: str | None) -> None:
 
 
 def _timed(name: str, call: Call, work: Call) -> float:
-    """Return the median seconds of some calls, each after ``work``."""
+    """Return the median time of a few calls in seconds; ``work`` is done before each, untimed."""
     if name in ("own", "openmp"):
         _choose(name)
     taken = []

@@ -1,8 +1,8 @@
-"""```tw.matmul``` beside what its users have: numpy's matmul, and PyTorch's for types numpy lacks.
+"""Compare ``tw.matmul`` with numpy's matmul, and with PyTorch's for types that numpy lacks.
 
-Products met in image, speech and language networks, squares, thin ones, and matrix times vector;
-then calls so small that the call itself counts, and stacks of small products. One core, one thread
-for all.
+The products are those of image, speech and language networks, square ones, thin ones, and a matrix
+times a vector. Further groups are calls so small that the call itself takes most of the time, and
+stacks of small products. All run on one thread of one core.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from benchmarks.peers.stacks import xsmm_stack
 
 Array = np.ndarray[Any, Any]
 OURS = "tw.matmul"
-#: A kernel of a stack whose m, n, k are fixed, called as its users do.
+#: Name of calls of a kernel for a stack with fixed m, n and k, which ``tw.compile`` made.
 FIXED = "tw.compile"
-#: ```tw.matmul``` that gives the same bits whatever stands beside a row.
+#: Name of calls of ``tw.matmul`` with ``deterministic=True``.
 SAME_BITS = "same bits"
 _OWN = (OURS, FIXED, SAME_BITS)
 XSMM = "LIBXSMM"
-#: m, n, k of layers that XNNPACK's benchmarks list.
+#: Sizes (m, n, k) of layers in XNNPACK's benchmarks.
 LAYERS = (
     (1, 1000, 1280), (49, 160, 576), (49, 320, 960), (49, 1280, 320), (196, 96, 576),
     (196, 576, 96), (784, 32, 192), (784, 192, 32), (3136, 24, 144), (3136, 144, 24),
@@ -43,25 +43,27 @@ LAYERS = (
 )  # fmt: skip
 SQUARES = tuple((n, n, n) for n in (512, 1024, 2048))
 THIN = ((2048, 2048, 64), (64, 2048, 2048), (2048, 64, 2048), (2048, 1, 2048), (1, 2048, 2048))
-#: Products of a matrix and its own transpose.
+#: Sizes of products of a matrix and its own transpose.
 OWN = ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 512))
 SMALL = tuple((n, n, n) for n in (4, 8, 16, 32))
 STACKS = tuple((n, n, n) for n in (3, 4, 9, 16))
 COUNT = 10_000
-#: The geometric mean, and the least, of the speed beside the best peer.
+#: Goals for the speed divided by the best peer's: for the geometric mean, and for each product.
 MEAN, LEAST = 1.15, 0.97
-#: A small call, in times of numpy's; and stacks, in times as fast as numpy.
+#: Goals compared with numpy: the maximum time of a small call, divided by numpy's; and the minimum
+#: speeds of ``STACKS``, divided by numpy's.
 CALL, TIMES = 0.6, (10, 5, 5, 3)
 _LAYERS = "networks and squares"
-#: Groups of ``OWN``: what users write.
+#: Names of the two groups of ``OWN``: the expressions that users write.
 _OWN_TRANSPOSE = ("g @ g.T", "g.T @ g")
-#: Products for which an element of the result must be right: more take long in float64.
+#: Maximum number of multiply-adds of a product whose result is checked. Larger products take long
+#: in float64.
 CHECKED = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One product: seconds of a call in each round, by who computes it."""
+    """One product: seconds of a call in each round, for tilewright and each peer."""
 
     group: str
     types: str
@@ -71,25 +73,25 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the best peer, the median of the rounds."""
+        """The speed of ``tw.matmul`` divided by the best peer's: the median of the rounds."""
         return min(self.ahead(OURS, name) for name in self.seconds if name not in _OWN)
 
     def ahead(self, ours: str, peer: str) -> float:
-        """The same of one of our own ways beside one peer."""
+        """Return the speed of one of tilewright's calls divided by a peer's."""
         return float(np.median(self.seconds[peer] / self.seconds[ours]))
 
     @property
     def price(self) -> float:
-        """How many times as long the same bits take, the median of the rounds."""
+        """The time with ``deterministic=True`` divided by that without: median of the rounds."""
         return float(np.median(self.seconds[SAME_BITS] / self.seconds[OURS]))
 
     def gflops(self, name: str) -> float:
-        """At the median."""
+        """Return the speed of a call in GFLOPS, from the median of the rounds."""
         m, n, k = self.shape
         return float(2 * self.count * m * n * k / np.median(self.seconds[name]) / 1e9)
 
     def record(self) -> dict[str, object]:
-        """For ``--json``."""
+        """Return the row for ``--json``."""
         speeds = {name: self.gflops(name) for name in self.seconds}
         shape = "x".join(map(str, self.shape))
         return {"group": self.group, "types": self.types, "shape": shape, "count": self.count,
@@ -97,7 +99,7 @@ class Row:
 
 
 def run(options: Options) -> Section:
-    """Time every product that ``--only`` leaves."""
+    """Time every product that ``--only`` selects."""
     from threadpoolctl import threadpool_limits
 
     torch = torch_of()
@@ -116,7 +118,7 @@ def run(options: Options) -> Section:
 
 
 def torch_of() -> Any:
-    """PyTorch; MissingError where it is not installed."""
+    """Return PyTorch; MissingError if it is not installed."""
     try:
         return import_module("torch")
     except ImportError:
@@ -124,7 +126,7 @@ def torch_of() -> Any:
 
 
 def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
-    """Group, types of a and b, m n k, and how many products there are in a stack."""
+    """Yield a group, the types of a and b, the sizes (m, n, k), and the number of products."""
     for types in ("f32 f32", "f64 f64", "bf16 bf16", "f16 f16", "s8 s8"):
         for shape in (*LAYERS, *SQUARES):
             yield _LAYERS, types, shape, 1
@@ -140,9 +142,9 @@ def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
             yield "stacks", types, shape, COUNT
 
 
-#: Seconds of a call of which there are fewer.
+#: Calls that take longer than this, in seconds, are timed in fewer rounds.
 LONG = 5e-3
-#: Seconds of a call that is timed once.
+#: Calls that take longer than this, in seconds, are timed only once.
 VERY_LONG = 0.25
 DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
@@ -189,7 +191,7 @@ def _ours(a: Array, b: Array, out: Array) -> Callable[[], object]:
 def peers_of(
     torch: Any, a: Array, b: Array, out: Array, type_: str
 ) -> dict[str, Callable[[], object]]:
-    """Calls of numpy where its products of the type are BLAS's, of PyTorch where it has such."""
+    """Return numpy's call if it uses BLAS for the type, and PyTorch's if it has such products."""
     if type_ in ("f32", "f64"):
         x, y, z = map(torch.from_numpy, (a, b, out))
         numpy, mm = np.matmul, torch.matmul
@@ -205,11 +207,12 @@ def peers_of(
 
 
 def rounds_of(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Array]:
-    """Seconds of one call, of each in turn: in each round the least of the repeats.
+    """Return the seconds of a call in each round, for all ``calls`` in turn.
 
-    Of calls that take long there are fewer; not of others, which take some six until what the last
-    cache keeps for them is there. A call that takes very long, as PyTorch's of f16 does on a core
-    without such products, is only timed before the rounds.
+    The time in a round is the smallest of a few repeats. If a call takes long, there are fewer
+    rounds and repeats; otherwise about six are needed until its data are in the last cache. A call
+    that takes very long is timed only before the rounds. An example is PyTorch's product of f16 on
+    a core without instructions for it.
     """
     counted = {name: _count(call, effort.quantum) for name, call in calls.items()}
     seconds = {name: np.full(effort.rounds, np.inf) for name in calls}
@@ -225,7 +228,7 @@ def rounds_of(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[st
 
 
 def _count(call: Callable[[], object], quantum: float) -> tuple[int, float]:
-    """How many calls take ``quantum`` seconds, and how long one of them does."""
+    """Return the number of calls that take ``quantum`` seconds, and the seconds of one call."""
     call()
     count = 1
     while (taken := _taken(call, count)) * count < quantum / 2:

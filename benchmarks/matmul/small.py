@@ -1,6 +1,7 @@
-"""What a call of ``tw.matmul`` takes where matrices are small, in every way that it is called.
+"""Time calls of ``tw.matmul`` with small matrices, in every form of the call.
 
-Beside it stands what users of numpy, and of PyTorch, write for the same. One core, one thread.
+Each call is compared with the code that users of numpy and of PyTorch write for the same result.
+All run on one thread of one core.
 """
 
 from __future__ import annotations
@@ -20,25 +21,26 @@ from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 
 SIZES = (8, 32)
-#: Sizes of calls that are compared with numpy alone, as users write them.
+#: Sizes n of n x n x n products that are compared only with numpy, in calls as users write them.
 CUBES = (4, 8, 16, 32)
-#: Elements of two vectors, and shapes of stacks that are broadcast on both sides.
+#: Length of two vectors that are multiplied, and shapes of stacks of which both are broadcast.
 VECTOR = 100
 STACKS = (
     ((4, 1, 10, 10), (3, 10, 10)), ((1000, 1, 3, 3), (1000, 50, 3, 1)),
     ((1, 8, 4, 1, 1024), (1, 8, 1, 1024, 128)),
 )  # fmt: skip
-#: Products of a stack, and rows and columns of stacks in a stack.
+#: Number of products in a stack with one axis, and in each axis of a stack with two.
 COUNT, GRID = 10, (2, 5)
 OURS, NUMPY, TORCH = "tw.matmul", "numpy", "torch"
-#: At most so many times as long as the best peer.
+#: Maximum time of a call, divided by the time of the best peer.
 MOST = 1.0
-#: A new result, and one that is written where it is told, in times of numpy's call.
+#: Maximum times divided by the time of numpy's call: of a call that returns a new array, and of one
+#: with ``out=``.
 NEW, WRITTEN = 1.0, 0.6
 
 
 class Way(NamedTuple):
-    """One way of calling: what it computes, with ours, numpy's and PyTorch's call."""
+    """One form of a call: its name, its exact result, and the calls of tilewright and the peers."""
 
     name: str
     size: int
@@ -47,7 +49,7 @@ class Way(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Microseconds of a call by who computes it, the median of the rounds."""
+    """Microseconds of a call of tilewright and of each peer: medians of the rounds."""
 
     name: str
     size: int
@@ -55,12 +57,12 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Times as long as the best peer's call."""
+        """The time of tilewright's call, divided by the time of the best peer's."""
         return self.micros[OURS] / min(t for who, t in self.micros.items() if who != OURS)
 
 
 def run(options: Options) -> Section:
-    """Time every way of calling at every size that ``--only`` leaves."""
+    """Time every form of a call at every size that ``--only`` selects."""
     from threadpoolctl import threadpool_limits
 
     torch = torch_of()
@@ -85,7 +87,7 @@ def run(options: Options) -> Section:
 
 
 def _beside_numpy(options: Options) -> Iterator[Way]:
-    """Calls compared with numpy's operator: cubes, two vectors, and stacks that are broadcast."""
+    """Yield the calls that are compared only with numpy: cubes, two vectors, broadcast stacks."""
     rng = np.random.default_rng(options.seed)
 
     def whole(*shape: int) -> Array:
@@ -114,7 +116,7 @@ def _against_numpy(name: str, n: int, a: Array, b: Array, out: Array | None = No
 
 
 def _numbers(n: int, a: Array, b: Array) -> Way:
-    """A product times a number that is new in each call, for example a temperature."""
+    """Return a product times a number that is different in each call, for example a temperature."""
     steps = count(1)
 
     def ours() -> Array:
@@ -177,7 +179,7 @@ def _ways(torch: Any, n: int, seed: int) -> Iterator[Way]:
 
 
 def _product(torch: Any, name: str, n: int, x: Array, y: Array) -> Way:
-    """A product that is written where it is told."""
+    """Return a product that is written to a given array."""
     exact = x.astype(np.float64) @ y.astype(np.float64)
     out = np.empty(exact.shape, np.float32)
     tx, ty, tout = map(torch.from_numpy, (x, y, out))
@@ -195,7 +197,10 @@ def _new(torch: Any, n: int, a: Array, b: Array) -> Way:
 
 
 def _scaled(torch: Any, n: int, a: Array, b: Array, c: Array) -> Iterator[Way]:
-    """``alpha a b + beta c``; what updates c itself would leave another c to the next call."""
+    """Yield ``alpha a b`` and ``alpha a b + beta c``.
+
+    An update of c would change the input of the next call, so tilewright's call copies c first.
+    """
     out, ta, tb, tc = c.copy(), *map(torch.from_numpy, (a, b, c))
     tout = torch.from_numpy(out)
     product = a.astype(np.float64) @ b.astype(np.float64)
@@ -217,7 +222,7 @@ def _scaled(torch: Any, n: int, a: Array, b: Array, c: Array) -> Iterator[Way]:
 
 
 def _fused(torch: Any, n: int, a: Array, b: Array, bias: Array) -> Iterator[Way]:
-    """``relu(a b + bias)``, of a b that is packed for us too."""
+    """Yield ``relu(a b + bias)``, with b as an array, and packed for tilewright."""
     epilogue = tw.relu(tw.acc + tw.Operand("bias", per="column"))
     packed, out = tw.pack(b), np.empty((n, n), np.float32)
     ta, tb, tbias, tout = map(torch.from_numpy, (a, b, bias, out))

@@ -1,9 +1,9 @@
-"""What a second thread gains where ``tw.matmul`` chooses how many compute.
+"""Measure the gain of a second thread if ``tw.matmul`` chooses the number of threads.
 
-Small products are below the size from which it offers them to two: they must not take longer.
-The processors of a virtual machine may become one core's while this runs: two chains of
-multiply-adds are timed before each product and after it, and nothing is demanded where they gain
-too little.
+``tw.matmul`` computes small products on one thread; a limit of two threads must not make them
+slower. A virtual machine may put two processors on one core while this runs. Therefore a chain of
+multiply-adds on each processor is timed before and after each product. If the second chain gains
+too little, nothing is demanded of the product.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from benchmarks.measure.shapes import Shape
 THREADS = 2
 TYPES = {"f32": np.float32, "f64": np.float64}
 LARGE = tuple(Shape(n, n, n) for n in (1024, 1536, 2048))
-#: Squares on both sides of the size from which there are two threads, and as many at random.
+#: Square products around the size from which two threads are used. The same number of products has
+#: random sizes up to ``MOST``.
 SQUARES = tuple(Shape(n, n, n) for n in (32, 96, 160, 192, 208, 224, 256, 320, 384, 512))
 MOST = 512
-#: Products of networks in f32, and how many times as fast two threads are at least: few rows for
-#: which a large matrix is streamed, and small ones, which a parallel region costs a part of.
+#: Products of neural networks in f32, and the minimum speed of two threads, divided by the speed of
+#: one. In some, few rows are multiplied by a large matrix. In the small ones, starting the threads
+#: takes a notable part of the time.
 NAMED = {
     Shape(512, 768, 768): 1.9,
     Shape(128, 768, 768): 1.9,
@@ -38,19 +40,21 @@ NAMED = {
     Shape(784, 32, 192): 1.6,
     Shape(49, 160, 576): 1.5,
 }
-#: How many products of sizes from 1 to ``LONGEST``, as many small as large ones, and their most
-#: multiply-adds.
+#: Number of random products; their maximum m, n and k; and their maximum number of multiply-adds.
+#: Logarithms of sizes are uniformly distributed.
 SWEPT, LONGEST, HEAVIEST = 20, 2048, 1 << 28
-#: Times as fast as one thread, at least. Most of the others run as on one thread, but for noise.
+#: Minimum speed of two threads, divided by the speed of one: of large products, and of the others.
+#: Most of the others run on one thread, so 0.97 allows for noise.
 OF_LARGE, OF_OTHERS = 1.9, 0.97
-#: What chains of multiply-adds gain where two cores are idle, at least.
+#: Minimum gain of a second chain of multiply-adds if two cores are idle.
 IDLE = 1.8
 
 
 class Row(NamedTuple):
-    """How many times as fast two threads are as one, the median of the rounds.
+    """The speed of two threads, divided by the speed of one: the median of the rounds.
 
-    ``cores`` says the same of chains of multiply-adds, just before and after, whichever is less.
+    ``cores`` is the same ratio of two chains of multiply-adds: the smaller one of the measurements
+    just before and just after the product.
     """
 
     types: str
@@ -60,17 +64,17 @@ class Row(NamedTuple):
 
     @property
     def named(self) -> bool:
-        """Whether it has a figure of its own."""
+        """True if the product is one of ``NAMED``, which have their own figures."""
         return self.types == "f32" and self.shape in NAMED
 
     @property
     def large(self) -> bool:
-        """Whether all its sizes are beyond those of which two threads may gain nothing."""
+        """True if m, n and k are so large that two threads must be faster."""
         return min(self.shape.m, self.shape.n, self.shape.k) > MOST
 
 
 def measured(options: Options, of_cores: Callable[[], float]) -> tuple[Row, ...]:
-    """Time every product that ``--only`` leaves; ``of_cores`` times the chains of both cores."""
+    """Time every product that ``--only`` selects; ``of_cores`` times chains on both cores."""
     rng = np.random.default_rng(options.seed)
     random = (Shape(*map(int, rng.integers(1, MOST + 1, 3))) for _ in SQUARES)
     every = (*NAMED, *LARGE, *SQUARES, *random, *_swept(rng))
@@ -81,7 +85,7 @@ def measured(options: Options, of_cores: Callable[[], float]) -> tuple[Row, ...]
 
 
 def _swept(rng: np.random.Generator) -> Iterator[Shape]:
-    """Products whose sizes are as often small as large."""
+    """Yield random products; the logarithms of their sizes are uniformly distributed."""
     for _ in range(SWEPT):
         m, n, k = (int(2**x) for x in rng.uniform(0, np.log2(LONGEST + 1), 3))
         yield Shape(m, n, max(1, min(k, HEAVIEST // (m * n))))
@@ -108,7 +112,7 @@ def _row(types: str, shape: Shape, options: Options, of_cores: Callable[[], floa
 
 
 def tell(rows: Sequence[Row], console: Console) -> None:
-    """Print every product with what the second thread gains."""
+    """Print the gain of the second thread for every product."""
     table = Table(title=f"tw.matmul on {THREADS} threads, times as fast as on one")
     for heading in ("m x n x k", *TYPES):
         table.add_column(heading, justify="left" if heading == "m x n x k" else "right")
@@ -125,7 +129,7 @@ def _said(row: Row) -> str:
 
 
 def figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    """What is demanded of them."""
+    """Yield the figures: each gain, or the smallest of a group, with its goal."""
     for row in rows:
         if row.named and row.cores >= IDLE:
             yield Figure(f"two threads to one, {row.shape}", row.gain, NAMED[row.shape])

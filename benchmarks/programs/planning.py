@@ -42,7 +42,7 @@ def calls(action: Callable[[], object]) -> int:
 def milliseconds(action: Callable[..., object], *arguments: object) -> float:
     """Return the CPU time that ``action`` takes in this process.
 
-    Garbage of what ran before is collected first: that takes longer than a plan.
+    Garbage of earlier work is collected first, because a collection takes longer than a plan.
     """
     gc.collect()
     start = process_time()

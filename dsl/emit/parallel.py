@@ -26,7 +26,8 @@ from tilewright.ir.nodes import inside, walk, within
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, ZERO, slots
 
-#: Work of a trip whose work is not known, in vector multiply-adds. Two such trips pay for a thread.
+#: Assumed work of an iteration whose work is not known, in vector multiply-adds. Two iterations of
+#: this size are worth a second thread.
 WORTH = 1 << 16
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
@@ -53,10 +54,12 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A parallel loop in a function: the loop and the parallel loops that are all of its body.
+    """A parallel loop whose iterations a C function runs, alone or with other parallel loops.
 
-    A trip of the function is one trip of each. There are none unless ``conditions`` are positive.
-    ``work`` is the work of a trip in vector multiply-adds, WORTH if it is not known.
+    - ``loops``: the loop, then the parallel loop that is its whole body, and so on inwards. The
+      function runs them as a single loop.
+    - ``conditions``: formulas. Unless all are positive, the loop has no iterations.
+    - ``work``: the work of one iteration in vector multiply-adds; WORTH if it is not known.
     """
 
     loops: tuple[BlockLoop, ...]
@@ -79,9 +82,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A node of the nest as a function: a parallel loop, or several that run as one region.
+    """A C function that runs iterations of a parallel loop, or of several that are one region.
 
-    The trips of the first part come first, then those of the next.
+    ``node`` is the node of the nest that the function replaces. The function gets a range of
+    iterations, which are numbered through all ``parts`` in order.
     """
 
     name: str
@@ -91,7 +95,7 @@ class Fork:
 
     @property
     def shares(self) -> bool:
-        """True if a trip contains parallel loops."""
+        """True if an iteration contains further parallel loops."""
         return any(_parallel(node) for part in self.parts for node in part.body)
 
 
@@ -197,10 +201,11 @@ def free(program: Program, nodes: Iterable[NestNode]) -> set[str]:
 
 
 def joined(program: Program) -> Program:
-    """Return ``program`` with loops that may run at the same time as one node.
+    """Return ``program`` in which parallel loops that may run at the same time are one node.
 
-    A product is cut into whole tiles and tails, each in loops of its own. As one region they cost
-    one price, and the threads share all of them evenly.
+    A product is cut into whole tiles and smaller tiles at the edges, each kind in separate loops.
+    If all these loops are one parallel region, threads are started only once, and share the
+    iterations of all loops evenly.
     """
     return replace(program, nest=_joined(program.nest))
 
@@ -220,7 +225,7 @@ def _joined(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
 
 
 def _number(node: NestNode) -> int:
-    """Return the number of the loops beside a parallel loop, which may be in a ``When``; else 0."""
+    """Return ``beside`` of a parallel loop, also if it is in a ``When``; 0 for other nodes."""
     match node:
         case BlockLoop(parallel=True):
             return node.beside
@@ -230,7 +235,7 @@ def _number(node: NestNode) -> int:
 
 
 def _part(program: Program, node: NestNode) -> Part:
-    """Return the part of a function for a parallel loop, which may be in a ``When``."""
+    """Return a parallel loop, which may be in a ``When``, as a part of a function."""
     if isinstance(node, When):
         part = _part(program, node.body[0])
         return replace(part, conditions=(node.count, *part.conditions))

@@ -78,7 +78,7 @@ def formula(plan: AnyPlan) -> str:
     return " ".join(next(head(plan)).split())
 
 
-#: The contiguous lines of a matrix by its order.
+#: "row" or "column", whichever is contiguous in a matrix, by the matrix's order.
 _LINES = {"C": "row", "F": "column"}
 
 

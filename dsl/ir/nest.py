@@ -86,9 +86,10 @@ class BlockLoop(Node):
     """A loop over blocks of a dimension: ``for counter in range(first, trips)``.
 
     With ``parallel``, iterations may run at the same time, and each writes its own elements of C.
-    ``work`` is then the work of one iteration in vector multiply-adds; None: that of its tiles.
-    Parallel loops of one body with the same number ``beside``, not 0, write different elements too:
-    their iterations may all run at the same time.
+    ``work`` is then the work of one iteration in vector multiply-adds; if it is None, the work of
+    the iteration's tiles. ``beside`` is the number of a group, or 0. Parallel loops of one body
+    that are in one group write different elements, so all their iterations may run at the same
+    time.
     """
 
     kind: ClassVar[str] = "block_loop"
@@ -106,7 +107,8 @@ class BlockLoop(Node):
 class Beside(Node):
     """Parallel loops, each possibly in a ``When``, whose iterations may all run at the same time.
 
-    Only the C code has such nodes: there one parallel region runs all iterations.
+    The nest gets such nodes only for the generated C code, which runs all iterations in one
+    parallel region.
     """
 
     kind: ClassVar[str] = "beside"

@@ -191,7 +191,7 @@ class Broadcast(Operation):
 
     @property
     def constant(self) -> bool:
-        """True unless later operations add to the register, or pick its lanes."""
+        """True unless later operations change the register, or select single lanes of it."""
         return not (self.picked or self.begins)
 
 
@@ -492,7 +492,10 @@ class Apply(Operation):
 
     @property
     def constant(self) -> bool:
-        """True for a new vector. clang would compute what a const scalar is made of twice."""
+        """True if the result is a new vector.
+
+        A scalar is not const, because clang would then compute its operands twice.
+        """
         return self.dst not in self.args and self.dst.vector.lanes > 1
 
 

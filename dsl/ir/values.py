@@ -82,7 +82,7 @@ def bits_of_ones(element: str, group: int) -> int:
     return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))
 
 
-# --- what all operations have in common ----------------------------------------------------------
+# --- the base classes of operations --------------------------------------------------------------
 
 #: Counters that operations increase. ``Formulas`` and the interpreter's ``Counts`` have them too.
 Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-#: The third thread of a parallel region, and each further one, costs ``Core.region`` divided by
-#: this number.
+#: A parallel region with two threads costs ``Core.region`` cycles. Each further thread adds
+#: ``Core.region`` divided by this number.
 NEXT_THREAD = 8
 
 
@@ -133,7 +133,7 @@ class Core:
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
 
     def __hash__(self) -> int:
-        """Return the hash of some numbers, computed once: cores are keys of caches."""
+        """Return the hash of a few fields, computed once because cores are keys of caches."""
         return self._hash
 
     def _narrowed(self, size: int) -> Core:

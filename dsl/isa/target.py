@@ -230,7 +230,7 @@ def _has(target: Target, vector: Vector) -> bool:
 
 @cache
 def on_core(target: Target, core: Core) -> Target:
-    """Return ``target`` with the numbers of ``core``."""
+    """Return ``target`` with ``core`` as its core, for estimates."""
     return target if core is target.core else replace(target, core=core)
 
 

@@ -1,4 +1,4 @@
-"""The schedule's loop letters: which loops stand around blocks, which around the accumulators."""
+"""Read the schedule's loop letters: outer loops over blocks, and inner loops of a tile."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Decision:
 
 
 class Decided:
-    """What all plans have: a spec, a target and decisions, which are what a plan prints of itself.
+    """Base class of all plans: a spec, a target and decisions.
 
-    The rest, formulas of every region among it, would fill many screens.
+    ``repr`` shows only these, because the formulas of a plan would fill many screens.
     """
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class Decided:
 
 
 def check_unscheduled(schedule: Schedule) -> None:
-    """ScheduleError if the schedule of a packing asks for anything: the target decides a format."""
+    """Raise ScheduleError if the schedule of a packing is not empty: the target has the format."""
     for name in (f.name for f in fields(Schedule)):
         if getattr(schedule, name) != getattr(Schedule(), name):
             raise ScheduleError(
@@ -47,16 +47,16 @@ def check_unscheduled(schedule: Schedule) -> None:
 
 
 def outer_length(loops: str) -> int:
-    """How many letters stand left of the accumulators."""
+    """Return the number of letters for loops around a tile: up to the last m or n."""
     return max(map(loops.lower().rfind, "mn")) + 1
 
 
 def read_loops(
     spec: Gemm, schedule: Schedule, along: str, packs: str, panels: bool = False
 ) -> tuple[str, str, str]:
-    """(outer, inner, reason): the letters left of and right of the accumulators.
+    """Return the letters of the loops around a tile, those of the loops in it, and the reason.
 
-    ``panels``: A is better converted a panel of rows at a time.
+    ``panels`` is True if A is better converted one panel of rows at a time.
     """
     loops, reason = schedule.loops, "asked for"
     if loops is None:
@@ -81,12 +81,12 @@ def read_loops(
 
 
 def _legal(spec: Gemm) -> str:
-    """Loops that suit any schedule of ``spec``."""
+    """Return loops that are legal in any schedule of ``spec``."""
     return "bnmk" if spec.batch else "nmk"
 
 
 def _check_batch(spec: Gemm, loops: str) -> None:
-    """ScheduleError if the batch's loop is missing, not wanted, or parallel."""
+    """Raise ScheduleError if the loop over the batch is missing, not allowed, or parallel."""
     if "B" in loops:
         raise ScheduleError(
             "b runs in parallel where each product has its own C: here all add to the same one",
@@ -102,7 +102,7 @@ def _check_batch(spec: Gemm, loops: str) -> None:
 
 
 def _check_inner(spec: Gemm, loops: str, packs: str) -> None:
-    """ScheduleError for letters that cannot stand right of the accumulators."""
+    """Raise ScheduleError for letters that are not allowed after the last m or n."""
     inner, legal = loops[outer_length(loops) :], _legal(spec)
     if inner not in ("", "b", "k", "bk"):
         raise ScheduleError(

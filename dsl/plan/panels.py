@@ -1,4 +1,7 @@
-"""Blocks packed in panels as wide as the register tile, of sizes that the call computes."""
+"""Choose the sizes of packed blocks, in panels as wide as the register tile.
+
+A call computes the final sizes of its blocks from these maximum sizes.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +28,24 @@ from .plan import NOMINAL, STACK_BYTES, Plan
 from .tiling.cost_model import steady
 from .tiling.requests import tile_request
 
-#: Rows and columns for which panels of f32 are unpacked: their sums fit on the stack.
+#: Maximum rows and columns of C for which a block of B is unpacked once to f32. The sums of such a
+#: block fit on the stack.
 _UNPACKED = (MANY_ROWS, 64)
-#: The same of numbers whose sums are scaled: as many columns as the caller's blocks have, which are
-#: fewer, for more rows.
+#: The same if B is unpacked to integers, whose sums are scaled. The columns are those of a block of
+#: the caller's B, which are fewer, so there may be more rows.
 _NUMBERS = (STACK_BYTES // (ITEMSIZE["f32"] * COLUMNS), COLUMNS)
-#: What a tile of more rows than ``_MANY`` is charged unless they are a multiple of 8, in which
-#: panels are turned and C's rows mostly are: 24x16 is 1.02 times as fast as 29x16 (Emerald Rapids).
+#: The cost of a tile with more than ``_MANY`` rows is multiplied by ``_UNEVEN``, unless its rows
+#: are a multiple of 8. Panels are transposed by 8 rows, and C mostly has a multiple of 8 rows. For
+#: example, 24x16 is 1.02 times as fast as 29x16 on Emerald Rapids.
 _MANY, _UNEVEN = 16, 1.02
 
 
 def in_panels(plan: Plan) -> Plan:
-    """``plan`` with blocks packed in panels as wide as its tile, where the call computes sizes.
+    """Return ``plan`` with blocks that are packed in panels as wide as its tile.
 
-    It does where sizes are of the call, or the schedule leaves it to the caches how large blocks
-    are. Blocks of m and n have whole panels then, at most as many elements as were asked for, and
-    about as many as a cache holds.
+    This is done if sizes are known only at the call, or the schedule gives no sizes of blocks.
+    Blocks of m and n then have whole panels. They have at most the size that the schedule gives,
+    else about the size that fits a cache.
     """
     lines = [LINE[name] for name in plan.packs]
     unknown = all(value(plan.sizes[d]) is None for d in plan.blocks) or not plan.schedule.block
@@ -60,8 +65,8 @@ def in_panels(plan: Plan) -> Plan:
     blocks = dict(plan.blocks)
     for d in widths.keys() & blocks.keys():
         width = widths[d]
-        spilled = not plan.plain and width < plan.lanes  # room behind the last panel
-        # What a cache holds is not so exact; what lies on a stack is.
+        spilled = not plan.plain and width < plan.lanes  # space after the last panel
+        # The limit of a cache may be exceeded a little, that of the stack may not.
         near = d == plan.along and not (plan.unpacks or plan.partial)
         more = width // 2 if near and d not in dict(plan.schedule.block) else 0
         if _is_shared(plan, d):
@@ -80,13 +85,16 @@ def in_panels(plan: Plan) -> Plan:
 
 
 def _is_shared(plan: Plan, d: str) -> bool:
-    """Whether threads share the blocks across the vectors, which then have one panel each."""
+    """Return True if threads share a loop over blocks of ``d``, which then have one panel each.
+
+    ``d`` must be the dimension across the vectors.
+    """
     asked = d in dict(plan.schedule.block) or plan.unpacks or plan.partial
     return d == plan.across and d.upper() in plan.outer and not asked
 
 
 def _unpacked_depth(plan: Plan, columns: int) -> int:
-    """How much of K of a panel is unpacked at once: what the first cache holds, in equal blocks."""
+    """Return the number of K steps that are unpacked at once: equal blocks that fit in L1."""
     room, unit = plan.target.core.caches[0].size * 3 // 4, lcm(plan.k_unit, plan.product.step)
     k, most = value(plan.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
     blocks = -(-k // max(unit, most // ITEMSIZE[plan.factor("b")]))
@@ -94,9 +102,9 @@ def _unpacked_depth(plan: Plan, columns: int) -> int:
 
 
 def _with_sums(plan: Plan) -> Plan:
-    """``plan`` with parts of C whose sums lie in a buffer until all of K is there.
+    """Return ``plan`` with parts of C whose sums stay in a buffer until all of K is summed.
 
-    They fill half of the last cache: the more rows, the less often columns are packed anew.
+    The buffer fills half of the last cache. With more rows, columns are packed less often.
     """
     assert plan.panel_tile is not None
     behind = plan.outer.lower().split("k", 1)[1]
@@ -118,11 +126,11 @@ def _with_sums(plan: Plan) -> Plan:
 
 
 def _panel_tile(plan: Plan) -> tuple[int, int]:
-    """The tile, (mr, nr), that computes a large C fastest from packed panels.
+    """Return the tile (mr, nr) that computes a large C fastest from packed panels.
 
-    The panel across the vectors fits on the stack. Where it is not packed its rows may lie in one
-    set of the first cache, as those of a K that is a power of two do: no more than have places.
-    Some of the time counts as beside a busy neighbour: what loses little there is never far behind.
+    The panel across the vectors must fit on the stack. If it is not packed, all its rows may belong
+    to one set of L1, for example if K is a power of two; then the set must hold them all. The cost
+    is the mean over the target's ``states``, in some of which another thread keeps the core busy.
     """
     operands = dict(plan.operands)
     for name in plan.packs:
@@ -155,33 +163,33 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
 
 
 def unpacked_block(product: Product) -> tuple[int, int]:
-    """The rows and columns of C, at most, for which a block of a quantized B is unpacked once."""
+    """Return the maximum rows and columns of C for which a block of B is unpacked once."""
     return _NUMBERS if product.partial else _UNPACKED
 
 
 def _is_panel(plan: Plan, columns: int) -> bool:
-    """Whether a panel of what is unpacked may be so wide; scales of its columns lie together."""
+    """Return True if an unpacked panel may have this width; its scales must be in one block."""
     return columns <= plan.blocks[plan.along] and not _spans_blocks(plan, columns)
 
 
 def _spans_blocks(plan: Plan, columns: int) -> bool:
-    """Whether scales of a tile's columns lie in several blocks, where tiles scale sums."""
+    """Return True if tiles scale sums, and a tile's columns belong to several blocks of B."""
     apart = plan.product.partial != "" and plan.quantized.blocks > 1
     return apart and plan.quantized.nb % columns != 0
 
 
 def _streamed(cycles: float, arriving: float, core: Core) -> float:
-    """The cycles per element of C of a tile whose panel along the vectors comes from a far cache.
+    """Return the cycles for an element of C if the panel along the vectors is in a far cache.
 
-    Those of its K steps, or those in which the vectors arrive, whichever are more; the others
-    count as what is not the bound does in a step.
+    These are the larger of ``cycles``, of the K steps, and ``arriving``, of the transfer, plus a
+    share of the smaller one.
     """
     less, more = sorted((cycles, arriving))
     return more + core.overlap * less
 
 
 def _arriving(plan: Plan, core: Core) -> float:
-    """Return the cycles in which one column of the panel along the vectors arrives."""
+    """Return the cycles in which a cache delivers one row or column of the panel."""
     item = ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
     lines = plan.blocks.get(d, NOMINAL)
@@ -192,13 +200,13 @@ def _arriving(plan: Plan, core: Core) -> float:
 
 
 def _filled_up(plan: Plan, width: int) -> float:
-    """How many times as many columns as there are whole tiles have, where a block is one wide."""
+    """Return the columns of whole tiles divided by those of C; 1 unless B is unpacked."""
     columns = value(plan.sizes[plan.along])
     return -(-columns // width) * width / columns if plan.unpacks and columns else 1.0
 
 
 def why_blocks(schedule: Schedule, blocks: dict[str, int]) -> tuple[Decision, ...]:
-    """What is said of sizes of blocks that nobody asked for."""
+    """Return the decision that ``explain`` prints for the block sizes that the schedule lacks."""
     chosen = {d: size for d, size in blocks.items() if d not in dict(schedule.block)}
     text = ", ".join(f"{d}={size}" for d, size in sorted(chosen.items()))
     return (Decision("block", text, "at most: what the caches hold"),) if chosen else ()

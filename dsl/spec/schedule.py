@@ -391,8 +391,9 @@ def of_short_sums(along: Literal["m", "n"]) -> Schedule:
 def of_shares(along: Literal["m", "n"], lines: int, steps: int) -> Schedule:
     """Return the schedule in which each thread packs panels of one operand for itself.
 
-    A panel has ``lines`` rows or columns and ``steps`` steps of K. All lines of the other operand
-    pass while it is in L1. The threads meet once, at the end of the call.
+    The operand is B (``along`` "n") or A ("m"). A panel has ``lines`` of its columns or rows, and
+    ``steps`` steps of K. While a panel is in L1, it is multiplied by all of the other operand. The
+    threads wait for each other only once, at the end of the call.
     """
     if along == "n":
         return Schedule(loops="Nknmk", pack="b", block={"n": lines, "k": steps}, vectorize="n")

@@ -93,9 +93,10 @@ class ArrayParameter:
 
     @property
     def least(self) -> float | None:
-        """The least magnitude of a scale whose values must be finite; None for other arrays.
+        """The minimum magnitude of a scale that must be finite; None if values are not checked.
 
-        These are d_scale, which divides, and the other scales if they are one number.
+        The values of d_scale, which divides, are checked. So is any other scale that is one number;
+        its minimum is 0.
         """
         if self.name == "d_scale":
             return LEAST_DIVISOR[self.type]

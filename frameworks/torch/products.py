@@ -139,7 +139,7 @@ def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
 
 
 def is_parallel(work: int) -> bool:
-    """Return True if threads pay for a layer with this many multiply-adds."""
+    """Return True if threads make a layer with this number of multiply-adds faster."""
     threads: int = torch.get_num_threads()
     return threads > 1 and work >= least_parallel("f32", "f32", "host")
 

@@ -1,8 +1,9 @@
 """Layers of 8-bit integers as operators of PyTorch.
 
-If the inputs have no common scale, the kernel quantizes each row of the inputs, and the weight is
-block-quantized with whole columns as blocks. If the inputs have a common scale, a kernel of its own
-converts them to unsigned integers first: ``tw.Quantize`` finds the scales of rows, and takes none.
+If the inputs have no common scale, the layer's kernel quantizes each row of the inputs, and the
+weight is block-quantized with whole columns as blocks. If the inputs have a common scale, another
+kernel first converts them to unsigned integers: ``tw.Quantize`` computes a scale for each row, and
+cannot be given one.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from .products import is_parallel, layer_epilogue, register, rows_of, shaped_as
 #: Format of the weight: int8, with a scale for each output.
 FORM = Quantized("s8")
 FORM_TEXT = format_text(FORM)
-#: Minimum scale of a row of the weight, which rows of zeros get.
+#: Minimum of the largest magnitude in a row, so that a row of zeros gets a positive scale.
 _LEAST = 1e-12
-#: Inputs from which several threads convert them: on Zen 5 one thread takes 110 µs for 2^21, two
-#: take 80 µs.
+#: Minimum number of inputs that several threads convert. On Zen 5, for example, one thread converts
+#: 2^21 inputs in 110 µs, and two threads in 80 µs.
 _MANY = 1 << 20
 
 
@@ -52,7 +53,10 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @lru_cache(maxsize=16)
 def codes_kernel(type_: TypeName, parallel: bool) -> Kernel:
-    """Return the kernel that converts a column of inputs to uint8: a product with the number 1."""
+    """Return a kernel that converts a column of inputs to uint8.
+
+    It multiplies the column by the 1 x 1 matrix 1, and quantizes the result.
+    """
     spec = Gemm(dim("m"), 1, 1, a=type_, d="u8", d_scale="scalar", d_zero="scalar")
     return compile(spec, Schedule(loops="Mnk") if parallel else Schedule())
 

@@ -49,12 +49,12 @@ def record(served: Served) -> None:
 
 
 def summary(graphs: Sequence[Served] | None = None) -> None:
-    """Print how many products of ``graphs`` were served, and which were left and why.
+    """Print how many products of ``graphs`` tilewright computes, and why it left the others.
 
     Parameters
     ----------
     graphs : sequence of Served, optional
-        By default all graphs that were compiled.
+        By default all graphs that ``torch.compile`` has compiled in this process.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Measure the price of a parallel region, from which the number of threads follows."""
+"""Measure the cost of a parallel region, which decides how many threads a product gets."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from tilewright.spec.schedule import Schedule
 from .ends import Call
 from .rounds import Timed, in_cycles
 
-#: A product in L2 that takes several prices of a region. Its tiles are equal, and both threads get
-#: as many of them.
+#: A product that fits in L2 and takes several times as long as starting a parallel region. All its
+#: tiles are equal, and two threads get the same number of them.
 _SPEC = Gemm(128, 128, 192)
 _ALONE = Schedule(loops="mnk", tile=(4, 32))
 _TOGETHER = Schedule(loops="Mnk", tile=(4, 32), threads=2)
-#: Seconds without a call, after which threads sleep; and calls after such a pause in a round.
+#: Seconds without a call after which threads sleep; and the maximum number of calls in a round that
+#: follow such a pause.
 _PAUSE, _AWAKENED = 0.5e-3, 4
-#: The least price in cycles. Two cores exchange a few lines in this time.
+#: Minimum cost of a region in cycles. In this time, two cores can exchange a few cache lines.
 LEAST = 1 << 11
 
 
 def region(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
-    """Return the cycles that a parallel region of two threads costs; ``core``'s with one CPU.
+    """Return the cycles that a parallel region of two threads costs.
 
-    ``clock`` takes ``ticks`` cycles.
+    If the process may use only one CPU, the result is ``core.region``. ``clock`` runs for ``ticks``
+    cycles; it converts seconds to cycles. The measurement takes about ``seconds``.
     """
     if usable_cpus() < 2:
         return core.region
@@ -46,11 +48,11 @@ def region(target: Target, core: Core, clock: Timed, ticks: int, seconds: float)
 
 
 def price(cycles: Mapping[str, float]) -> int:
-    """Return the price of a region from the cycles of a product on one thread and on two.
+    """Return the cost of a region from the cycles of a product on one thread and on two.
 
-    With threads that are awake, two take half the time of one, plus the price. After a pause
-    ("later") the threads sleep: then the price is what the caller loses if they come too late. The
-    larger of the two is rounded to a power of two.
+    If threads are awake, two threads take half the time of one, plus the cost. After a pause
+    ("later") threads sleep. The cost is then the time that the caller loses if they wake too late.
+    The larger of the two costs is rounded to a power of two.
     """
     awake = cycles["together"] - cycles["alone"] / 2
     asleep = cycles["together later"] - cycles["alone later"]
@@ -58,13 +60,13 @@ def price(cycles: Mapping[str, float]) -> int:
 
 
 class _Later:
-    """A call after a pause that is so long that threads sleep."""
+    """A call after a pause, which is so long that the threads sleep."""
 
     def __init__(self, call: Timed) -> None:
         self._call = call
 
     def seconds(self, calls: int) -> float:
-        """Return the seconds of a call without its pause; the fewest of some."""
+        """Return the shortest time of a few calls in seconds, each without the pause before it."""
         found = []
         for _ in range(min(calls, _AWAKENED)):
             sleep(_PAUSE)

@@ -23,10 +23,11 @@ KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
 OPERANDS = 12
 #: Maximum number of pairs of types of a and b for which C code allocates results.
 RESULTS = 16
-#: Least number of rows of a product of a matrix and its own transpose that is halved, and of steps
-#: of K. Copying an element takes about as long as 20 multiply-adds.
+#: For a matrix times its own transpose with at least so many rows, and so many columns, half of the
+#: result is computed and copied. Copying an element takes about as long as 20 multiply-adds.
 HALVED, HALVED_K = 128, 128
-#: Multiply-adds of a part of such a product for each thread, if there are several.
+#: With several threads, each part of such a product has at least this number of multiply-adds for
+#: each thread.
 PART = 1 << 23
 #: Bits of a numpy array's flags in C: NPY_ARRAY_ALIGNED and NPY_ARRAY_WRITEABLE.
 ALIGNED, WRITEABLE = 0x100, 0x400

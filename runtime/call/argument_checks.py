@@ -134,7 +134,7 @@ def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, kn
 
 
 def _because(slot: str, size: Size, known: Known) -> str:
-    """Return the required value of a slot, for example ``n is 8, from b.shape[1]``."""
+    """Return a size's required value and its source, for example ``n is 8, from b.shape[1]``."""
     if not isinstance(size, Dim) or size.name not in known.values:
         return f"{slot} is {known.say(size)}"
     if size.name == slot:
@@ -359,7 +359,8 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
 def check_scales(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
     """Raise ArgumentError for scales that a spec could not contain: NaN, Inf, divisors near 0.
 
-    Arrays of scales that multiply are not searched: their values reach D as those of A and B do.
+    Arrays of several scales that multiply are not checked. A NaN or Inf in them reaches D, as a NaN
+    in A or B does.
     """
     for parameter, array in zip(parameters, arrays, strict=True):
         name, least = parameter.name, parameter.least

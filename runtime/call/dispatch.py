@@ -60,17 +60,26 @@ _TYPES = {
 class Dispatcher(NamedTuple):
     """The dispatcher's functions. Addresses are ints.
 
-    ``call(words)`` of a kernel's descriptor returns a function that takes a tuple of arrays.
-    ``call_scalars(words)`` returns a function that takes a tuple and two numbers. The returned
-    functions return DONE, NO_MEMORY, or UNDECIDED (nothing was run and Python must check the call).
-    ``call_new(words)`` returns a function of a tuple of input tensors, which returns a new output,
-    or None if nothing was run. ``matmul(words)`` of a table of routes returns a function of a, b,
-    out and the arrays of an epilogue; the function of ``matmul_scalars`` takes alpha and beta too,
-    and that of ``matmul_new`` takes a and b, and returns a new array, or None if nothing was run.
-    ``run(frame)`` runs a checked call. ``learn_tensors(type)`` registers a type of tensors, so that
-    C reads them; it returns 0 if there are too many. ``learn_python(words)`` must be called before.
-    ``time(frames, count, calls)`` returns the seconds that ``calls`` calls take. ``time`` is None
-    in the form ``python``, where calling takes many times as long as a kernel.
+    Each of these takes the words of a kernel's descriptor, and returns a function:
+
+    - ``call``: the function takes a tuple of arrays.
+    - ``call_scalars``: the function takes a tuple of arrays and two numbers.
+    - ``call_new``: the function takes a tuple of input tensors, and returns a new output.
+
+    Each of these takes the words of a table of routes, and returns a function:
+
+    - ``matmul``: the function takes a tuple of a, b, out and the arrays of an epilogue.
+    - ``matmul_scalars``: the function takes alpha and beta too.
+    - ``matmul_new``: the function takes a and b, and returns a new array.
+
+    The functions that return an output return None if nothing was run. The others return DONE,
+    NO_MEMORY, or UNDECIDED: then nothing was run and Python must check the call.
+
+    ``run(frame)`` runs a call whose arguments have been checked. ``learn_tensors(type)`` registers
+    a type of tensors, so that C code can read them; it returns 0 if there are too many types.
+    ``learn_python(words)`` must be called before. ``time(frames, count, calls)`` returns the
+    seconds that ``calls`` calls take. ``time`` is None in the mode ``python``, where calling takes
+    many times as long as a kernel.
     """
 
     mode: Mode
@@ -259,12 +268,12 @@ def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any,
     return np.array(words, np.int64)
 
 
-#: Index of PyArray_NewFromDescr in numpy's table of C functions; its ABI fixes it.
+#: Index of PyArray_NewFromDescr in numpy's table of C functions. numpy's ABI fixes this index.
 _NEW_FROM_DESCR = 94
 
 
 def _new_array() -> int:
-    """Return the address of numpy's PyArray_NewFromDescr."""
+    """Return the address of numpy's C function PyArray_NewFromDescr, which makes an array."""
     import ctypes
 
     names = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")  # numpy 2, numpy 1

@@ -128,7 +128,7 @@ def _shared(
 
 
 def _refuse(output: ArrayParameter, other: ArrayParameter, which: str, after: int) -> NoReturn:
-    """Raise the error; ``after`` is how many bytes after ``other`` the output starts."""
+    """Raise the error; the output starts ``after`` bytes after ``other``, or before if negative."""
     where = f"{abs(after)} bytes {'after' if after > 0 else 'before'} {other.name}{which}"
     raise ArgumentValueError(
         f"{output.name} shares elements with {other.name}{which}",

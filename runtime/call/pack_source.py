@@ -22,7 +22,7 @@ from .packed_matrix import PackedMatrix, matrix_in, new_block
 
 
 class Given(NamedTuple):
-    """The arguments of ``pack_b``."""
+    """The arguments of ``Kernel.pack_b``."""
 
     b: Any
     scales: Any = None
@@ -97,7 +97,7 @@ def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
 
 
 def _quantized(spec: Gemm, given: Given) -> QuantizedMatrix:
-    """Return what ``pack_b`` was given as one QuantizedMatrix."""
+    """Return the B in the arguments of ``pack_b`` as a QuantizedMatrix; ArgumentError otherwise."""
     b, scales, zeros, container = given
     assert spec.quantized is not None
     if isinstance(b, QuantizedMatrix):
@@ -118,7 +118,7 @@ def _quantized(spec: Gemm, given: Given) -> QuantizedMatrix:
 
 
 def _contained(spec: Gemm, data: Any, container: Any) -> QuantizedMatrix:
-    """Return the matrix, or the stack that ``spec`` takes, in the bytes of a GGUF tensor."""
+    """Return the B for ``spec``, one matrix or a stack, that the bytes of a GGUF tensor hold."""
     from tilewright.runtime.quantized.gguf import from_gguf, row_bytes
 
     assert isinstance(spec.k, int) and isinstance(spec.n, int)

@@ -1,6 +1,7 @@
-"""Read how many CPUs the process's control groups allow it, as Linux containers limit them.
+"""Read the CPU quota of this process, by which Linux containers limit the CPUs that it may use.
 
-``templates/threads/cpus.c.j2`` does the same in C, for kernels in programs without Python.
+The quota is a setting of the process's control groups. ``templates/threads/cpus.c.j2`` does the
+same in C, for kernels in programs without Python.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-#: Where control groups are mounted, and the file that lists those of this process.
+#: The folder where control groups are mounted, and the file that lists this process's groups.
 ROOT, LISTED = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @cache
 def own_quota() -> int | None:
-    """Return the quota of this process, read once; see ``quota``."""
+    """Return the quota of this process in CPUs, None if it has none. It is read only once."""
     return quota(ROOT, LISTED)
 
 
 def quota(root: Path, listed: Path) -> int | None:
-    """Return the least quota of the process's control groups and of all groups around them.
+    """Return the smallest quota of the process's control groups and of their parents.
 
-    ``root`` is where control groups are mounted, of version 1 or 2. ``listed`` is the file that
-    lists the process's groups. A quota is in CPUs, rounded up. None means that there is none.
+    ``root`` is the folder where control groups of version 1 or 2 are mounted. ``listed`` is the
+    file that lists the process's groups. The quota is in CPUs, rounded up; None if there is none.
     """
     try:
         lines = listed.read_text().splitlines()
@@ -34,7 +35,10 @@ def quota(root: Path, listed: Path) -> int | None:
 
 
 def _groups(root: Path, line: str) -> Iterator[Path]:
-    """Yield the folder of a listed group and of the groups around it, if it counts CPU time."""
+    """Yield the folders of a group and of its parents, if the group controls CPU time.
+
+    ``line`` is the line of the list that names the group.
+    """
     _, _, rest = line.partition(":")
     controllers, colon, path = rest.partition(":")
     if not colon or (controllers and "cpu" not in controllers.split(",")):
@@ -48,7 +52,10 @@ def _groups(root: Path, line: str) -> Iterator[Path]:
 
 
 def _cpus(group: Path) -> int | None:
-    """Return the quota of one group, in microseconds of each period; None if it has none."""
+    """Return the quota of one group in CPUs, rounded up; None if it has none.
+
+    The group's files have two numbers: the CPU time allowed in each period, and the period.
+    """
     numbers = _numbers(group / "cpu.max")
     if len(numbers) < 2:
         numbers = [
@@ -60,7 +67,7 @@ def _cpus(group: Path) -> int | None:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Return the numbers of a file; [] if it is missing, or says "max"."""
+    """Return the numbers in a file; [] if it is missing or has the word "max"."""
     try:
         return [int(word) for word in path.read_text().split()]
     except (OSError, ValueError):

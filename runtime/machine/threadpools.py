@@ -7,8 +7,8 @@ import sys
 
 from .host import usable_cpus
 
-#: The variable that limits threads, and the name of the library that has it, which runs all
-#: parallel loops of the process.
+#: A C variable, the maximum number of threads, and the name of the library that contains it. That
+#: library runs all parallel loops of the process.
 SYMBOL, LIBRARY = "tilewright_most_threads", "tilewright_threads"
 _registered = False
 
@@ -26,7 +26,7 @@ def register() -> None:
     import threadpoolctl
 
     class Kernels(threadpoolctl.LibController):  # type: ignore[misc]  # it has no stubs
-        """The threads of all kernels."""
+        """The threads that run the parallel loops of all kernels, for threadpoolctl."""
 
         user_api = internal_api = "tilewright"
         filename_prefixes = (LIBRARY,)
@@ -37,7 +37,7 @@ def register() -> None:
             return self._limit().value or usable_cpus()
 
         def set_num_threads(self, num_threads: int) -> None:
-            """Set the maximum number of threads of a parallel loop; all CPUs mean no limit."""
+            """Set the maximum number of threads of a parallel loop; if it is all CPUs, no limit."""
             self._limit().value = 0 if num_threads >= usable_cpus() else num_threads
 
         def get_version(self) -> None:

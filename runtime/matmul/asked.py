@@ -21,12 +21,13 @@ Array = np.ndarray[Any, Any]
 
 #: Maximum value of the option ``threads``.
 _MOST_THREADS = 4096
-#: By the arguments of a call: the epilogue, which is kept alive, then the options, their routes in
-#: C and the epilogue's numbers. If it has numbers, the type of the sums is the last part of the
-#: key, and the key without this part has ``_BY_TYPE`` in place of the epilogue.
+#: Checked options by the arguments of a call. A value has the epilogue, which it keeps alive, the
+#: options, their routes in C, and the epilogue's numbers. If the epilogue has numbers, the key ends
+#: with the type of the sums. Then the key without this type has an entry too, with ``_BY_TYPE`` in
+#: place of the epilogue.
 _asked: dict[tuple[Any, ...], tuple[Any, Options, Routes, dict[str, Array]]] = {}
 _BY_TYPE = object()
-#: Parts of a key without the type of the sums.
+#: Number of parts of a key, not counting the type of the sums.
 _PLAIN = 8
 #: Maximum number of entries in ``_asked``.
 _ASKED = 256
@@ -42,13 +43,17 @@ def asked_for(
     scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any,
     arrays: tuple[Any, Any, Any] = (None, None, None),
 ) -> tuple[Options, Routes, dict[str, Array]]:  # fmt: skip
-    """Return a call's checked options, and the table of kernels that C code uses for them.
+    """Return a call's checked options, the table of kernels that C code uses for them, and numbers.
 
-    The epilogue of the options has operands in place of its numbers, which are the last part of the
-    result. Their type depends on ``arrays``: a, b and out, None for one of a's type. Raise
-    ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown target.
-    An epilogue is found by its address, which is much faster than comparing expressions. So the
-    epilogue is kept alive as long as its options are.
+    In the epilogue of the options, operands replace the numbers. The third result has the numbers
+    by the names of these operands. Their type depends on ``arrays``: a, b and out. An out of None
+    has the type of a; a b of None is packed.
+
+    An epilogue is looked up by its address, which is much faster than comparing expressions.
+    Therefore the epilogue is kept alive as long as its options are.
+
+    Raise ArgumentTypeError or ArgumentValueError for a wrong option, TargetError for an unknown
+    target.
     """
     key: tuple[Any, ...] = (
         scaled, reads, id(epilogue), threads, type(threads), deterministic, type(deterministic),
@@ -84,7 +89,7 @@ def asked_for(
     return options, routes_of(options), numbers
 
 
-#: Shapes of a product's operands, by their ``per``, for messages.
+#: Descriptions of the values that operands of an epilogue take, by ``per``, for messages.
 _SHAPES = {None: "a number", "row": "array of shape (m,)", "column": "array of shape (n,)",
            "full": "array of shape (m, n)"}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a class of sizes is: the products that one kernel of ``tw.matmul`` serves."""
+"""Define classes of sizes: one kernel of ``tw.matmul`` computes all products of a class."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Axes = tuple[int, int, int]
 class Options(NamedTuple):
     """The options of a call of ``tw.matmul``: its arguments besides the arrays.
 
-    ``scaled`` is True if alpha and beta are given, ``reads`` if beta is not 0, so that the output
-    is read.
+    ``scaled`` is True if kernels take alpha and beta. ``reads`` is True if beta is not 0, so that
+    the output is read.
     """
 
     scaled: bool = False
@@ -32,26 +32,27 @@ class Options(NamedTuple):
 
 
 class Class(NamedTuple):
-    """Sizes that one kernel serves: m, n, k and m * n * k from ``least`` to ``most``.
+    """A range of sizes that one kernel computes: m, n, k and m * n * k from ``least`` to ``most``.
 
     ``shape`` is one of:
 
-    - ``column``, ``row``: one column of B, one row of A; with ``stream`` for a matrix in memory;
-    - ``few``: so few rows (or columns) of C that the large matrix is streamed once for them;
-    - ``turned``: a small operand in another order than the large one is transposed first;
-    - ``across``: a C with few rows in another order than the large operand is stored transposed;
-    - ``along k``: types are converted and vectors run along K, for few rows or columns;
+    - ``column``, ``row``: B has one column, or A one row; with ``stream``, if the matrix is too
+      large for L2;
+    - ``few``: C has so few rows (or columns) that the large operand is read from memory only once;
+    - ``turned``: the small operand has another order than the large one, and is transposed first;
+    - ``across``: C has few rows and another order than the large operand, and is stored transposed;
+    - ``along k``: C has few rows or columns, types are converted, and vectors run along K;
     - ``in matrices``: the same for more rows or columns, on a matrix unit;
     - ``matrix``: all operands are read in place;
     - ``blocks``: operands are packed in blocks that fit the caches;
-    - ``shares``: as ``blocks`` with several threads and few lines: each thread packs the panels of
-      the large operand that it multiplies, so no thread waits for another one;
-    - ``thin``: large, but the rows of C are so short that only the operand along them is packed.
+    - ``shares``: a large C with few rows (or columns) on several threads: each thread packs the
+      panels of the large operand that it multiplies, so no thread waits for another one;
+    - ``thin``: a large product, but the rows of C are short: only the operand along them is packed.
 
-    ``stacked``: a stack, whose multiply-adds are from ``total[0]`` to ``total[1]``. ``tiny``: m, n
-    and k are at most this, and each matrix is contiguous. In a ``cube`` all three equal ``tiny``.
-    ``above``: one of m, n and k is larger than this. ``loose``: m, n and k are small, but not all
-    matrices are contiguous.
+    ``stacked`` is True for a stack, whose products together have ``total[0]`` to ``total[1]``
+    multiply-adds. If ``tiny`` is not 0, m, n and k are at most ``tiny``, and each matrix is
+    contiguous; in a ``cube`` all three equal ``tiny``. One of m, n and k is larger than ``above``.
+    If ``loose``, m, n and k are small, but not all matrices are contiguous.
     """
 
     shape: Shape
@@ -71,9 +72,9 @@ class Class(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Products that one kernel computes.
+    """A kernel's products: their sizes, element types, orders and options.
 
-    ``types`` are those of a, b and the output. ``axes`` tells the contiguous axis of each.
+    ``types`` are those of a, b and the output. ``axes`` has the contiguous axis of each.
     """
 
     types: tuple[str, str, str]

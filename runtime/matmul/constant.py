@@ -115,8 +115,8 @@ class PackedB(NamedTuple):
     def unpacked_column(self) -> Array | None:
         """Return B as an array if it is one column that a deterministic product cannot take packed.
 
-        Such a column is packed for vectors along K, while an unpacked one is read as the first of
-        several, so that the sums of converted types would differ.
+        A packed column is multiplied by vectors along K. An unpacked one is computed like the first
+        of several columns, in another order of sums. The sums of converted types would then differ.
         """
         if self.shape[1] != 1 or self.quantized is not None or is_integer(self.type):
             return None
@@ -142,7 +142,7 @@ class PackedB(NamedTuple):
         return len(self.shape)
 
 
-# numpy then leaves ``a @ packed`` to ``__rmatmul__``, and does not read the tuple as an array.
+# With this, numpy calls ``__rmatmul__`` for ``a @ packed``, and does not make the tuple an array.
 PackedB.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 

@@ -1,5 +1,5 @@
-"""Classes of sizes: which products one kernel of ``tw.matmul`` serves, and its spec and
-schedule.
+"""Find the class of sizes that a product belongs to, and the spec, schedule and kernel of a
+class.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ FIXED_STEPS = 256
 #: of K. On Emerald Rapids this makes 49x160x576 in f32 1.04 times as fast. For 17 rows of 4 KiB, it
 #: would give 0.89 times the speed.
 SHORT_LINE = 2048
-#: Rows of C for each thread from which the threads share C's rows evenly.
+#: Minimum number of rows of C for each thread with which the threads share C's rows evenly.
 EVEN_ROWS = 256
-#: Rows of C from which threads always share rows. If they share columns, all of A passes for each
-#: panel of B, so A must be small.
+#: Minimum number of rows of C with which any number of threads share rows. Threads that share
+#: columns read all of A for each panel of B, so A must be small.
 MOST_ROWS = 1024
 #: Threads that share columns need at least this number of times as many columns as rows.
 WIDE = 2
@@ -136,7 +136,7 @@ _ALONG_K: dict[Shape, Shape] = {
 
 
 def _has_d(types: tuple[str, str, str], options: Options) -> bool:
-    """Return True if the output is not only the sum, so that sums need memory of their own."""
+    """Return True if the output is D: it has an epilogue, or a type that C cannot have."""
     return options.epilogue is not None or types[2] not in SUM_OUTPUTS[accumulator(*types[:2])]
 
 
@@ -272,9 +272,9 @@ class _Bounds(NamedTuple):
         return tuple(least)
 
     def shares(self, given: tuple[int, ...], across: int, threads: int) -> Shape:
-        """Return the shape of a large product that ``threads`` share.
+        """Return "shares" for a large product with few rows (or columns) of C, else "blocks".
 
-        If C has few lines, they share panels of the large operand, else blocks.
+        ``threads`` is the maximum number of threads.
         """
         even = min(EVEN_ROWS * threads, MOST_ROWS)
         if self.cut(across, given[across], even):
@@ -426,7 +426,8 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     """Return the arguments of ``Gemm`` for the output: C if it is only the sum, else D.
 
     If there is a D and beta is not 0, C is the same array, which ``call_product`` passes twice.
-    Integers with an alpha have a C too if D is floating point: then alpha acts in f32.
+    There is also a C if alpha multiplies sums of integers and D is floating point. Then alpha is
+    applied in f32.
     """
     given: dict[str, Any] = {"epilogue": options.epilogue}
     sums = not _has_d((a, b, out.type), options)

@@ -1,4 +1,4 @@
-"""Numbers in the epilogue of a call: arguments of the kernel, so that one serves all values."""
+"""Make the numbers in an epilogue arguments of the kernel: other values need no new kernel."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ from tilewright.spec.expression.checks import has_functions
 from tilewright.spec.types import TypeName
 
 Array = np.ndarray[Any, Any]
-#: Most numbers of an expression that become arguments; if there are more, all stay constants.
+#: Maximum number of numbers of an epilogue that become arguments. If it has more, all stay
+#: constants in the kernel.
 MOST = 8
 #: The largest finite number of f32.
 _LARGEST = 2.0**128 - 2.0**104
-#: Types of sums by the names of the arrays' types. All others are added in f32. With an epilogue,
-#: an ``out`` of int64 is computed in f64.
+#: The type in which products are summed, by numpy's name of the type of A, of B or of ``out``; f32
+#: for other types. With an epilogue, an ``out`` of int64 is computed in f64.
 _SUMS: dict[str, TypeName] = {
     "float64": "f64", "int64": "f64", "int8": "s32", "uint8": "s32", "int16": "s32",
     "uint16": "s32",
 }  # fmt: skip
-#: The same by the dtypes of a, b and out, as far as they were met; and most that are kept.
+#: Types of sums found so far, by the dtypes of a, b and out; and the maximum number of entries.
 _known: dict[Any, TypeName] = {}
 _MOST_KNOWN = 256
 
 
 class Lifted(NamedTuple):
-    """An epilogue with operands in place of numbers, and the numbers by the operands' names."""
+    """An epilogue in which operands replace the numbers, and the numbers by the operands' names."""
 
     epilogue: Expression
     numbers: dict[str, Array]
 
 
 def sums_of(a: Any, b: Any, out: Any) -> TypeName:
-    """Return the type of the sums of a product: f64 if a, b or out has 64 bits, s32 for integers.
+    """Return the type in which a product is summed: f64, s32 for integers, else f32.
 
-    An ``out`` of None has the type of a. ``b`` is None if it is packed: its elements have been
-    converted to a's type, and the type of ``out`` does not matter.
+    It is f64 if the elements of a, b or out have 64 bits. If ``out`` is None, a new result is made. If
+    ``b`` is None, it is packed; then only the type of a decides.
     """
     key: Any = None
     try:
@@ -59,7 +60,7 @@ def sums_of(a: Any, b: Any, out: Any) -> TypeName:
         found = _known.get(key)
         if found is not None:
             return found
-    except (AttributeError, TypeError):  # an object with a buffer, for example
+    except (AttributeError, TypeError):  # for example an object with the buffer protocol
         key = None
     first = _sums(a, "a")
     others = () if b is None else ((b, "b"), (out, "out"))
@@ -78,12 +79,13 @@ def _sums(x: Any, name: str) -> TypeName:
 
 
 def lifted(epilogue: Expression, sums: TypeName) -> Lifted:
-    """Return ``epilogue`` with operands in place of its numbers.
+    """Return ``epilogue`` with operands in place of its numbers, and the numbers.
 
-    A number to which a function is applied is replaced, for example both in ``tw.acc * 2 + 1``. A
-    parameter of a function is part of the kernel, for example the bounds of ``tw.clip``. So are
-    numbers that the type of the computation cannot represent, which raise an error when the kernel
-    is compiled, and all numbers if there are more than ``MOST``.
+    A number is replaced if it is an operand of a function or an operator, for example both numbers
+    of ``tw.acc * 2 + 1``. A parameter of a function stays a constant in the kernel, for example the
+    bounds of ``tw.clip``. So does a number that is too large for the type of the computation; it
+    raises an error when the kernel is compiled. If there are more than ``MOST`` numbers, all stay
+    constants. ``sums`` is the type in which the product is summed.
 
     Examples
     --------
@@ -114,12 +116,15 @@ def lifted(epilogue: Expression, sums: TypeName) -> Lifted:
 
 
 def has_numbers(epilogue: Expression) -> bool:
-    """Return True if functions are applied to numbers in ``epilogue``."""
+    """Return True if ``epilogue`` has numbers that are operands of functions or operators."""
     return any(True for _ in _numbers(epilogue))
 
 
 def _numbers(epilogue: Expression) -> Iterator[Number]:
-    """Yield the numbers to which functions are applied; one that is used twice may come twice."""
+    """Yield the numbers that are operands of functions or operators.
+
+    A number that is used twice may come twice.
+    """
     for node in walk(epilogue):
         for arg in node.operands if isinstance(node, Call) else ():
             if isinstance(arg, Number):
@@ -127,12 +132,12 @@ def _numbers(epilogue: Expression) -> Iterator[Number]:
 
 
 def _fits(value: float, type_: str) -> bool:
-    """Return True if a type holds ``value``, rounded."""
+    """Return True if ``value`` is not too large for a type; it may be rounded."""
     return type_ != "f32" or not _LARGEST < abs(value) < inf
 
 
 def _with(epilogue: Expression, operands: dict[int, Operand]) -> Expression:
-    """Return ``epilogue`` with ``operands`` in place of the numbers that have these addresses."""
+    """Return ``epilogue`` in which ``operands``, by the numbers' ids, replace the numbers."""
     made: dict[int, Expression] = {}
     for node in walk(epilogue):
         new: Expression = node
@@ -148,12 +153,15 @@ def _with(epilogue: Expression, operands: dict[int, Operand]) -> Expression:
 
 
 def is_lifted(name: str) -> bool:
-    """Return True if ``name`` is one that ``lifted`` gives to a number."""
+    """Return True if ``lifted`` gives such names to the operands that replace numbers."""
     return re.fullmatch(r"number_+\d+", name) is not None
 
 
 def joined(operands: Mapping[str, Any], numbers: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the operands of a call with the numbers of its epilogue."""
+    """Return a call's operands together with the numbers of its epilogue.
+
+    Raise ArgumentTypeError if the call names an operand that replaces a number.
+    """
     for name in operands.keys() & numbers.keys():
         raise ArgumentTypeError(
             "an operand of the call is not in the epilogue",

@@ -51,7 +51,7 @@ Array = np.ndarray[Any, Any]
 
 #: Default values of alpha, beta and target. A call with these objects takes the shortest path.
 _ONE, _ZERO, _HOST = 1, 0, "host"
-#: An a or b that was not passed.
+#: Default of a and b: the argument was not passed.
 _LACKS: Any = object()
 #: Maximum size of an array in bytes.
 MAX_BYTES = (1 << 63) - 1
@@ -139,22 +139,26 @@ def matmul(
     Raises
     ------
     ArgumentError
-        Arrays do not fit, share memory with ``out``, or have a type that cannot be multiplied.
+        Shapes do not fit, a or b shares memory with ``out``, or a type cannot be multiplied.
     SpecError
-        The epilogue is not possible.
+        The epilogue cannot be computed.
 
     Notes
     -----
     A kernel is compiled at the first product with new types, orders or shape class (for example a
     few rows). Other sizes of the same class need no new kernel. Operands without contiguous rows or
-    columns are copied, 8 MiB at a time. Half of a matrix times its own transpose is computed, the
-    rest is copied.
+    columns are copied, 8 MiB at a time. For a large matrix times its own transpose, half of the
+    result is computed, and copied to the other half.
 
-    If ``out`` is float64, all is computed in float64, also for integers. If it is int64, integers
-    without an epilogue are computed in int64, all else in float64. For other types, floating point
-    is computed in float32, and integers are summed in int32, modulo 2**32; alpha and beta must be
-    whole numbers then, unless ``out`` is floating point. A packed b, and functions that float64
-    lacks, are computed in 32 bits: ArgumentTypeError if ``out`` could lose digits.
+    The type of ``out`` decides in which type the product is computed:
+
+    - float64: float64, also for integers;
+    - int64: int64 for integers without an epilogue, else float64;
+    - others: float32 for floating point. Integers are summed in int32, modulo 2**32; alpha and beta
+      must then be whole numbers, unless ``out`` is floating point.
+
+    A packed b, and functions that float64 lacks, are computed in 32 bits. If a float64 or int64
+    ``out`` could then lose digits, this is an ArgumentTypeError.
 
     Examples
     --------
@@ -416,9 +420,10 @@ def _apart(named: dict[str, Any], options: Options) -> tuple[dict[str, Any], tup
 class _One:
     """Computes the products of one call, all with the same types and options.
 
-    ``types`` are those that kernels multiply and write. An ``out`` of another type, ``written``, is
-    converted. ``named`` are the arguments that kernels take by name; if arrays are among them,
-    operands are not copied part by part. ``packed`` replaces each b.
+    ``types`` are the types of A, B and the output of the kernels. If the caller's ``out`` has
+    another type, ``written``, the output is converted to it. ``named`` are the arguments that
+    kernels take by name; if arrays are among them, operands are not copied part by part. If
+    ``packed`` is given, it is multiplied instead of each b.
     """
 
     def __init__(
@@ -533,13 +538,13 @@ class _One:
             out[...] = turned
 
     def _half(self, a: Array, b: Array) -> int:
-        """Return the rows of the first half of a times its own transpose; 0 for other products."""
+        """Return the rows of the first half if ``b`` is ``a.T``; 0 for other products."""
         table = routes_of(self.options)
         half = half_of(table.threads, *a.shape) if table.symmetric else 0
         return half if half and is_symmetric(a, b) else 0
 
     def _halves(self, a: Array, b: Array, out: Array) -> None:
-        """Compute the elements of a product with its own transpose on and below the diagonal."""
+        """Compute the elements of ``a`` times its own transpose on and below the diagonal."""
         half = self._half(a, b)
         if not half:
             self._compute(a, b, out)

@@ -27,7 +27,8 @@ _HEAD, _WORDS = 9 + 3 * OPERANDS + 4 * RESULTS, 2 + 9 + 8 + 6 + 2 + LIMITS["slot
 #: Index of the first word of the table that describes the operands of an epilogue, and of the first
 #: one that describes the types of results.
 _OPERANDS, _RESULTS = 7, 8 + 3 * OPERANDS
-#: Values of ``per`` of operands that C code reads, in the order of TW_PER_ROW and its neighbours.
+#: Values of ``per`` of the operands that C code can read. The C constants TW_PER_ROW and so on are
+#: the indices.
 _PLACES = ("row", "column", None)
 #: Number of arrays of a kernel that takes its output twice, as C and as D.
 _TWICE = 4
@@ -38,12 +39,15 @@ _MOST = 256
 class Routes:
     """A table in which C code finds the kernel for given arrays. ``decide`` finds and runs it.
 
-    The arrays are a, b and out, then the operands called ``names`` in order. ``decide_scaled``
-    takes alpha and beta too. ``make`` takes a and b, and returns a new result or None. If
-    ``decides`` is False, C code handles none of these calls. ``reads_out`` is the reason why the
-    output is read, or None. If ``symmetric`` is True, half of a matrix times its own transpose may
-    be computed, by up to ``threads`` threads. Routes are added and never changed, so a call may
-    read the table while another call adds to it.
+    - ``decide`` takes a tuple of arrays: a, b and out, then the operands of the epilogue in the
+      order of ``names``. ``decide_scaled`` takes alpha and beta too.
+    - ``make`` takes a and b, and returns a new result, or None if C code found no kernel.
+    - ``decides`` is False if C code cannot handle calls with these options.
+    - ``reads_out`` is the reason why the output is read, or None.
+    - ``symmetric`` is True if half of the result may be computed and copied for a matrix times its
+      own transpose. ``threads`` is the maximum number of threads for this.
+
+    Routes are added and never changed, so a call may read the table while another call adds to it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -81,7 +85,7 @@ class Routes:
         return self.decide_scaled(arrays, *scalars) if scalars else self.decide(arrays)
 
     def _load_and_make(self, a: Any, b: Any) -> Any:
-        """Load the dispatcher at the first call of ``make``."""
+        """Load the dispatcher at the first call of ``make``, and call it."""
         self._load((a, b, None))
         return self.make(a, b)
 
@@ -107,7 +111,7 @@ class Routes:
         )
 
     def makes(self, a: Any, b: Any, result: np.dtype[Any]) -> None:
-        """Let C code make new results of arrays with the dtypes ``a`` and ``b``."""
+        """Let C code allocate results of dtype ``result`` for arrays of dtypes ``a`` and ``b``."""
         with self._lock:
             count, pair = int(self._words[_RESULTS - 1]), (id(a.type), id(b.type))
             if pair in self._pairs or count == RESULTS:
@@ -135,11 +139,12 @@ class Routes:
 
 
 def folds(options: Options) -> tuple[bool, bool]:
-    """Return True twice if a stack that shares one b may be the rows, and one that shares one a the
-    columns, of one product.
+    """Return whether a stack of products may be computed as one product with more rows, or columns.
 
-    An operand of the epilogue that has an element for each row, or column, belongs to one matrix. A
-    deterministic product sums in an order that depends on the number of columns.
+    The first result is for products that share one b, and become rows of one product. The second is
+    for products that share one a, and become columns. Rows are not possible if an operand of the
+    epilogue has an element for each row; the same holds for columns. They are not possible either
+    in a deterministic product, whose order of sums depends on the number of columns.
     """
     given = () if options.epilogue is None else operands_of(options.epilogue)
     per = {operand.per for operand in given}

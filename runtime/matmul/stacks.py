@@ -55,9 +55,10 @@ def broadcast(
 ) -> list[tuple[Array, Array, Array]]:
     """Return triples (a, b, out) of matrices, or of stacks with one axis.
 
-    If products share one b, and the rows of a and of ``out`` follow each other in memory, they are
-    one product; likewise columns of products that share one a. ``rows`` and ``columns`` allow this.
-    templates/matmul/stacks.h.j2 decides in the same way.
+    If ``rows`` is True, products that share one b become one product with more rows, if the rows of
+    a and of ``out`` follow each other in memory. If ``columns`` is True, products that share one a
+    become one product with more columns in the same way. templates/matmul/stacks.h.j2 decides in
+    the same way.
     """
     if b.ndim == 1:
         b, out = b[:, None], out[..., None]
@@ -86,20 +87,26 @@ def broadcast(
 
 
 class _Axis(NamedTuple):
-    """An axis of a stack: how many products, and the bytes from one to the next in a, b and out."""
+    """An axis of a stack: its number of products, and the bytes from one to the next.
+
+    ``steps`` has these bytes for a, b and out.
+    """
 
     length: int
     steps: tuple[int, int, int]
 
 
 def _first(x: Array) -> Array:
-    """Return the first matrix of a stack, which is not empty."""
+    """Return the first matrix of a stack that is not empty."""
     matrix: Array = x[(0,) * (x.ndim - 2)]
     return matrix
 
 
 def _axes(a: Array, b: Array, out: Array) -> list[_Axis]:
-    """Return the axes of a stack, innermost first, merged where one step leads through both."""
+    """Return the axes of a stack, innermost first.
+
+    Two neighbouring axes become one if the products along both are equally far apart in memory.
+    """
     stack = out.shape[:-2]
     steps = [np.broadcast_to(x, (*stack, *x.shape[-2:])).strides[:-2] for x in (a, b)]
     found: list[_Axis] = []
@@ -119,7 +126,11 @@ def _axes(a: Array, b: Array, out: Array) -> list[_Axis]:
 
 
 def _fold(axes: list[_Axis], matrices: list[Array], operand: int) -> None:
-    """Make an axis of a stack rows (operand 0) or columns (1) of its matrices if one can be."""
+    """Turn an axis of a stack into more rows (operand 0) or columns (1) of its matrices.
+
+    The axis is removed from ``axes``, and the matrices in the list are replaced. If no axis is
+    suitable, nothing changes.
+    """
     for i, axis in enumerate(axes):
         pairs = [(x, axis.steps[x]) for x in (operand, 2)]
         if axis.steps[1 - operand] == 0 and all(
@@ -132,8 +143,9 @@ def _fold(axes: list[_Axis], matrices: list[Array], operand: int) -> None:
 
 
 def _lines_follow(x: Array, axis: int, count: int, step: int) -> bool:
-    """Return True if rows (axis 0) or columns (1) of ``count`` matrices, ``step`` bytes apart, are
-    those of one.
+    """Return True if the rows (axis 0) or columns (1) of ``count`` matrices form one matrix.
+
+    ``x`` is the first of the matrices, which are ``step`` bytes apart.
     """
     length, elements = x.shape[axis], x.shape[1 - axis]
     between, within = step if length == 1 else x.strides[axis], x.strides[1 - axis]
@@ -143,7 +155,7 @@ def _lines_follow(x: Array, axis: int, count: int, step: int) -> bool:
 
 
 def _longer(x: Array, axis: int, count: int, step: int) -> Array:
-    """Return a matrix of the rows, or columns, of ``count`` matrices."""
+    """Return one matrix of the rows (axis 0) or columns (1) of ``count`` matrices like ``x``."""
     shape, strides = list(x.shape), list(x.strides)
     strides[axis] = step if shape[axis] == 1 else strides[axis]
     shape[axis] *= count

@@ -1,4 +1,4 @@
-"""A matrix times its own transpose: half of the result is computed, and copied to the other half.
+"""For a matrix times its own transpose: compute half of the result, copy it to the other half.
 
 templates/matmul/symmetric.h.j2 decides and computes in the same way.
 """
@@ -13,7 +13,7 @@ from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.call.abi import HALVED, HALVED_K, PART
 
 Array = np.ndarray[Any, Any]
-#: Rows of a half are a multiple of this, so that tiles are full.
+#: The first half has a multiple of this number of rows, so that tiles are full.
 WHOLE = 16
 
 
@@ -28,7 +28,10 @@ def is_symmetric(a: Array, b: Array) -> bool:
 
 
 def half_of(threads: int, rows: int, k: int) -> int:
-    """Return the rows of the first half, 0 if all rows are computed at once."""
+    """Return the number of rows of the first half; 0 if all rows are computed at once.
+
+    ``rows`` and ``k`` are the matrix's rows and columns.
+    """
     half = -(-(rows // 2) // WHOLE) * WHOLE
     if rows < HALVED or k < HALVED_K:
         return 0
@@ -36,7 +39,7 @@ def half_of(threads: int, rows: int, k: int) -> int:
 
 
 def mirror(out: Array) -> None:
-    """Copy the elements of a square matrix below the diagonal to their places above it."""
+    """Copy the elements below the diagonal of a square matrix to their places above it."""
     rows = len(out)
     if rows < HALVED:
         i, j = np.tril_indices(rows, -1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilewright.spec.gemm import Gemm
 
 _FILE = "fact.txt"
-#: Steps of K in a panel are a multiple of this.
+#: The number of steps of K in a panel is a multiple of this.
 _EVENLY = 8
 
 
@@ -36,17 +36,19 @@ def second_cache(target: str) -> int:
 
 
 def least_parallel(a: str, b: str, target: str) -> int:
-    """Return the multiply-adds of a product from which two threads take less time than one.
+    """Return the minimum number of multiply-adds of a product that two threads compute faster.
 
-    Half of the time at the target's peak is then longer than a parallel region costs.
+    At the target's peak, half of the time of one thread is then longer than starting a parallel
+    region takes.
     """
     return _fact(cache_directory(), _least_parallel, identify(target).name, a, b)
 
 
 def panel(type_: str, along: Literal["m", "n"], target: str) -> tuple[int, int]:
-    """Return the widest panel that a thread packs for itself: its lines, and its steps of K.
+    """Return the size of the widest panel that a thread packs for itself.
 
-    ``along`` tells whether the lines are rows of A or columns of B.
+    The size is the number of rows of A (``along`` is "m") or of columns of B ("n"), and the number
+    of steps of K.
     """
     lines = _fact(cache_directory(), _panel_lines, identify(target).name, type_, along)
     return lines, _fact(cache_directory(), _panel_steps, identify(target).name, type_, along)

@@ -1,4 +1,4 @@
-"""The types in which a product is computed: float64 or int64 if ``out`` has such a type."""
+"""Choose the types in which a product is computed: float64 or int64 if ``out`` has such a type."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tilewright.spec.types import TYPES, TypeName, accumulator, is_integer, type
 
 from .families import Options
 
-#: Types of ``out`` that hold more than sums in f32 or s32 do.
+#: Types of ``out`` with more digits than f32 and s32 have.
 WIDE = ("f64", "s64")
 #: Greatest magnitude up to which f64 holds every whole number.
 EXACT = 1 << 53
 
 
 class Computed(NamedTuple):
-    """The types in which A and B are multiplied, and the type of the kernel's output.
+    """The types in which A and B are multiplied, and the type that the kernel writes (``held``).
 
-    The output is then converted to the type of ``out``, if that is another one.
+    If ``out`` has another type, the kernel's output is converted to it.
     """
 
     a: TypeName
@@ -43,12 +43,13 @@ def computed_as(
     *,
     packed: bool = False,
 ) -> Computed:
-    """Return the types in which a product is computed whose ``out`` has the type ``written``.
+    """Return the types in which a product with an ``out`` of type ``written`` is computed.
 
-    Types narrower than 64 bits are written by the kernel. For an ``out`` of s64, sums of integers
-    without an epilogue are held in s64. All other products with a wide ``out`` are computed in f64.
-    Where that is not possible, for a ``packed`` B or a function that f64 lacks, sums are held in
-    f32 or s32. Raise ArgumentTypeError if these would lose what ``out`` holds.
+    ``types`` are those of A and B. If A or B is f64, or ``out`` is narrower than 64 bits, they are
+    kept. Otherwise ``out`` is f64 or s64. If it is s64, integers without an epilogue are summed in
+    s64. All other products are computed in f64. This is not possible if B is ``packed``, or if f64
+    lacks a function of the epilogue: then sums are in f32 or s32. Raise ArgumentTypeError if
+    digits could be lost thereby.
     """
     a, b = map(type_name, types)
     sums, epilogue = accumulator(a, b), options.epilogue
@@ -69,7 +70,7 @@ def computed_as(
 def _check_narrow(
     types: tuple[str, str], k: int, written: str, options: Options, reason: str
 ) -> None:
-    """Raise ArgumentTypeError if sums of 32 bits would lose what a wide ``out`` holds."""
+    """Raise ArgumentTypeError if sums in 32 bits could lose digits that ``out`` would hold."""
     from .asked import routes_of
 
     whole = is_integer(types[0])
@@ -97,7 +98,7 @@ def _largest(type_: str) -> int:
 
 
 def check_read(out: np.ndarray[Any, Any], held: str, options: Options) -> None:
-    """Raise ArgumentValueError if ``out`` is read in f64 and has an element that f64 lacks."""
+    """Raise ArgumentValueError if ``out`` is read in f64 and f64 cannot represent an element."""
     from .asked import routes_of
 
     if held != "f64" or out.dtype != np.int64 or routes_of(options).reads_out is None:
@@ -137,7 +138,11 @@ def _of_f64(epilogue: Expression) -> Expression:
 
 
 def _in_f64_array(given: Any, operand: Operand) -> Any:
-    """Return an operand's array in f64; what is no array is left to the kernel's check."""
+    """Return an operand's array converted to f64.
+
+    Anything but an array is returned unchanged; the kernel checks it. Raise ArgumentTypeError if
+    the array's type is not that of the operand.
+    """
     array = as_array(given, operand.name)
     if not isinstance(array, np.ndarray):
         return given

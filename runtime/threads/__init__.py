@@ -1,1 +1,1 @@
-"""Threads of a process: who runs the parallel loops of all kernels, and on how many threads."""
+"""Choose the threads that run the parallel loops of all kernels in a process, and their number."""

@@ -1,4 +1,7 @@
-"""Build the library that runs parallel loops; ``process`` imports this if the cache lacks it."""
+"""Build the C library that runs the parallel loops of all kernels in a process.
+
+``process`` imports this module only if the library is not in the cache.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,28 @@ from tilewright.runtime.machine.threadpools import LIBRARY
 from tilewright.settings import THREADS
 from tilewright.targets import load
 
-#: Most threads of the process that get a team of OpenMP's for kernels: the main thread, and one
-#: that computes for it. Each team has as many threads as the process has CPUs.
+#: Maximum number of threads of the program from which kernels use OpenMP: for example the main
+#: thread and one worker. OpenMP makes a separate team for each such thread, with as many threads as
+#: the process has CPUs.
 TEAMS = 2
-#: Nanoseconds that a loop waits in vain for OpenMP's threads before they count as late: much more
-#: than it takes to wake a thread, and less than a time slice of another program.
+#: If the caller of a loop waits for OpenMP's threads for more than this number of nanoseconds, they
+#: count as late. Waking a thread takes much less, a time slice of another program takes longer.
 PATIENCE = 2_000_000
-#: Counters of parallel loops in C. A loop ran on OpenMP's threads, on our own, or alone: since
-#: another loop ran, inside a loop of OpenMP's, or in a signal handler.
+#: Names of the counters of parallel loops in the C library. A loop ran on OpenMP's threads, or on
+#: tilewright's ("own"), or on the calling thread alone: because another loop ran ("taken"), inside
+#: a parallel region of OpenMP, or in a signal handler.
 EVENTS = ("openmp", "own", "taken", "inside", "handler")
 
 
 def source() -> str:
-    """Return the library's C."""
+    """Return the C code of the library."""
     return render(
         "threads/process.c.j2", asked=THREADS, events=EVENTS, teams=TEAMS, patience=PATIENCE
     )
 
 
 def build(directory: Path) -> Mapping[str, Any]:
-    """Compile the library."""
+    """Compile the library in ``directory``, and return its entry for the cache."""
     target = load("scalar")
     compiler = find_compiler(target, emulated=False)
     library = compile_library(source(), target, compiler, directory, LIBRARY)

@@ -1,8 +1,9 @@
-"""Run the parallel loops of all kernels of the process on the threads that it already has.
+"""Run the parallel loops of all kernels in a process on the same threads.
 
-A library in C does that. It is compiled once and kept in the cache. Kernels call it through a
-pointer in their own library. Without it, the loops of each library of kernels run on threads of
-that library.
+These are the threads of an OpenMP runtime if the process has loaded one, else tilewright's own. A C
+library runs the loops. It is compiled once and kept in the cache. A kernel calls it through a
+pointer in the kernel's library. If it cannot be built, each kernel's library starts threads for its
+own loops.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import kept
 from tilewright.settings import THREADS, settings
 
-#: The variable of each library with parallel loops: the functions that run them.
+#: A variable in each library with parallel loops: a pointer to the functions that run them.
 SYMBOL = "tilewright_threads"
 _FUNCTIONS = {
     "tw_threads": ((), "uintptr_t"),
@@ -34,18 +35,28 @@ _FUNCTIONS = {
 
 
 class Told(NamedTuple):
-    """The facts that decide how parallel loops run, and how many have run.
+    """The facts that decide how parallel loops run, and counts of the loops that have run.
 
-    ``most`` is the least of the limits that follow; 0 means no limit: ``cpus`` by affinity and
-    quota, ``environment`` of OMP_NUM_THREADS, ``openmp`` of the OpenMP runtime for this thread,
-    ``limit`` of threadpoolctl. ``usable`` is 1 if OpenMP's threads may run loops.
-    ``late`` is 1 while they are not used because they came late. ``child`` is 1 in
-    a child forked after the library was loaded, ``forked`` if the process that loaded it was itself
-    forked. ``teams`` are the threads that have a team of OpenMP's for kernels.
+    Maximum number of threads of a loop; 0 means no limit:
 
-    Counts of loops: ``by_openmp`` and ``by_own`` ran on those threads. The others ran alone:
-    ``taken`` because another loop ran, ``inside`` a loop of OpenMP's, ``handler`` in a signal
-    handler.
+    - ``most``: the smallest of the limits below.
+    - ``cpus``: CPUs that the process may use, by its affinity and quota.
+    - ``environment``: OMP_NUM_THREADS.
+    - ``openmp``: the OpenMP runtime's setting for the calling thread.
+    - ``limit``: the limit that threadpoolctl set.
+
+    Whether OpenMP's threads run loops, 1 or 0:
+
+    - ``usable``: OpenMP's threads may run loops.
+    - ``late``: OpenMP's threads are not used for now, because a caller waited for them too long.
+    - ``child``: the process was forked after the library was loaded.
+    - ``forked``: the process that loaded the library was itself forked.
+
+    ``teams`` is the number of threads for which OpenMP has made a team that runs loops of kernels.
+
+    Numbers of loops that have run: ``by_openmp`` on OpenMP's threads, ``by_own`` on tilewright's.
+    The others ran on the calling thread alone: ``taken`` because another loop ran, ``inside`` a
+    parallel region of OpenMP, ``handler`` in a signal handler.
     """
 
     most: int
@@ -67,7 +78,7 @@ class Told(NamedTuple):
 
 @cache
 def attach(path: Path) -> None:
-    """Let the parallel loops of the library at ``path`` run as all others of the process do."""
+    """Make the kernels' library at ``path`` run its parallel loops on the process's threads."""
     kernels, word = library(str(path)), primitive("uintptr_t")
     try:
         kernels.read_variable(word, SYMBOL)
@@ -80,9 +91,9 @@ def attach(path: Path) -> None:
 
 
 def told() -> tuple[Told, str] | None:
-    """Return the facts, and the path of the OpenMP runtime ("" if there is none).
+    """Return the facts that C has now, and the path of the OpenMP runtime ("" if there is none).
 
-    The result is None if the library could not be built.
+    The result is None if the C library could not be built.
     """
     found = functions()
     if found is None:
@@ -96,7 +107,10 @@ def told() -> tuple[Told, str] | None:
 
 
 def quota_in_c(root: Path, listed: Path) -> int:
-    """Return the quota as C reads it: as ``runtime.machine.quota.quota``, with 0 for none."""
+    """Return the CPUs of a quota as the C library reads it; 0 if there is none.
+
+    The arguments and the result are those of ``runtime.machine.quota.quota``.
+    """
     found = functions()
     assert found is not None, "the library is built"
     texts = [np.frombuffer(bytes(path) + b"\0", np.uint8) for path in (root, listed)]
@@ -104,14 +118,17 @@ def quota_in_c(root: Path, listed: Path) -> int:
 
 
 def _ask(found: dict[str, Any]) -> None:
-    """Tell C what the environment says now."""
+    """Pass TILEWRIGHT_THREADS and OMP_NUM_THREADS to the C library."""
     said = settings()
     found["tw_threads_ask"](THREADS.index(said.threads), said.openmp_threads or 0)
 
 
 @cache
 def functions() -> dict[str, Any] | None:
-    """Return the functions of the library, built on first use; None, with a warning, without it."""
+    """Return the functions of the C library, by name; it is built at the first use.
+
+    If it cannot be built, warn and return None.
+    """
 
     def build(folder: Path) -> Any:
         from . import build as builder

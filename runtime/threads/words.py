@@ -10,9 +10,12 @@ from .process import Told, told
 
 
 class Choice(NamedTuple):
-    """Whose threads run parallel loops: ``openmp`` or ``own``; why; the most of them; their limit.
+    """The threads that run parallel loops in this process.
 
-    ``runtime`` is the path of the OpenMP runtime, "" if the process has loaded none.
+    - ``threads``: ``openmp``, an OpenMP runtime's, or ``own``, tilewright's.
+    - ``reason``: why, for messages.
+    - ``most``: maximum number of threads of a loop. ``limit``: the reason for this maximum.
+    - ``runtime``: path of the OpenMP runtime, "" if the process has loaded none.
     """
 
     threads: str
@@ -27,7 +30,7 @@ class Choice(NamedTuple):
 
 
 def choice() -> Choice:
-    """Return the choice for a parallel loop that the calling thread would begin now."""
+    """Return the threads that would run a parallel loop if the calling thread began one now."""
     found = told()
     if found is None:
         from tilewright.runtime.machine.host import usable_cpus
@@ -40,7 +43,7 @@ def choice() -> Choice:
 
 
 def _whose(facts: Told, runtime: str, asked: str) -> tuple[str, str]:
-    """Return whose threads run loops, and why."""
+    """Return "openmp" or "own", and the reason."""
     said = "" if asked == "auto" else f"TILEWRIGHT_THREADS={asked}"
     if asked == "own":
         return "own", said
@@ -56,7 +59,7 @@ def _whose(facts: Told, runtime: str, asked: str) -> tuple[str, str]:
 
 
 def _limit(facts: Told) -> str:
-    """Return which limit decides how many threads there may be."""
+    """Return the name of the limit that sets the maximum number of threads."""
     limits = {
         "OMP_NUM_THREADS": facts.environment,
         "the limit of threadpoolctl": facts.limit,

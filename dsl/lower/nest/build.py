@@ -316,7 +316,10 @@ def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:
 
 
 def _work(block: Block) -> Expr | None:
-    """The vector multiply-adds of a block; None of a matrix unit's, which does more at a time."""
+    """Return the number of vector multiply-adds of a block; None for a matrix unit.
+
+    One instruction of a matrix unit computes more than a vector multiply-add.
+    """
     plan = block.plan
     if plan.product.unit is not None:
         return None
@@ -350,7 +353,7 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
 
 
 def _beside(node: NestNode, number: int) -> NestNode:
-    """``node`` with the number of all loops that cover a block of C together."""
+    """Return ``node``; if it is a parallel loop, its group ``beside`` becomes ``number``."""
     match node:
         case BlockLoop(parallel=True):
             return replace(node, beside=number)

@@ -106,7 +106,10 @@ class TileSet:
     groups: int = 0
 
     def next_group(self) -> int:
-        """A number for the loops that cover a block of C together; 0 where they overlap."""
+        """Return a new group number for the loops that cover one block of C; 0 if they overlap.
+
+        Loops of one group may run at the same time (``BlockLoop.beside``).
+        """
         if self.plan.spec.outputs or self.plan.schedule.tails == "overlap":
             return 0
         self.groups += 1

@@ -1,9 +1,9 @@
-"""What a cache lacks: what passes into it while a nest of loops runs.
+"""Estimate the bytes that a nest of loops transfers into a cache.
 
-A nest is pieces of work, each of which touches a region of each operand once; loops that repeat it
-with other regions of some operands, and the same of the others; and nests that follow each other.
-What a loop does not change is in the cache still when the loop comes back to it, if all that one
-trip touches is: that is the distance between two uses.
+A nest is one of these: a piece of work, which uses a region of each operand once; a loop that
+repeats a nest with other regions of some operands, and the same regions of the others; or several
+nests that follow each other. A region that each iteration uses again is still in the cache if all
+that an iteration uses fits in it: this amount is the distance between two uses.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from math import ceil, gcd
 from typing import Protocol
 
-#: A cache keeps all until the next use of what is touched up to so much of its size between, and
-#: nothing from so much on.
+#: A cache keeps data completely if the distance to their next use is at most the first share of its
+#: size, and loses them completely from the second share on.
 _KEPT, _GONE = 0.75, 1.75
-#: Lines that have the same place in a cache, as far as addresses decide it.
+#: Assumed number of cache lines in a set of a cache.
 WAYS = 8
-#: Bytes of a row from which on a core fetches the rest ahead.
+#: Rows of fewer bytes are partly or not prefetched, if they are far apart.
 _SHORT = 512
-#: Bytes of a page, and pages whose places a core knows without looking them up.
+#: Bytes of a page, and the number of pages whose addresses the TLB holds.
 PAGE, PAGES = 4096, 64
 
 
@@ -34,23 +34,23 @@ class Region:
 
     @property
     def span(self) -> float:
-        """The bytes from its beginning to its end."""
+        """The number of bytes from the first row's start to the last row's end."""
         return (self.rows - 1) * self.stride + self.run
 
     @property
     def scattered(self) -> float:
-        """How much of it is not fetched ahead: its rows are short, and far apart."""
+        """The share of the region that is not prefetched: its rows are short and far apart."""
         apart = self.rows > 1 and self.stride >= 2 * self.run
         return max(0.0, 1 - self.run / _SHORT) if apart else 0.0
 
     def part(self, share: float) -> Region:
-        """This share of it, in whole rows if it has several."""
+        """Return a region of the given share of the size, in whole rows if it has several."""
         if self.rows > 1:
             return Region(max(1.0, self.rows * share), self.run, self.stride)
         return Region(1, self.run * share, self.stride * share)
 
     def units(self, size: int) -> float:
-        """How many lines, or pages, of ``size`` bytes it lies in."""
+        """Return the number of cache lines, or pages, of ``size`` bytes that contain it."""
         if not self.run:
             return 0.0
         aligned = self.stride % size == 0
@@ -60,33 +60,33 @@ class Region:
 
 
 class Holds(Protocol):
-    """A cache, or what else keeps what was used last: ``size`` of what ``taken`` counts."""
+    """A cache or a TLB, which keeps the data that were used last. All numbers have one unit."""
 
     @property
     def size(self) -> float:
-        """How much it holds."""
+        """The capacity, for example in bytes."""
 
     def taken(self, region: Region) -> float:
-        """How much of it a region takes."""
+        """Return the part of the capacity that a region takes."""
 
     def crowded(self, region: Region) -> float:
-        """How large it would have to be for a region that may not lie everywhere in it."""
+        """Return the capacity that a region needs, which can use only some sets of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A cache of lines, ``size`` in bytes. With ``places`` an address has few places in it."""
+    """A cache of ``size`` bytes. If ``places``, it has sets, and an address belongs to one set."""
 
     size: int
     line: int
     places: bool
 
     def taken(self, region: Region) -> float:
-        """Bytes of its lines."""
+        """Return the bytes of the cache lines that contain a region."""
         return region.units(self.line) * self.line
 
     def crowded(self, region: Region) -> float:
-        """Rows that begin a power of two apart share few sets."""
+        """Return the needed size in bytes: rows that begin a power of two apart share few sets."""
         taken = self.taken(region)
         if not (self.places and taken) or region.rows <= 1 or region.stride % self.line:
             return taken
@@ -96,19 +96,19 @@ class Lines:
 
 
 def places(stride: int, line: int) -> int:
-    """How many lines that begin ``stride`` bytes apart the first cache holds at once."""
+    """Return the number of cache lines, ``stride`` bytes apart, that L1 holds at the same time."""
     sets = PAGE // line
     return WAYS * sets if stride % line else WAYS * sets // gcd(stride // line, sets)
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages whose places a core knows without looking them up; ``size`` of them."""
+    """A TLB, which holds the addresses of ``size`` pages."""
 
     size: int
 
     def taken(self, region: Region) -> float:
-        """Pages that a region lies in."""
+        """Return the number of pages that contain a region."""
         return region.units(PAGE)
 
     crowded = taken
@@ -119,10 +119,10 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """What a piece of work takes by itself, with all it reads in the first cache.
+    """The time of a piece of work if all that it reads is in L1.
 
-    ``bounds`` are cycles by what bounds them, which follow each other. ``crowded`` bytes are read
-    anew though they were read just before, as their places in the cache are taken.
+    ``bounds`` are cycles by what limits them; these times follow each other. ``crowded`` is the
+    number of bytes that must be read from L2 again, because too many lines share their set in L1.
     """
 
     bounds: Mapping[str, float] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Cycles:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all cycles."""
         return sum(self.bounds.values())
 
     def __add__(self, other: Cycles) -> Cycles:
@@ -139,14 +139,14 @@ class Cycles:
         return Cycles(bounds, self.crowded + other.crowded)
 
     def times(self, count: float) -> Cycles:
-        """``count`` of it, one after another."""
+        """Return the time of ``count`` such pieces of work, one after another."""
         bounds = {name: cycles * count for name, cycles in self.bounds.items()}
         return Cycles(bounds, self.crowded * count)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Work that touches a region of each operand once."""
+    """Work that uses a region of each operand once."""
 
     regions: Mapping[str, Region]
     work: Cycles
@@ -154,10 +154,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``body`` so many times; each time with other regions of the operands that it ``moves``.
+    """A loop that runs ``body`` ``trips`` times.
 
-    ``regions`` are those of all trips together. Threads may share the trips if it is ``parallel``;
-    the last one is then so much shorter that ``last`` of it is left.
+    Each iteration uses other regions of the operands in ``moves``, and the same regions of the
+    others. ``regions`` are those of all iterations together. If ``parallel``, threads may share the
+    iterations. The last iteration then does the share ``last`` of the work of another one.
     """
 
     trips: float
@@ -170,9 +171,10 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Nests that follow each other; each but the first has other regions of what it ``moves``.
+    """Nests that run one after another.
 
-    ``together``: its parallel loops are one region.
+    Each uses other regions of the operands in ``moves`` than the nests before it. ``regions`` are
+    those of all nests together. If ``together``, their parallel loops are one parallel region.
     """
 
     parts: tuple[Nest, ...]
@@ -185,7 +187,7 @@ Nest = Piece | Repeat | Series
 
 
 def work(nest: Nest) -> Cycles:
-    """The work of a whole nest."""
+    """Return the time of a whole nest if all data are in L1."""
     match nest:
         case Piece():
             return nest.work
@@ -196,7 +198,7 @@ def work(nest: Nest) -> Cycles:
 
 
 def passing(nest: Nest, cache: Holds) -> dict[str, float]:
-    """What of each operand passes into an empty cache."""
+    """Return the amount of each operand that a nest transfers into a cache that is empty first."""
     match nest:
         case Piece():
             return {name: cache.taken(region) for name, region in nest.regions.items()}
@@ -215,9 +217,10 @@ def passing(nest: Nest, cache: Holds) -> dict[str, float]:
 
 
 def _times(nest: Repeat, name: str, left: float, cache: Holds) -> float:
-    """How often what passes in one trip passes in all; ``left`` the cache is what that share of it.
+    """Return the transfer of an operand in all iterations, divided by that of one iteration.
 
-    Regions of neighbouring trips share lines.
+    ``left`` is the share of the operand that has left the cache when the next iteration begins.
+    Regions of neighbouring iterations may share cache lines.
     """
     new = 1.0
     if name in nest.moves:
@@ -226,14 +229,14 @@ def _times(nest: Repeat, name: str, left: float, cache: Holds) -> float:
 
 
 def _at_least_once(found: dict[str, float], nest: Nest, cache: Holds) -> dict[str, float]:
-    """Regions that share lines are not brought twice where the cache holds all that is touched."""
+    """Limit transfers: if the cache holds all that is used, shared lines arrive only once."""
     left = lost(nest, cache)
     whole = {name: cache.taken(nest.regions[name]) for name in found}
     return {n: min(x, whole[n] + left[n] * max(0.0, x - whole[n])) for n, x in found.items()}
 
 
 def lost(nest: Nest, cache: Holds) -> dict[str, float]:
-    """The share of each operand of a nest that has left the cache when the nest comes again."""
+    """Return the share of each operand that has left the cache when the nest runs again."""
     distance = sum(map(cache.taken, nest.regions.values()))
     return {
         name: gone(max(distance, cache.crowded(region)), cache.size)
@@ -242,9 +245,9 @@ def lost(nest: Nest, cache: Holds) -> dict[str, float]:
 
 
 def coming(nest: Nest, cache: Holds, *, cold: bool) -> dict[str, float]:
-    """What of each operand comes into a cache from beyond it in one of many calls.
+    """Return the amount of each operand that is transferred into a cache in one of many calls.
 
-    ``cold``: nothing is left of the call before.
+    If ``cold``, the cache has nothing of the previous call.
     """
     moved = passing(nest, cache)
     if cold:
@@ -257,7 +260,7 @@ def coming(nest: Nest, cache: Holds, *, cold: bool) -> dict[str, float]:
 
 
 def scattered(nest: Nest) -> dict[str, float]:
-    """The share of each operand that is read in rows which nothing fetches ahead."""
+    """Return the share of each operand that is read in rows which are not prefetched."""
     found: dict[str, list[float]] = {}
     for times, piece in _pieces(nest, 1.0):
         for name, region in piece.regions.items():
@@ -280,5 +283,5 @@ def _pieces(nest: Nest, times: float) -> Iterator[tuple[float, Piece]]:
 
 
 def gone(distance: float, size: float) -> float:
-    """The share that is gone from a place for ``size`` after so much was touched."""
+    """Return the share of data that a cache of ``size`` loses while ``distance`` is used."""
     return min(1.0, max(0.0, (distance / size - _KEPT) / (_GONE - _KEPT)))

@@ -1,4 +1,4 @@
-"""The cycles of a whole kernel: its tiles, what is packed for them, and what must arrive."""
+"""Estimate the cycles of a whole kernel: its tiles, packing, and transfers from the caches."""
 
 from __future__ import annotations
 
@@ -49,25 +49,26 @@ from .caches import (
 from .threads import COPY_LINES, busiest, split
 from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
 
-#: What a size of the call counts as where nobody says what it is.
+#: Assumed value of a size that is known only at the call.
 NOMINAL = 64
-#: What an operand extends along; sums as C does.
+#: The dimensions of each operand. Sums have those of C.
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
-#: Cycles in which a core looks up the place of a page.
+#: Cycles in which a core looks up the address of a page that is not in the TLB.
 _LOOK_UP = 7
-#: How much longer lines take that nothing fetched ahead, from beyond the second cache.
+#: A line from beyond L2 that was not prefetched takes this number of times as long as a prefetched
+#: one.
 _LATE = 2.5
-#: The share of waits for such lines that no work hides.
+#: The share of the time for such lines that no work hides.
 _EXPOSED = 0.3
-#: The part of the last cache's share of a core that other cores leave it.
+#: The share of a core's part of the last cache that other cores do not use.
 _SHARED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The ``bytes`` that come from a level, and the ``cycles`` in which it delivers them.
+    """The ``bytes`` that come from a cache or memory, and the ``cycles`` in which they arrive.
 
-    ``late`` is the share of those for lines that nothing fetched ahead.
+    ``late`` is the share of these cycles for lines that were not prefetched.
     """
 
     bytes: float
@@ -77,13 +78,15 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one call of a kernel takes.
+    """The estimated time of one call of a kernel.
 
-    ``cycles`` in all. ``work`` are those by what bounds them if all that is read lay in the first
-    cache: they follow each other. ``arrivals`` is what comes from the caches beyond it and from
-    memory, by name, nearest first: it comes while the kernel works. ``operands`` is how many bytes
-    they have, ``least`` the cycles at the peak of the multiply-add that sums. ``pages`` are those
-    whose places must be looked up.
+    - ``cycles``: the time of the call.
+    - ``least``: the cycles if every multiply-add ran at the peak.
+    - ``work``: cycles with all data in L1, by what limits them. These times follow each other.
+    - ``arrivals``: transfers from the other caches and from memory, by name, nearest first. They
+      happen while the kernel works.
+    - ``pages``: lookups of pages that are not in the TLB.
+    - ``operands``: the size of all operands in bytes.
     """
 
     cycles: float
@@ -95,9 +98,10 @@ class Estimate:
 
     @property
     def bound(self) -> str:
-        """What takes longest: an arrival where one takes longer than all work, else a part of it.
+        """The name of what limits the speed; "nothing" if there is no work and no transfer.
 
-        "nothing" where there is neither.
+        It is the longest transfer if this takes longer than all work, else the longest part of the
+        work.
         """
         waits = {name: each.cycles for name, each in self.arrivals.items()}
         waits["page lookups"] = self.pages.cycles
@@ -111,12 +115,12 @@ class Estimate:
 def estimate(
     plan: Plan, sizes: Mapping[str, int], *, cold: bool = False, threads: int = 1
 ) -> Estimate:
-    """What a call takes by the numbers of the plan's core.
+    """Return the estimated time of a call on the plan's core.
 
-    ``sizes`` are those of the call by their slots, "m" and so on; one that is not given counts as
-    ``NOMINAL``. Operands lie in memory if ``cold``, else in the nearest cache that holds all. With
-    several ``threads`` the busiest one counts, with its trips of each parallel loop and the price
-    of each parallel region.
+    ``sizes`` are the sizes of the call by name, for example "m"; a missing one is taken as
+    ``NOMINAL``. Operands are in memory before the call if ``cold``, else in the nearest cache that
+    is large enough for all. With several ``threads``, it is the time of the busiest thread: its
+    iterations of each parallel loop, and the cost of each parallel region.
     """
     core = plan.target.core
     nest, least = nest_of(plan, sizes, parallel=threads > 1)
@@ -126,9 +130,9 @@ def estimate(
 
 
 def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
-    """All that a kernel does, and its cycles at the peak of the multiply-add that sums.
+    """Return a kernel's loops and work as a nest, and its cycles if all multiply-adds ran at peak.
 
-    With ``parallel``, loops say whether threads may share them.
+    If ``parallel``, loops whose iterations threads may share are marked as such.
     """
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
@@ -141,7 +145,7 @@ def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> 
 
 
 def _configured(plan: Plan) -> dict[int, int]:
-    """By the number of a tile of a matrix unit: which configuration it uses."""
+    """Return the configuration of the matrix unit that each tile uses, by the tile's number."""
     unit, used = plan.target.matrix, dict[int, tuple[Shape, ...]]()
     for tile in plan.tiles:
         across = tile.extent(plan.across)
@@ -154,7 +158,7 @@ def _configured(plan: Plan) -> dict[int, int]:
 
 
 def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Leading dimensions of the call that are not given: as long as a line."""
+    """Return the sizes with missing leading dimensions: the length of a row (or column)."""
     found: dict[str, int] = {}
     for name, along in (*_DIMENSIONS.items(), ("d", "mn")):
         operand = plan.operands.get(name)
@@ -165,7 +169,7 @@ def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -
 
 
 def estimate_of(core: Core, nest: Nest, least: float, *, cold: bool) -> Estimate:
-    """The estimate of a nest that runs on ``core``, in ``least`` cycles at its peak."""
+    """Return the estimate of a nest on ``core``; at the core's peak it takes ``least`` cycles."""
     done, apart = work(nest), scattered(nest)
     arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold))
     looked_up = sum(coming(nest, Pages(PAGES), cold=cold).values())
@@ -182,9 +186,9 @@ def estimate_of(core: Core, nest: Nest, least: float, *, cold: bool) -> Estimate
 def _arrivals(
     core: Core, nest: Nest, crowded: float, apart: Mapping[str, float], cold: bool
 ) -> Iterator[tuple[str, Arrival]]:
-    """What comes from each cache beyond the first, and from memory.
+    """Yield the transfers from each cache except L1, and from memory.
 
-    ``crowded`` bytes come from the second one besides; of an operand the part ``apart`` comes late.
+    ``crowded`` further bytes come from L2. The share ``apart`` of an operand is not prefetched.
     """
     names = [*(f"L{i + 2}" for i in range(len(core.caches) - 1)), "memory"]
     rates = [*(cache.rate for cache in core.caches[1:]), core.memory]
@@ -203,11 +207,13 @@ def _arrivals(
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Where the walk stands: sizes of the call, of blocks and counters; the block's extents.
+    """A walk through a plan's loops, which turns its steps into a nest.
 
-    ``packed`` are the operands that tiles read from a buffer of the kernel's own, ``configured``
-    is, by its number, which configuration of a matrix unit a tile uses. Threads may share the loops
-    that follow if it is ``parallel``: there is no such loop around.
+    - ``sizes``: values of the call's sizes, and of the sizes and counters of loops around.
+    - ``extents``: number of rows, columns and K steps of the current block.
+    - ``packed``: names of the operands that tiles read from packed buffers.
+    - ``configured``: the configuration of the matrix unit for each tile, by the tile's number.
+    - ``parallel``: True if threads may share the loops inside, because no parallel loop is around.
     """
 
     plan: Plan
@@ -224,11 +230,11 @@ class _Walk:
 
     @property
     def count(self) -> int:
-        """Matrices of the batch."""
+        """The number of matrices in the batch; 1 without a batch."""
         return self.number(self.plan.batch.count) if self.plan.batch else 1
 
     def whole(self) -> Nest:
-        """All of the kernel: what is converted once, then each way through C."""
+        """Return the nest of the kernel: conversions of whole operands, then each pass over C."""
         converted = [self._converted(name) for name in self.plan.sources]
         ways = map(self.step, self.plan.passes.values())
         once = [self._configuring()] if self._count_of_configurations == 1 else []
@@ -239,13 +245,13 @@ class _Walk:
         return len(set(self.configured.values()))
 
     def _configuring(self) -> Piece:
-        """A configuration of the matrix unit that is loaded."""
+        """Return the work of loading a configuration of the matrix unit."""
         unit = self.plan.target.matrix
         assert unit is not None
         return Piece({}, Cycles({CONFIGURING: unit.configuring}))
 
     def _converted(self, name: str) -> Piece:
-        """An operand that is converted once."""
+        """Return the work of converting a whole operand."""
         plan = self.plan
         elements = prod(self.extents[d] for d in _DIMENSIONS[name]) * self.count
         source = self._region_of(name, plan.sources[name], self.extents)
@@ -257,18 +263,18 @@ class _Walk:
         return replace(self, extents=extents, sizes={**self.sizes, **sizes})
 
     def moves(self, letter: str) -> frozenset[str]:
-        """The operands of which a loop over a dimension takes other parts each time."""
+        """Return the operands of which iterations of a loop over ``letter`` use different parts."""
         names = [name for name, along in _DIMENSIONS.items() if letter in along]
         return frozenset((*names, *(f"{n} packed" for n in names if n in self.packed)))
 
     def called(self, name: str) -> str:
-        """What tiles read of an operand."""
+        """Return the name of the region that tiles read: the operand or its packed buffer."""
         return f"{name} packed" if name in self.packed else name
 
-    # --- what is touched -------------------------------------------------------------------------
+    # --- regions of memory -----------------------------------------------------------------------
 
     def region(self, name: str, extents: Mapping[str, int]) -> Region:
-        """What a block of such extents is of what tiles read, or write, of an operand."""
+        """Return the memory of a block with ``extents`` in an operand that tiles read or write."""
         plan = self.plan
         return self._region_of(name, plan.output if name == "c" else plan.operands[name], extents)
 
@@ -287,7 +293,7 @@ class _Walk:
         return Region(extents[outer] * count, run, stride)
 
     def regions(self, parts: Sequence[Nest], extents: Mapping[str, int]) -> dict[str, Region]:
-        """What nests touch together that cover a block of such extents."""
+        """Return the memory that nests use which together cover a block with ``extents``."""
         found: dict[str, Region] = {}
         for part in parts:
             for name, region in part.regions.items():
@@ -298,7 +304,7 @@ class _Walk:
         return found
 
     def series(self, parts: Sequence[Nest], moves: frozenset[str]) -> Nest:
-        """Nests that cover the block one after another."""
+        """Return nests that run one after another and cover the block as one nest."""
         if len(parts) == 1:
             return parts[0]
         return Series(tuple(parts), moves, self.regions(parts, self.extents))
@@ -306,24 +312,24 @@ class _Walk:
     def repeat(
         self, d: str, trips: int, body: Nest, extents: Mapping[str, int], *, parallel: bool = False
     ) -> Nest:
-        """A loop over a dimension whose trips together cover a block of such extents."""
+        """Return a loop over dimension ``d``, whose iterations cover a block with ``extents``."""
         if trips == 1:
             return body
         return Repeat(trips, self.moves(d), body, self.regions([body], extents), parallel)
 
     def alone(self, *, parallel: bool) -> _Walk:
-        """The walk inside of a loop, whose trips are of one thread each if it is ``parallel``."""
+        """Return the walk inside a loop: if the loop is ``parallel``, loops in it are not."""
         return replace(self, parallel=False) if parallel else self
 
     def shares(self, d: str) -> bool:
-        """Whether threads share the loop over tiles along a dimension."""
+        """Return True if threads share the loop over tiles along a dimension."""
         letters = self.plan.outer
         return self.parallel and letters[letters.lower().rfind(d) :][:1].isupper()
 
     # --- loops -----------------------------------------------------------------------------------
 
     def step(self, step: Step) -> Nest:
-        """The nest that a step of the plan is."""
+        """Return the nest of a step of the plan."""
         match step:
             case Grids():
                 return self._cells(step)
@@ -353,7 +359,7 @@ class _Walk:
         return Series(tuple(parts), moves, self._of_batch(parts[0], self.count))
 
     def _of_batch(self, body: Nest, count: int) -> dict[str, Region]:
-        """What so many elements of the batch touch, each as much as ``body``."""
+        """Return the memory that ``count`` batch elements use; ``body`` is the nest of one."""
         return {
             name: region if name == "c" else Region(count, region.span, region.span)
             for name, region in body.regions.items()
@@ -406,7 +412,7 @@ class _Walk:
         return self.series(parts, self.moves(letter))
 
     def _packed(self, step: PackedBlock) -> Nest:
-        """A block packed, and what reads it."""
+        """Return the packing of a block, followed by the nest that reads it."""
         name = step.operand.name
         elements = prod(self.extents[d] for d in _DIMENSIONS[name])
         operands = {**self.plan.operands, name: step.operand}
@@ -443,18 +449,18 @@ class _Walk:
         return self._side_by_side(parts)
 
     def _looped(self, nest: Nest, counts: Mapping[str, int], extents: Mapping[str, int]) -> Nest:
-        """``nest``, of such extents, in loops over m and n in the order of the plan."""
+        """Return ``nest``, a block with ``extents``, in loops over m and n in the plan's order."""
         for d in reversed(self._order()):
             extents = {**extents, d: extents[d] * counts.get(d, 1)}
             nest = self.repeat(d, counts.get(d, 1), nest, extents, parallel=self.shares(d))
         return nest
 
     def _order(self) -> list[str]:
-        """The dimensions of C, that of the outer loop over tiles first."""
+        """Return "m" and "n", the dimension of the outer loop over tiles first."""
         return sorted("mn", key=self.plan.outer.lower().rfind)
 
     def _side_by_side(self, parts: Sequence[Nest]) -> Nest:
-        """Nests that cover a block together."""
+        """Return nests that together cover a block as one nest, or as one parallel region."""
         every = frozenset().union(*(self.moves(d) for d in "mn"))
         nest = self.series(parts, every)
         if self.parallel and isinstance(nest, Series) and len(parts) > 1:
@@ -479,7 +485,7 @@ class _Walk:
             yield from beside if len(group) == 1 else self._rows(group[0].across, beside)
 
     def _grid(self, grid: Grid, *, alone: bool) -> Nest | None:
-        """A grid of tiles, or, not ``alone``, one row of it; None where there is no tile."""
+        """Return a grid of tiles, or one row of it if not ``alone``; None if it has no tile."""
         parts: dict[str, Part] = {self.plan.along: grid.along, self.plan.across: grid.across}
         counts = {d: self.number(part.count) for d, part in parts.items()}
         sizes = {d: self.number(part.size) for d, part in parts.items()}
@@ -491,7 +497,7 @@ class _Walk:
         return self._looped(self._tile(grid.tile, extents), counts, extents)
 
     def _rows(self, across: Part, beside: Sequence[Nest]) -> Iterator[Nest]:
-        """Rows of tiles, of which ``beside`` covers one."""
+        """Yield the loop over rows of tiles; the nests ``beside`` cover one row."""
         d, rows = self.plan.across, self.number(across.count)
         if beside:
             row = self.series(beside, self.moves(self.plan.along))
@@ -499,7 +505,7 @@ class _Walk:
             yield self.repeat(d, rows, row, extents, parallel=self.shares(d))
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
-        """One register tile over the block's K."""
+        """Return the work of one register tile for all K steps of the block."""
         names = "c" if tile.stage == "finish" else "abc"
         regions = {self.called(name): self.region(name, extents) for name in names}
         return Piece(regions, self._work(tile, extents))
@@ -518,7 +524,7 @@ class _Walk:
         return tile_work(plan, tile, request, self._begins(tile, extents), across, waits)
 
     def _begins(self, tile: RegisterTile, extents: Mapping[str, int]) -> int:
-        """Of what the addresses of a tile's vectors are multiples; 0 where all are aligned."""
+        """Return a number that divides the addresses of a tile's vectors; 0 if all are aligned."""
         plan, d = self.plan, self.plan.along
         along = plan.input_of(d)
         beside = extents[d] < self.extents[d] and not (plan.dot or along.packed)

@@ -1,4 +1,4 @@
-"""How many threads a parallel loop takes, and what the busiest one does."""
+"""Estimate how many threads a parallel loop uses, and the work of the busiest thread."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from tilewright.isa.machine import NEXT_THREAD, Core
 
 from .caches import Cycles, Nest, Piece, Region, Repeat, Series, work
 
-#: What a region costs that several threads run.
+#: Name of the cycles that starting and joining threads takes, in the parts of an estimate.
 REGION = "parallel regions"
-#: Steps of K of a block that a thread packs at a time.
+#: Number of steps of K of a block that a thread packs in one iteration of the packing loop.
 COPY_LINES = 4
 
 
 def price_of(core: Core) -> int:
-    """The price of a parallel region of two threads, in vector multiply-adds of one thread."""
+    """Return the cost of a parallel region with two threads, in vector multiply-adds."""
     return max(NEXT_THREAD, round(core.region * core.fma_units))
 
 
 def threads_of(trips: int, work: float, price: float, most: int) -> int:
-    """How many of ``most`` threads take the least time for ``trips`` of so much ``work`` each.
+    """Return the number of threads, at most ``most``, that run a parallel loop in the least time.
 
-    The busiest thread's trips and the ``price`` of the region count. C decides in the same way when
-    a loop begins (``pool_pays`` in ``templates/kernel/parallel_run.c.j2``).
+    The time is the work of the busiest thread plus the cost of the region. ``trips`` is the number
+    of iterations, ``work`` the work of each. ``price`` is the cost of a region with two threads, in
+    the unit of ``work``. The C code decides in the same way when a loop begins (``region_threads``
+    in ``templates/threads/region.c.j2``).
     """
     best, least = 1, trips * work
     for threads in range(2, min(most, trips) + 1):
@@ -36,12 +38,12 @@ def threads_of(trips: int, work: float, price: float, most: int) -> int:
 
 
 def price_with(price: float, threads: int) -> float:
-    """What a region of so many threads costs; ``price`` is that of two."""
+    """Return the cost of a parallel region, given its cost with two threads, ``price``."""
     return price + (threads - 2) * (price // NEXT_THREAD)
 
 
 def busiest(nest: Nest, core: Core, most: int) -> Nest:
-    """What the busiest of at most ``most`` threads does, and the prices of all regions."""
+    """Return the work of the busiest thread, of at most ``most``, and the cost of each region."""
     match nest:
         case Series(together=False):
             return replace(nest, parts=tuple(busiest(part, core, most) for part in nest.parts))
@@ -62,7 +64,7 @@ def busiest(nest: Nest, core: Core, most: int) -> Nest:
 
 
 def _loops(nest: Nest) -> Iterator[Repeat]:
-    """The parallel loops of one region."""
+    """Yield the parallel loops that one parallel region runs."""
     match nest:
         case Repeat(parallel=True):
             yield nest
@@ -72,7 +74,7 @@ def _loops(nest: Nest) -> Iterator[Repeat]:
 
 
 def _trips(loop: Repeat) -> int:
-    """The trips of parallel loops that are one."""
+    """Return the number of iterations of a parallel loop and of the parallel loops in its body."""
     return int(loop.trips) * (_trips(loop.body) if _is_parallel(loop.body) else 1)
 
 
@@ -85,7 +87,10 @@ def _is_parallel(nest: Nest) -> TypeGuard[Repeat]:
 
 
 def _shared(nest: Nest, trips: int, threads: int) -> Nest:
-    """A region's loops with the trips of the busiest of ``threads``; there are ``trips`` in all."""
+    """Return a region's loops with only the iterations of the busiest thread.
+
+    ``trips`` is the number of iterations of all threads together.
+    """
     if isinstance(nest, Series) and nest.together:
         return replace(nest, parts=tuple(_shared(part, trips, threads) for part in nest.parts))
     if not _is_parallel(nest):
@@ -104,7 +109,7 @@ def _shared(nest: Nest, trips: int, threads: int) -> Nest:
 
 
 def split(piece: Piece, trips: int) -> Nest:
-    """A piece of work in so many trips that threads share; as it is if there is one at most."""
+    """Return a piece of work as a parallel loop of ``trips`` equal iterations, if more than one."""
     if trips < 2:
         return piece
     share = 1 / trips

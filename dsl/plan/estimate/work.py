@@ -1,4 +1,4 @@
-"""What register tiles and copies take if all that they read lies in the first cache."""
+"""Estimate the cycles of register tiles and copies if all that they read is in L1."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from tilewright.plan.tiling.tiles import RegisterTile
 
 from .caches import Cycles, Region, gone, places
 
-#: Between the K loops of tiles, and storing C; what a loop's own instructions take that no bound
-#: of its steps hides; parts of vectors that go by way of the stack; copies.
+#: Names of parts of an estimate. ``ENDS``: between the K loops of two tiles, with stores of C.
+#: ``LOOP``: a loop's own instructions, as far as its steps do not hide them. ``PARTS``: partial
+#: vectors that pass through the stack. The others are copies.
 ENDS, LOOP, PARTS = "tile ends", "loop instructions", "parts of vectors"
 PACKING, CONVERTING = "packing", "conversions before"
-#: A matrix unit that is told the shapes of its registers.
+#: Name of the cycles in which configurations of a matrix unit are loaded.
 CONFIGURING = "configurations"
-#: Cycles until a vector is read of which a part was written just before.
+#: Cycles until a vector can be loaded if a part of it has just been stored.
 _NOT_FORWARDED = 25
-#: Instructions of the next tiles that a core looks at while those of one wait for each other.
+#: Number of instructions ahead, also of the next tiles, that a core can start while others wait.
 _WINDOW = 128
 
 
 def tile_work(
     plan: Plan, tile: RegisterTile, request: TileRequest, begins: int, across: Region, waits: bool
 ) -> Cycles:
-    """The cycles of one tile by what bounds them.
+    """Return the cycles of one tile by what limits them.
 
-    ``begins``: of what the addresses of its vectors are multiples, 0 where they are aligned.
-    ``across``: what a K step reads of the operand across the vectors. ``waits``: the next tile
-    reads of C's lines what this one writes.
+    ``begins`` divides the addresses of the tile's vectors; it is 0 if they are aligned. ``across``
+    is the region of the operand across the vectors that a K step reads. ``waits`` is True if the
+    next tile reads elements of C that this tile writes.
     """
     core, shape = plan.target.core, replace(tile.shape, stride=begins)
     steps = -(-request.steps // shape.vector.lanes) if plan.dot else request.steps
@@ -56,7 +57,7 @@ def tile_work(
 
 
 def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> float:
-    """What is left of steps that wait for each other, where the next tiles begin meanwhile."""
+    """Return the share of the time of steps that remains if the next tiles overlap with them."""
     if tightest(each) != "latency" or not steps:
         return 1.0
     tiles = max(1.0, _WINDOW / (shape.issued * steps))
@@ -65,13 +66,13 @@ def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> fl
 
 
 def _by_the_stack(plan: Plan, tile: RegisterTile) -> bool:
-    """Whether part of a vector of groups is copied, as no load has just these lanes."""
+    """Return True if a partial vector of groups is copied, because no load reads just its lanes."""
     grouped = plan.product.depth > 1 and plan.product.unit is None and not plan.dot
     return grouped and tile.active is not None and not tile.loads_whole
 
 
 def _crowded(across: Region, core: Core) -> float:
-    """Bytes that a K step reads anew, as its rows have few places in the first cache."""
+    """Return the bytes that a K step reads again, because its rows share few sets of L1."""
     if across.rows == 1 or across.stride % core.line:
         return 0.0
     held = places(int(across.stride), core.line)
@@ -79,7 +80,7 @@ def _crowded(across: Region, core: Core) -> float:
 
 
 def peak(plan: Plan) -> float:
-    """Products of two elements that the multiply-add of a plan sums in a cycle at most."""
+    """Return the maximum number of multiply-adds of elements in a cycle, for a plan."""
     core, product = plan.target.core, plan.product
     if product.unit is not None:
         shapes = [tile.shape for tile in plan.tiles]

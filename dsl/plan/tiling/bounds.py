@@ -13,33 +13,36 @@ from tilewright.spec.types import is_integer
 from .scaled import NARROWING, SHARED, UNPACKING, WIDENING
 from .tile_shape import TileShape
 
-#: Latencies of a multiply-add of matrices from what is unpacked for it to what vectors do with its
-#: sums, by way of memory both times (measured on Granite Rapids: 109 cycles, where it has 52).
+#: The time from the unpacking of factors for a matrix unit until vectors use its sums, in latencies
+#: of the unit's multiply-add. Factors and sums pass through memory. On Granite Rapids it takes 109
+#: cycles, and the latency is 52 cycles.
 THROUGH = 2
-#: The share of products that nothing goes on beside, where their sums are scaled.
+#: The share of the products of a matrix unit during which nothing else runs, if sums are scaled.
 TURNS = 0.5
-#: The least ``strain`` where elements are converted beside multiply-adds: on AVX2 of Zen 4 f16 has
-#: 0.86 of f32's speed with 8 chains, which just hide the latency, 0.96 with 10 and 0.99 with 12.
+#: Minimum ``strain`` if elements are converted between multiply-adds. For example, f16 with AVX2 on
+#: Zen 4 has 0.86 of the speed of f32 with 8 chains, which just hide the latency, 0.96 with 10, and
+#: 0.99 with 12.
 _CONVERTING = 1 / 8
-#: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
-#: waits for the other (measured on an Intel core with AMX).
+#: If line-crossing loads take at most this share of the time of multiply-adds, or multiply-adds of
+#: the time of the loads, neither waits for the other (measured on an Intel core with AMX).
 _APART = 0.7
-#: The bytes of a C scalar, as far as it matters how fast it is loaded.
+#: Assumed size of a C scalar in bytes, which decides the rate of its loads.
 _SCALAR = 4
-#: What crossing takes of all loads at least in the tiles on which that is measured, of two vectors
-#: and more. Tiles of one vector, which load an element for each multiply-add, wait hardly ever.
+#: Minimum share of the time of loads that crossing lines takes in the tiles on which contention is
+#: measured. They have two or more vectors. Tiles of one vector load an element for each
+#: multiply-add and hardly ever wait.
 _CROSSING = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The numbers of a core for the multiply-adds of a tile.
+    """Rates and latencies of a core for the multiply-add instruction of a tile.
 
-    - ``core``: the core with its rates for the tile's vectors.
+    - ``core``: the core with its rates for the width of the tile's vectors.
     - ``between``: cycles from the start of one multiply-add to the start of the next.
     - ``latency``: cycles until a multiply-add has its sum.
     - ``chains``: number of chains of multiply-adds that hide this latency.
-    - ``scalars``: C scalars that are loaded in a cycle.
+    - ``scalars``: number of C scalars that the core loads in a cycle.
     """
 
     core: Core
@@ -50,7 +53,7 @@ class Rates:
 
 
 def rates(shape: TileShape, core: Core) -> Rates:
-    """Return the numbers of ``core`` for the multiply-adds of a tile."""
+    """Return the rates and latencies of ``core`` for the multiply-adds of a tile."""
     return _rates(core, shape.vector, shape.op, shape.latency)
 
 
@@ -65,21 +68,21 @@ def _rates(core: Core, vector: Vector, op: MulAdd, latency: int) -> Rates:
 
 
 def chains_wanted(shape: TileShape, core: Core) -> int:
-    """How many chains of multiply-adds hide the latency of one."""
+    """Return the number of chains of multiply-adds that hides the latency of one."""
     if shape.unit is not None:
         return -(-shape.unit.latency * shape.bands // shape.rows)
     return rates(shape, core).chains
 
 
 def latency(shape: TileShape, core: Core) -> float:
-    """Cycles until a multiply-add of the tile has its sum."""
+    """Return the latency of the tile's multiply-add in cycles."""
     return rates(shape, core).latency
 
 
 def step_cycles(shape: TileShape, core: Core, own: Rates | None = None) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency, as ``together`` says.
+    """Return the cycles of a K step, from the bounds of units, loads, issue and latency.
 
-    ``own`` are the tile's ``rates``, for callers that have them.
+    ``together`` combines the bounds. ``own`` are the tile's ``rates`` if the caller has them.
     """
     own = own or rates(shape, core)
     return together(bounds(shape, core, own), shape, core, own)
@@ -88,11 +91,11 @@ def step_cycles(shape: TileShape, core: Core, own: Rates | None = None) -> float
 def together(
     bounds: dict[str, float], shape: TileShape, core: Core, own: Rates | None = None
 ) -> float:
-    """Cycles of a step with such bounds: the tightest one's.
+    """Return the cycles of a K step, given the cycles that each bound allows.
 
-    The others count a little too: bounds that lie close together are not reached together, least of
-    all loads that cross lines and multiply-adds; and so do chains that leave no choice of what to
-    multiply next.
+    These are the cycles of the largest bound, plus a small share of the others. A core rarely
+    reaches two nearly equal bounds at once, least of all multiply-adds and line-crossing loads. A
+    step also takes longer if there are just enough chains to hide the latency.
     """
     each = bounds.values()
     most = max(each)
@@ -108,7 +111,7 @@ def together(
 
 
 def bounds(shape: TileShape, core: Core, own: Rates | None = None) -> dict[str, float]:
-    """Cycles per K step by what bounds them."""
+    """Return lower bounds of the cycles of a K step, by the part of the core that limits it."""
     if shape.unit is not None:
         found = {
             "multiply-add units": float(shape.rows * shape.columns),

@@ -1,9 +1,10 @@
-"""The cost model: which register tile, from the target's data alone.
+"""The cost model: choose register tiles from the target's data alone.
 
-A tile holds ``rows`` x ``vectors`` accumulators (times ``k_split`` sets). Per K step it issues
-rows * vectors multiply-adds and the loads that feed them; it cannot go faster than the units, the
-load ports, the front end, or the latency of one chain divided by the sets. Around the K loop it
-pays for adding the sets and for reading and writing C.
+A tile has ``rows`` x ``vectors`` accumulators, times ``k_split`` sets. In a K step it does
+rows * vectors multiply-adds, and loads their factors. A step takes at least the time that the
+multiply-add units, the loads, or the issue of instructions need, and at least the latency of one
+chain divided by the number of sets. Around the K loop, a tile also takes time for adding the sets
+and for reading and writing C.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from .configurations import Shape, configurations_of, register_shapes
 from .tile_costs import need, shape_of, tile_cycles, tile_table
 from .tile_shape import TileRequest, TileShape
 
-#: What rows of the call are mostly multiples of, and what a tile is charged that is not one: with 8
-#: rows 16 pass in two tiles, with 9 in four.
+#: Numbers of rows in calls are mostly multiples of ``OFTEN``. The cycles of a tile whose rows are
+#: no such multiple are multiplied by ``ODD``. For example, 16 rows need two tiles of 8 rows, but
+#: four if tiles have 9.
 OFTEN, ODD = 4, 1.03
 
 
@@ -41,9 +43,10 @@ def does_not_fit(
     tile: tuple[int, int],
     along: str,
 ) -> ScheduleError:
-    """The error for a tile that needs more registers than there are, with those that fit.
+    """Return the error for a tile that needs too many registers; it names tiles that fit.
 
-    ``tile`` is its extents across and along the vectors, which lie along ``along``, m or n.
+    ``tile`` has the tile's rows or columns across and along the vectors, which run along the
+    dimension ``along``, m or n.
     """
     budget = need(vector, rows, vectors, masked, request)
     smaller = max(
@@ -72,16 +75,17 @@ def does_not_fit(
 
 @lru_cache(maxsize=4096)
 def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """``total`` in ``parts`` nearly equal parts, as (size, how many), larger first."""
+    """Return ``total`` in ``parts`` nearly equal parts, as pairs (size, number), larger first."""
     base, extra = divmod(total, parts)
     split = ((base + 1, extra), (base, parts - extra))
     return tuple((size, count) for size, count in split if size and count)
 
 
 class Choice(NamedTuple):
-    """How a region is cut: into parts along and across, and what that costs in cycles.
+    """A cut of a region of C into tiles, and its cost in cycles.
 
-    ``masked``: the last vector of those along is.
+    ``along`` and ``across`` are pairs (size, number) of parts: ``along`` in vectors, ``across`` in
+    rows. ``masked`` is True if the last vector along is masked.
     """
 
     vector: Vector
@@ -92,10 +96,10 @@ class Choice(NamedTuple):
 
 
 def choose(target: Target, across: int, along: int, cuts: bool, request: TileRequest) -> Choice:
-    """The cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
+    """Return the cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
 
-    ``along`` counts elements of the vectorised dimension. Where tails may not be cut (``cuts``),
-    a vector serves the whole vectors of the region and the tail is charged to narrower ones.
+    ``along`` counts elements of the vectorised dimension. If partial vectors are not allowed (not
+    ``cuts``), a vector type computes only whole vectors, and narrower types the rest.
     """
     return ranking(target, across, along, cuts, request)[0]
 
@@ -104,10 +108,10 @@ def choose(target: Target, across: int, along: int, cuts: bool, request: TileReq
 def ranking(
     target: Target, across: int, along: int, cuts: bool, request: TileRequest
 ) -> tuple[Choice, ...]:
-    """All cuts that were compared, the one that ``choose`` takes first."""
+    """Return all cuts that were compared; the first is the one that ``choose`` returns."""
     compared = [
         choice
-        for vector in reversed(request.vectors)  # of those that are as good the narrowest
+        for vector in reversed(request.vectors)  # of equally good ones, the narrowest
         for choice in _cuts(target, vector, across, along, cuts, request)
         if choice.cycles != inf
     ]
@@ -121,11 +125,11 @@ def ranking(
 
 
 def _ranked(target: Target, request: TileRequest, found: Iterable[Choice]) -> tuple[Choice, ...]:
-    """``found``, the fewest cycles first; but before all the one that is best in the mean of the
-    states of the core, if ``CLOSE`` to the fewest, and by ``GAIN``.
+    """Return the cuts sorted by cycles; one cut may come first although it is not the cheapest.
 
-    It is one whose multiply-adds read elements across from memory, at offsets that are known: the
-    fewest operations are in these, of which a busy neighbour takes most away.
+    That cut's multiply-adds read elements from memory. Such tiles have the fewest operations, which
+    helps if another thread keeps the core busy. The cut comes first if its cycles are close to the
+    fewest (``CLOSE``) and its mean over the target's ``states`` is better by ``GAIN``.
     """
     quickest, *others = ranked = sorted(found, key=_cycles)
     if target.threads == 1 or not request.offsets or request.source:
@@ -142,7 +146,7 @@ def _ranked(target: Target, request: TileRequest, found: Iterable[Choice]) -> tu
 
 
 def _form(target: Target, request: TileRequest, choice: Choice) -> str:
-    """How the operand across arrives at the first tiles of a cut."""
+    """Return the form (``TileShape.form``) of the first tiles of a cut."""
     rows, width = choice.across[0][0], choice.along[0][0]
     shape = shape_of(target, choice.vector, rows, width, choice.masked, request)
     return "" if shape is None else shape.form
@@ -155,9 +159,9 @@ def _cycles(choice: Choice) -> float:
 def _slowed(
     target: Target, request: TileRequest, choice: Choice, states: Sequence[tuple[float, Core]]
 ) -> float:
-    """How many times as long as on the core alone the tiles take in the mean of the ``states``.
+    """Return the mean time of a cut's tiles over ``states``, divided by that on an idle core.
 
-    Tiles of no steps, which finish sums, may be estimated to take nothing.
+    The result is 1 if the tiles are estimated to take no time, for example tiles without K steps.
     """
     tiles = [
         (columns * count, shape)
@@ -176,7 +180,7 @@ def _slowed(
 def _cuts(
     target: Target, vector: Vector, across: int, along: int, cuts: bool, request: TileRequest
 ) -> Iterator[Choice]:
-    """The cuts into tiles of one vector, and the cheapest of the tail."""
+    """Yield cuts into tiles of one vector type, with the cheapest cut of the remaining columns."""
     lanes = 1 if request.dot else vector.lanes
     tail = along % lanes
     ragged = bool(tail) and not (cuts and (request.padded or vector.cuts(tail)))
@@ -208,8 +212,10 @@ def _whole_cuts(
 
 
 def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
-    """Numbers of parts across: few, and as many as make tiles of no more rows than the ``lower``:
-    whose stores are hidden, whose rows have places in the first cache, or are asked for ahead.
+    """Yield numbers of parts across that are worth trying.
+
+    These are the fewest parts and a few more, and the numbers that make tiles of at most the rows
+    in ``lower``. With these rows, stores are hidden, the rows fit in L1, or they are prefetched.
     """
     fewest = -(-across // most)
     yield from range(fewest, min(across, fewest + 3) + 1)
@@ -219,7 +225,7 @@ def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:
-    """Numbers of parts worth trying: every width up to the register file, once."""
+    """Yield numbers of parts along that give each width up to ``registers`` once."""
     seen = {-(-vectors // width) for width in range(1, min(vectors, registers) + 1)}
     return iter(sorted(seen))
 
@@ -252,7 +258,7 @@ def _cut_cycles(
 
 
 def _registers(shape: TileShape, columns: int, cut: bool) -> Iterator[tuple[Shape, ...]]:
-    """The registers of equal tiles of a matrix unit side by side, of which the last may be cut."""
+    """Yield the registers of a row of equal tiles of a matrix unit; the last tile may be cut."""
     whole = shape.vector.lanes
     if not cut or columns > 1:
         yield register_shapes(shape, shape.rows, whole)
@@ -261,16 +267,17 @@ def _registers(shape: TileShape, columns: int, cut: bool) -> Iterator[tuple[Shap
 
 
 def configuring(tiles: Sequence[Sequence[Shape]], unit: MatrixUnit | None) -> float:
-    """Cycles in which the unit is told the shapes of the registers of all tiles."""
+    """Return the cycles of loading the matrix unit's configurations for all tiles."""
     if unit is None or not unit.configuring:
         return 0.0
     return unit.configuring * (1 + max(configurations_of(tiles, unit.most), default=-1))
 
 
 class FewLines(NamedTuple):
-    """Rows of which there are ``most`` at most.
+    """A number of rows known only at the call, at most ``most``.
 
-    What whole tiles leave is in tiles of powers of two, or ``even``: shared with the last one.
+    The rows that whole tiles leave are cut into tiles of powers of 2. If ``even``, they and the
+    last whole tile are cut into two nearly equal tiles instead.
     """
 
     most: int
@@ -281,14 +288,16 @@ class FewLines(NamedTuple):
 def steady(
     target: Target, request: TileRequest, multiples: tuple[int, int], few: FewLines | None = None
 ) -> tuple[Choice, ...]:
-    """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
+    """Return tiles for a large region, by cycles for each element of C; the cheapest comes first.
 
-    Of tiles that are ``ALIKE`` the one is first that loses least beside a neighbour that loads.
+    If several tiles are nearly as cheap (``ALIKE``), the first one is the tile that loses least if
+    another thread of the core loads data.
 
-    ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a quarter, and its rows must leave registers to what computes the tail. Where
-    nothing is known of the rows one is charged a little whose tail they often are; 0 stands for
-    rows of which tiles leave none. Of ``few`` rows what tiles leave of them counts.
+    ``multiples`` are known divisors of the region's sizes (across, along). If a divisor is no
+    multiple of the tile's size, a quarter is added to the cost, because the region may have tails;
+    the registers must also suffice for tiles of the tails. A divisor of 1 means that nothing is
+    known; then tiles whose rows are no multiple of ``OFTEN`` cost a little more. A divisor of 0
+    means that no tail is left. If C has ``few`` rows, the cost is the mean over their numbers.
     """
     found: list[Choice] = []
     table = tile_table(target, request)
@@ -326,25 +335,25 @@ def steady(
 
 
 class _FewRows:
-    """The cycles of a row, where C has any number of them up to ``few.most``.
+    """Finds the mean cycles of a row of C, over all numbers of rows up to ``few.most``.
 
-    Tiles of 1, 2 and more rows are added one by one. C is cut into whole tiles, as tall as the
-    last one added, and what those leave. A number of rows up to the tallest tile's is left whole
-    if the cut is even, else in tiles of powers of 2; the sums of cycles of all numbers up to one
-    are kept.
+    Tiles of 1, 2 and more rows are added one by one with ``with_tile``. C is cut into tiles as tall
+    as the last one added, and a rest. If ``few.even``, the last whole tile and the rest become two
+    tiles of nearly equal heights; otherwise the rest is cut into tiles of powers of 2.
     """
 
     def __init__(self, few: FewLines) -> None:
         self.few = few
         self._tiles: list[float] = []
-        #: The cycles of 0, 1, 2 and more rows in tiles of powers of 2.
+        #: At index i: the cycles of i rows in tiles of powers of 2.
         self._powers: list[float] = [0.0]
-        #: By a number of rows, the sum of the cycles of as many rows or fewer: in one tile, in two
-        #: of nearly equal heights, and in tiles of powers of 2, of which the last is left out.
+        #: Sums of cycles. ``_ones[i]``: of 1 to i rows, each in one tile. ``_twos[i]``: of 2 to i
+        #: rows, each in two tiles of nearly equal heights. ``_below[i]``: of 0 to i - 1 rows, in
+        #: tiles of powers of 2.
         self._ones, self._twos, self._below = [0.0], [0.0, 0.0], [0.0]
 
     def with_tile(self, cycles: float) -> float:
-        """Return the mean cycles of a row, after a tile taller by a row has been added."""
+        """Add a tile that is taller by one row, and return the mean cycles of a row."""
         tiles = self._tiles
         tiles.append(cycles)
         tallest, most = len(tiles), self.few.most
@@ -359,7 +368,7 @@ class _FewRows:
         return total / (most * (most + 1) // 2)
 
     def _even(self, tallest: int, most: int) -> float:
-        """Return the cycles of all numbers of rows, the last two tiles of each even."""
+        """Return the sum of the cycles of 1 to ``most`` rows if the last two tiles are equal."""
         if most <= tallest:
             return self._ones[most]
         twos, first = self._twos, self._twos[tallest]
@@ -370,7 +379,7 @@ class _FewRows:
         return total + whole * self._tiles[-1]
 
     def _cut(self, tallest: int, most: int) -> float:
-        """Return the cycles of all numbers of rows, what whole tiles leave in powers of 2."""
+        """Return the sum of the cycles of 1 to ``most`` rows if the rest is cut in powers of 2."""
         rounds, last = divmod(most + 1, tallest)
         total = rounds * self._below[tallest] + self._below[last]
         whole = tallest * (rounds * (rounds - 1) // 2) + last * rounds

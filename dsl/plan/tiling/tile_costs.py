@@ -1,4 +1,8 @@
-"""What a register tile costs: of each size its cheapest form, estimated once for each request."""
+"""Estimate the cycles of register tiles, and find the cheapest form of a tile of each size.
+
+A request and the numbers of a core go in; tiles and their cycles come out. Each request keeps its
+results, because a search asks for most sizes more than once.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +21,25 @@ from tilewright.spec.types import ITEMSIZE
 from .bounds import Rates, rates, step_cycles
 from .tile_shape import Budget, TileRequest, TileShape, tile_shapes
 
-#: The share of its rate at which the second cache feeds multiply-adds, and of the time of lines of
-#: rows apart that no work hides even so.
+#: L2 delivers cache lines to multiply-adds at this share of its rate. The second number is the
+#: share of the time for lines of separate rows during which multiply-adds wait.
 FEEDS, EXPOSED = 0.5, 0.3
-#: As how many lines one counts that nothing asked for ahead, as lines of a panel are. On Zen 4, in
-#: 49x1280x320 of f64, tiles of 4x24 have 40 GFLOPS, those of 8x24 51, and those of 28x8 38.
+#: Cost of a cache line that was not prefetched, in prefetched lines. Lines of a panel are
+#: prefetched. On Zen 4, 49x1280x320 in f64 runs at 40 GFLOPS in tiles of 4x24, at 51 GFLOPS in
+#: 8x24, and at 38 GFLOPS in 28x8.
 UNASKED = 4
-#: The part of the first cache that keeps a panel, beside lines of the other operand and of C; and
-#: the share of it that those drive out nevertheless.
+#: A panel stays in L1 if it takes less than this share of L1; the rest is for the other operand and
+#: C. The second number is the share of the panel's lines that these evict even so.
 NEAR, GONE = 0.75, 0.02
 
 
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
-    """Cycles of one whole tile."""
+    """Return the cycles of one tile: of all its K steps, and of the work before and after them."""
     own = rates(shape, core)
     step = _fed(shape, core, own, request)
     outputs, core = shape.outputs, own.core
     around = core.idle * own.latency
-    if not request.streams:  # memory hides what comes late
+    if not request.streams:  # waiting for memory hides late stores
         around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core) if shape.k_split > 1 else 0.0
     if shape.masked:
@@ -56,13 +61,13 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
 
 
 def _fed(shape: TileShape, core: Core, own: Rates, request: TileRequest) -> float:
-    """Cycles of a step, those in which multiply-adds wait for the second cache counted.
+    """Return the cycles of a K step, including those in which multiply-adds wait for L2.
 
-    Vectors come from there where the first one keeps no panel of K as wide as the tile until the
-    next tile comes; and so do elements of more rows across them than have places in it. Those of a
-    packed block arrive beside the multiply-adds: wide tiles ask for more of them. Where only
-    the call knows how far lines of a panel are apart the elements across come from there, too. What
-    is ``beyond`` the first cache as a whole has each step of a tile wait once, however wide it is.
+    - Vectors come from L2 if L1 cannot keep a panel as wide as the tile until the next tile. Those
+      of a packed block arrive while multiply-adds run; a wider tile needs more of them.
+    - The elements across the vectors come from L2 for rows beyond the number that L1 keeps. They do
+      for all rows if the distance between a panel's lines is known only at the call.
+    - If a block exceeds L1 as a whole (``beyond``), each step waits once for any width of the tile.
     """
     step, late = step_cycles(shape, core, own), core.line / core.second.rate
     if request.long:
@@ -92,14 +97,17 @@ def _fed(shape: TileShape, core: Core, own: Rates, request: TileRequest) -> floa
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles in which sets are added to the first; those in matrices pass through memory."""
+    """Return the cycles in which the accumulator sets are added to the first set.
+
+    The sets of a matrix unit are stored to memory and loaded from there for this.
+    """
     more = shape.outputs * (shape.k_split - 1)
     through = more / core.stores + (shape.outputs + more) / core.loads
     passes = shape.unit is not None and more > 0
     return more / core.fma_units + (through if passes else 0)
 
 
-#: A tile's vector, its rows, vectors in a row, and whether the last of these is masked.
+#: The size of a tile: its vector type, rows, vectors in a row, and True if the last one is masked.
 Size = tuple[Vector, int, int, bool]
 
 
@@ -111,7 +119,7 @@ class Costed(NamedTuple):
 
 
 class TileTable:
-    """The tiles of a request: a search asks for most sizes more than once."""
+    """The cheapest tile of each size for a request on a target, estimated at the first use."""
 
     def __init__(self, target: Target, request: TileRequest) -> None:
         self.target, self.request = target, request
@@ -120,9 +128,9 @@ class TileTable:
         self._fits: dict[Size, bool] = {}
 
     def best(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Costed | None:
-        """Return the cheapest legal tile of that size; None if none fits the registers.
+        """Return the cheapest legal tile of this size; None if none fits the registers.
 
-        Of tiles that cost the same it is one with the fewest accumulator sets.
+        If several tiles cost the same, it is one with the fewest accumulator sets.
         """
         key = vector, rows, vectors, masked
         if key not in self._best:
@@ -141,7 +149,7 @@ class TileTable:
         return best
 
     def _legal(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Iterator[TileShape]:
-        """Yield each tile of that size that fits the registers."""
+        """Yield each tile of this size that fits the registers."""
         target, request = self.target, self.request
         free = request.free(target)
         for way in request.ways(vector):
@@ -155,7 +163,7 @@ class TileTable:
                         yield shape
 
     def fits(self, vector: Vector, rows: int, vectors: int, masked: bool) -> bool:
-        """Return True if a tile of that size with the fewest accumulator sets fits."""
+        """Return True if a tile of this size fits with the fewest accumulator sets."""
         key = vector, rows, vectors, masked
         if key not in self._fits:
             least = need(vector, rows, vectors, masked, self.request)
@@ -165,29 +173,30 @@ class TileTable:
 
 @lru_cache(maxsize=512)
 def _shapes(registers: int, request: TileRequest) -> dict[Size, tuple[TileShape, ...]]:
-    """Return where tables of a request keep the legal tiles: they are the same on each core."""
+    """Return the legal tiles by size, empty at first; cores with the same registers share them."""
     return {}
 
 
 @lru_cache(maxsize=512)
 def tile_table(target: Target, request: TileRequest) -> TileTable:
-    """Return the tiles of a request."""
+    """Return the table of the tiles of a request; each request has one."""
     return TileTable(target, request)
 
 
 def shape_of(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> TileShape | None:
-    """The cheapest legal tile of that size: its form, what it holds, its accumulator sets."""
+    """Return the cheapest legal tile of this size; None if none fits the registers."""
     found = tile_table(target, request).best(vector, rows, vectors, masked)
     return None if found is None else found.shape
 
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """Another number of accumulator sets: the tile's ``cycles`` with them.
+    """A tile with another number of accumulator sets, for comparison with the chosen tile.
 
-    Where they do not fit those are None, and it needs so many ``registers``.
+    ``cycles`` are the cycles of the tile with ``count`` sets, None if they do not fit the
+    registers. ``registers`` is the number of registers that such a tile needs.
     """
 
     count: int
@@ -197,7 +206,10 @@ class Sets:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """The cheapest legal tile of a size, its cycles, and the next best number of sets, if any."""
+    """The cheapest legal tile of a size, its cycles, and the next best number of sets, if any.
+
+    ``free`` is the number of registers that a tile may use.
+    """
 
     shape: TileShape
     cycles: float
@@ -208,7 +220,10 @@ class Fitting:
 def fitting(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> Fitting | None:
-    """What ``shape_of`` finds, beside the number of sets that comes next."""
+    """Return the tile that ``shape_of`` finds, compared with the next best number of sets.
+
+    The result is None if no tile of this size fits the registers.
+    """
     free = request.free(target)
     found: list[tuple[float, int, TileShape]] = []
     least: dict[int, int] = {}
@@ -233,6 +248,6 @@ def fitting(
 
 
 def need(vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest) -> Budget:
-    """The smallest register budget of a tile of that size, whether it fits or not."""
+    """Return the smallest register budget of a tile of this size, whether it fits or not."""
     shapes = tile_shapes(vector, rows, vectors, min(request.splits), masked, request)
     return min((shape.budget for shape in shapes), key=lambda budget: budget.total)

@@ -1,4 +1,4 @@
-"""Register tiles: what is asked of one, its possible forms, the registers it takes."""
+"""Describe register tiles: requests for a tile, the forms it can have, the registers it takes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from tilewright.isa.vector import MulAdd, Vector
 from ..contraction import Product
 from .scaled import UNPACKING, Scaled
 
-#: Registers for the steps in which elements are converted that no access converts.
+#: Number of registers that a conversion of single elements takes if no load converts them.
 STEPS = 3
-#: Operations that convert an element which no vector spreads.
+#: Number of operations that convert a single element if the vector has no load that converts and
+#: broadcasts it.
 ALONE = 4
 
 
 class Budget(NamedTuple):
-    """Vectors by use, each of which takes so many ``registers``.
+    """The number of vectors in a K loop by use; each vector takes ``registers`` registers.
 
-    The accumulators are registers of ``unit`` where there is one.
+    ``along`` and ``across`` are vectors of the operands along and across the vectors of C. If
+    there is a ``unit``, the accumulators are its registers.
     """
 
     accumulators: int
@@ -37,40 +39,59 @@ class Budget(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Registers in all; where the sums are in registers of their own those."""
+        """The number of registers; of the accumulators only if they are in registers of a unit."""
         return self.accumulators if self.unit else self.accumulators * self.registers + self.beside
 
     @property
     def beside(self) -> int:
-        """Vector registers that hold no sums."""
+        """The number of vector registers that hold no sums."""
         return (self.along + self.across + self.masks) * self.registers
 
 
 @dataclass(frozen=True)
 class TileShape:
-    """A register tile.
+    """A register tile: a block of C that stays in registers while K is summed.
 
-    ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``form`` says how
-    the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
-    vectors that lie along K or across, ``along_k`` where those of both do, and ``repeat`` for a few
-    elements along K that a register repeats; those along K serve ``group`` steps. ``op`` is the
-    multiply-add of that form, ``plain`` the one of an element that is spread by itself, as where K
-    ends within a group of steps. ``hold`` is the side kept in registers during a K step;
-    ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an element
-    of the operand across, ``height`` the rows that one computes and ``parts`` how many of them lie
-    along a vector. In the registers of ``unit`` the accumulators and factors are matrices, and a
-    step takes ``groups`` groups of K; in those of ``sums`` the accumulators alone. ``latency`` is
-    the multiply-add's, 0 the core's; ``converts``: elements alone are converted in steps;
-    ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned; ``lines``
-    those from line to line along the vectors, and across, where the vectors lie along K. ``zeros``
-    vectors are taken by loads of a tail of K, whose other lanes are 0. A load reads as many factors
-    that are vectors as ``several`` says, most first, () one. ``scalars_apart`` is the target's.
-    With ``scaled`` a step is a block of K, whose sums have registers of their own until scaled.
+    Vectors of C run along the vectorised dimension. "Along" is the operand that has this dimension
+    too; "across" is the other operand.
 
-    The last fields follow from the others: ``bands`` and ``columns`` of accumulators; ``outputs``,
-    vectors of C; and of a K step its ``multiply_adds``, ``arithmetic``, their instructions,
-    ``loads``, those of matrices by rows, and ``issued``, the instructions of both, of which a
-    multiply-add that reads memory is one.
+    Size:
+
+    - ``vectors``: number of vectors in a row of the tile. ``rows``: number of rows.
+    - ``k_split``: number of accumulator sets. ``masked``: True if the last vector is masked.
+
+    How factors get into registers:
+
+    - ``form``: how elements of the operand across reach the multiply-add. This is a form of the
+      multiply-add, or ``lane_k`` (lanes of a vector along K), ``lane_s`` (lanes of a vector across
+      rows), ``along_k`` (vectors of both operands along K), or ``repeat`` (a register repeats a few
+      elements along K). Vectors along K serve ``group`` steps.
+    - ``op``: the multiply-add of this form. ``plain``: the multiply-add for single elements, which
+      are broadcast, for example if K ends within a group of steps.
+    - ``hold``: the operand that stays in registers during a K step, "along" or "across".
+    - ``several``: numbers of vectors that one load may read, largest first; () if only one.
+    - ``converts``: single elements are converted by several operations. ``shuffles``: further
+      instructions that convert an element of the operand across.
+    - ``stride``: bytes from the vectors of one step to those of the next; 0 if all are aligned.
+    - ``lines``: if vectors run along K, bytes from row to row of the operands along and across.
+    - ``zeros``: vectors that loads of the last steps of K take, whose other lanes are 0.
+    - ``scalars_apart``: True if C scalars take no vector registers, as the target says.
+
+    The multiply-add:
+
+    - ``instructions``: number of its instructions. ``height``: number of rows that one computes.
+      ``parts``: number of them along a vector.
+    - ``latency``: its latency in cycles, 0 for the core's.
+    - ``unit``: the matrix unit whose registers hold accumulators and factors as matrices; a step
+      then takes ``groups`` groups of K. ``sums``: the unit whose registers hold accumulators only.
+    - ``scaled``: a step is a block of K, and its sums are in separate registers until scaled.
+
+    The last fields follow from the others:
+
+    - ``bands`` and ``columns``: rows and columns of accumulators. ``outputs``: vectors of C.
+    - In a K step, ``multiply_adds``, their instructions (``arithmetic``), ``loads`` (of a matrix
+      unit, rows that are loaded), and ``issued``, the instructions of both. A multiply-add that
+      reads memory counts as one instruction.
     """
 
     vector: Vector
@@ -120,7 +141,7 @@ class TileShape:
         )
 
     def of_size(self, rows: int, vectors: int, k_split: int, hold: str, masked: bool) -> TileShape:
-        """Return this tile with another size; faster than ``replace``: searches make thousands."""
+        """Return this tile with another size. A search makes thousands; ``replace`` is too slow."""
         made = object.__new__(TileShape)
         vars(made).update(
             vars(self), rows=rows, vectors=vectors, k_split=k_split, hold=hold, masked=masked
@@ -139,12 +160,12 @@ class TileShape:
 
     @property
     def lanes(self) -> int:
-        """Elements across, or groups of them, that a register holds for the forms by lanes."""
+        """The number of elements across, or of groups of them, in a register of the lane forms."""
         return self.op.lanes or self.vector.lanes
 
     @property
     def budget(self) -> Budget:
-        """The registers alive in the K loop."""
+        """The registers that are used at the same time in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
         if self.scaled is not None and self.unit is None:
             apart = self.scaled.apart
@@ -153,7 +174,7 @@ class TileShape:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
             both = (self.columns, self.bands) if self.several else both
             return Budget(accumulators, *both, 0, unit=self.sums)
-        if self.unit is not None:  # what passes has two, so that one is loaded beside the other
+        if self.unit is not None:  # the other operand has two registers: one loads, one multiplies
             if self.hold == "along":
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
@@ -165,8 +186,8 @@ class TileShape:
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and vector.lanes == 1 else 0
         if self.form == "scalar" and self.apart:
-            # No scalar waits for a register: the next vector is loaded beside the one that passes,
-            # and of several compilers load yet another early, or move the sums around.
+            # Scalars need no vector register, so the next vector is loaded while one is multiplied.
+            # With several vectors, compilers load yet another one early, or move the sums.
             passing = min(2, self.columns) if self.hold == "across" else self.columns
             along = passing + (self.columns > 1)
             return Budget(accumulators, along, converting, masks, vector.registers)
@@ -176,14 +197,14 @@ class TileShape:
         return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
 
     def _scaled_budget(self, accumulators: int) -> Budget:
-        """Sums in all and of a block; bytes beside the factors made of them."""
+        """Return the budget for a scaled B: sums of all K and of a block, stored bytes, factors."""
         assert self.scaled is not None
         planes = self.scaled.planes if self.scaled.fields > 1 else 0
         along = self.vectors * (1 + planes) + (planes > 1)
         across = self.rows if self.form == "lane_k" else 1
-        across += bool(self.scaled.runs)  # the ones by which sums of runs are added up
+        across += bool(self.scaled.runs)  # a vector of ones, which adds up the sums of runs
         registers = self.vector.registers
-        # Where a block ends, scales take the factors' place, and more what is computed of them.
+        # At the end of a block, the factors' registers hold scales, and others their products.
         zeros = (self.vectors + 2) * self.scaled.zeros
         ends = self.vectors + self.scaled.scaling + zeros
         most = max(along + across, ends)
@@ -191,7 +212,7 @@ class TileShape:
         return Budget(sums, along, max(across, most - along), 0, registers)
 
     def _unpacked_budget(self, accumulators: int) -> Budget:
-        """Bytes and the scales of a block beside the factors, and what conversions take."""
+        """Return the budget for an unpacked B: stored bytes, scales, factors, and conversions."""
         assert self.scaled is not None
         fields, zeros = self.scaled.fields > 1, self.scaled.zeros
         along = self.vectors * (2 + fields * self.scaled.planes + zeros)
@@ -200,15 +221,15 @@ class TileShape:
 
     @property
     def apart(self) -> bool:
-        """Whether the factors across lie in registers of C scalars, which vectors do not take."""
+        """True if factors across are in registers of C scalars, separate from vector registers."""
         return self.scalars_apart and self.form == "scalar" and self.vector.lanes > 1
 
     def picked(self, rows: int) -> int:
-        """Registers of which multiply-adds take lanes, in a tile of so many rows."""
+        """Return the number of registers in a tile whose single lanes multiply-adds use."""
         return {"lane_k": rows, "lane_s": -(-rows // self.lanes)}.get(self.form, 0)
 
     def touched(self, core: Core) -> float:
-        """The loads of a K step, with what a vector costs more that reaches into a second line."""
+        """Return the loads of a K step, with the extra cost of vectors that cross a cache line."""
         if self.unit is not None:
             return self.loads
         size = self.vector.nbytes
@@ -223,36 +244,54 @@ class TileShape:
 
     @property
     def narrow_loads(self) -> int:
-        """The loads of a K step that read single elements, each to spread it."""
+        """The number of loads of a K step that read a single element, which is broadcast."""
         return self.bands if self.form in ("memory", "broadcast") or self.apart else 0
 
 
-# --- what is asked, and in which forms ---------------------------------------------------------
+# --- requests and forms of tiles -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TileRequest:
-    """What is asked of a tile, as far as its cost depends on it.
+    """The facts about a product on which the cost of a register tile depends.
 
-    ``product`` is the multiply-add, ``unit`` the matrix unit if it is one's of matrices, ``sums``
-    if it is one's of vectors; ``vectors`` are those
-    it may use; ``steps`` are K steps in all, ``depth`` those of one matrix, None when known only at
-    the call. ``lane_forms`` are the forms by lanes that are possible, ``splits`` the numbers of
-    accumulator sets allowed, ``spare`` the registers left to the compiler. ``dot``: vectors lie
-    along K; ``transposed``: C is contiguous across them. ``overlaps``: a tile's last vector may
-    overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
-    is loaded but whole vectors. ``source``: what an element of the operand across is converted from
-    as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
-    ``stride`` bytes lie between the vectors of one step and the next, ``lines`` as in
-    ``TileShape``. ``several`` is that of
-    ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at
-    once. ``far``: what a matrix unit reads comes from the second cache. ``kept``: so many
-    rows along the vectors, and across them, lie in the first cache at once, where they are read in
-    place. ``passing``: the bytes of a line of C, if it passes to memory. ``shifted``: groups of the
-    operand across are shifted as they are spread. ``streams``: few lines across meet a matrix whose
-    lines are read once, from afar; ``long``: vectors lie along lines that do not follow each other;
-    ``beyond``: what tiles read along the vectors is more than the first cache holds, in place, or
-    packed and all of it for each row of tiles. ``offsets``: those of rows across are known.
+    Instructions and registers:
+
+    - ``product``: the multiply-add. ``unit``: the matrix unit if it multiplies matrices. ``sums``:
+      the matrix unit if it multiplies vectors.
+    - ``vectors``: the vector types that tiles may use. ``lane_forms``: the possible forms that use
+      single lanes.
+    - ``splits``: the allowed numbers of accumulator sets. ``spare``: the number of registers that
+      are left to the compiler.
+    - ``scalars_apart``, ``scaled``, ``several``: as in ``TileShape``.
+
+    Loops and layout:
+
+    - ``steps``: number of K steps in all. ``depth``: K steps of one matrix, None if known only at
+      the call.
+    - ``reads_c``: True if tiles read C. ``transposed``: C is contiguous across the vectors.
+    - ``dot``: vectors run along K.
+    - ``overlaps``: the last vector of a tile may overlap the one before. ``padded``: the last
+      vector is computed and loaded as a whole, even if part of it lies outside.
+    - ``stride``: bytes between the vectors of one step and the next. ``lines``: as in
+      ``TileShape``. ``offsets``: True if the offsets of rows across are known.
+
+    Conversions:
+
+    - ``source``: type of elements of the operand across that are converted when they are
+      broadcast; "" if they are not converted.
+    - ``converts``: single elements of either operand are converted by several operations.
+    - ``shifted``: groups of the operand across are shifted when they are broadcast.
+
+    Caches:
+
+    - ``places``: maximum number of rows of a tile, those that fit in L1 at once; None for no limit.
+    - ``kept``: numbers of rows along the vectors, and across, that L1 keeps if read in place.
+    - ``far``: a matrix unit reads from L2.
+    - ``passing``: bytes of a row of C if C goes to memory, else 0.
+    - ``streams``: few rows are multiplied by a matrix that is read once from a far cache or memory.
+    - ``long``: vectors run along rows that do not follow each other in memory.
+    - ``beyond``: tiles read more along the vectors than L1 holds.
     """
 
     product: Product
@@ -287,12 +326,12 @@ class TileRequest:
     offsets: bool = False
 
     def free(self, target: Target) -> int:
-        """The registers that accumulators may take, and factors where they are of one kind."""
+        """Return the number of registers for accumulators, and for factors of the same kind."""
         unit = self.unit or self.sums
         return unit.registers[self.product.summed] if unit else target.registers - self.spare
 
     def fits(self, budget: Budget, target: Target) -> bool:
-        """Whether there are as many registers."""
+        """Return True if the target has enough registers for ``budget``."""
         accumulators, along, across, masks, registers, unit = budget
         beside = (along + across + masks) * registers
         if (accumulators if unit else accumulators * registers + beside) > self.free(target):
@@ -301,23 +340,23 @@ class TileRequest:
         return taken <= target.registers - self.spare
 
     def most_rows(self, target: Target) -> int:
-        """More rows than any tile has."""
+        """Return a number that is larger than the number of rows of any tile."""
         unit = self.unit or self.sums
         most = self.free(target) * (unit.rows if unit else 1)
         return (most if self.places is None else min(most, self.places)) + 1
 
     def cuts_tail(self, vector: Vector, vectors: int) -> bool:
-        """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
+        """Return True if a tile's last vector is shortened and does not overlap the one before."""
         return not (self.overlaps and vector.prefers_overlap and vectors > 1)
 
     def ways(self, vector: Vector) -> tuple[Way, ...]:
-        """The forms that tiles of ``vector`` may have; found once."""
+        """Return the forms that tiles of ``vector`` can have; they are found only once."""
         if vector not in self._ways:
             self._ways[vector] = tuple(_ways(vector, self))
         return self._ways[vector]
 
     def __hash__(self) -> int:
-        """Return the hash of the fields, computed once: requests are keys of caches."""
+        """Return the hash of the fields. It is computed once, because requests are cache keys."""
         return self._hash
 
     @cached_property
@@ -329,7 +368,7 @@ class TileRequest:
         return {}
 
     def tallest(self, target: Target, vector: Vector, vectors: int) -> int:
-        """Rows beyond which a tile's accumulators alone take more registers than there are."""
+        """Return the maximum number of rows for which the accumulators fit the registers."""
         one = self.ways(vector)[0].one
         taken = vectors * one.parts * min(self.splits) * vector.registers
         taken *= self.scaled.sets if self.scaled and not self.unit else 1
@@ -337,14 +376,14 @@ class TileRequest:
         return min(bands * one.height, self.most_rows(target) - 1)
 
     def with_split(self, split: int) -> TileRequest:
-        """The same request with one number of accumulator sets."""
+        """Return the request with only one allowed number of accumulator sets."""
         return replace(self, splits=(split,))
 
 
 def tile_shapes(
     vector: Vector, rows: int, vectors: int, split: int, masked: bool, request: TileRequest
 ) -> Iterator[TileShape]:
-    """The tiles of that size, one for each way in which the operand across may arrive."""
+    """Yield the tiles of this size, one for each form in which the operand across can be read."""
     for way in request.ways(vector):
         if way.serves(rows, vectors):
             yield way.shape(rows, vectors, split, masked)
@@ -352,12 +391,14 @@ def tile_shapes(
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the operand across may arrive in tiles of any size, all of one vector.
+    """A form in which tiles of one vector type, of any size, read the operand across.
 
-    ``one`` is the tile of one row and one vector. ``hold`` is the side that a K step keeps in
-    registers, "" for the one that takes fewer. ``sizes`` says which tiles there are: ``wide`` ones
-    have more vectors than rows, ``single`` ones one vector, ``whole`` ones a multiple of the
-    vector's lanes as rows. ``masked`` is said where it does not depend on the tile's place.
+    - ``one``: the tile of one row and one vector.
+    - ``hold``: the operand that a K step keeps in registers; "" for the one that takes fewer.
+    - ``sizes``: tiles that can have the form: ``wide`` with more vectors than rows, ``single`` with
+      one vector, ``whole`` with a multiple of the vector's lanes as rows.
+    - ``masked``: whether the last vector is masked, if this does not depend on the tile's place in
+      C; else None.
     """
 
     one: TileShape
@@ -379,13 +420,13 @@ class Way:
         return True
 
     def taken(self, rows: int, vectors: int) -> int:
-        """Return the registers that one set of accumulators takes at least."""
+        """Return the minimum number of registers that one set of accumulators takes."""
         one = self.one
         registers = 1 if one.unit or one.sums else one.vector.registers
         return -(-rows // one.height) * vectors * one.parts * registers
 
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
-        """Return the tile of that size."""
+        """Return the tile of this size and form, with ``split`` sets of accumulators."""
         one = self.one
         hold: str = self.hold
         if not hold:
@@ -432,18 +473,21 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
 
 
 def _laned(one: TileShape, form: str, request: TileRequest) -> Iterator[Way]:
-    """Several elements across in the lanes of a register, from which multiply-adds take them."""
+    """Yield the form in which multiply-adds use single lanes of a vector of elements across."""
     vector = one.vector
     lane = request.product.form(vector, "lane")
     if lane and vector.lanes > 1:
         group = (lane.lanes or vector.lanes) if form == "lane_k" else 1
         shape = replace(one, form=form, group=group, op=lane, instructions=lane.instructions)
-        whole = request.padded or lane.lanes > 0  # elements that repeat are loaded all
+        whole = request.padded or lane.lanes > 0  # repeated elements are loaded as whole vectors
         yield Way(shape, "along", "whole" if form == "lane_s" and whole else "any")
 
 
 def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
-    """A few elements across, converted together: each is spread over another register."""
+    """Yield the form in which a few elements across are converted together.
+
+    Each of them is then broadcast to another register.
+    """
     few = one.vector.repeats.get(request.source)
     if few is not None and (request.depth is None or request.depth >= few.count):
         shuffles = 1 + few.shuffles / few.count
@@ -451,13 +495,13 @@ def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
 
 
 def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
-    """Each element across in all lanes of a register, or in memory."""
+    """Yield the forms that broadcast an element across to a register, or read it from memory."""
     shape = replace(one, scalars_apart=request.scalars_apart)
     shape = replace(shape, shuffles=1) if request.shifted else shape
     if request.source:
         spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
-        # One by one, so that conversions are apart, too.
+        # Elements are broadcast one by one, so their conversions are spread over the step, too.
         yield Way(shape, "along", "wide")
     yield Way(shape)
     memory = request.product.form(one.vector, "memory") if request.product.alike else None

@@ -352,8 +352,10 @@ def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
 
 
 def why_split(fitting: Fitting, target: Target, asked: int | None) -> str:
-    """Return the number of multiply-add chains, the number that hides the latency, and what another
-    number of accumulator sets would take.
+    """Return the reason for a tile's number of accumulator sets, as text.
+
+    The text compares the number of multiply-add chains with the number that hides the latency, and
+    the tile with one that has another number of sets.
     """
     shape = fitting.shape
     chains, wanted = shape.multiply_adds, chains_wanted(shape, target.core)
