@@ -68,6 +68,14 @@ def test_a_page_is_short(page: Path) -> None:
     assert words <= MOST_WORDS, f"{words} words; split the page by its readers or purposes"
 
 
+def test_pages_name_both_folders() -> None:
+    """Whoever moves one of them learns that the other one stays."""
+    folders = ("TILEWRIGHT_CACHE_DIR", "TILEWRIGHT_DATA_DIR")
+    for page in PAGES:
+        text = page.read_text()
+        assert len({folder in text for folder in folders}) == 1, page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_command_writes_to_the_folder_of_somebody(page: Path) -> None:
     assert not re.search(r"/tmp/\w+\.json|pip install 'tilewright", page.read_text())
