@@ -51,8 +51,8 @@ class Lifted(NamedTuple):
 def sums_of(a: Any, b: Any, out: Any) -> TypeName:
     """Return the type in which a product is summed: f64, s32 for integers, else f32.
 
-    It is f64 if the elements of a, b or out have 64 bits. If ``out`` is None, a new result is made. If
-    ``b`` is None, it is packed; then only the type of a decides.
+    It is f64 if the elements of a, b or out have 64 bits. If ``out`` is None, a new result is made.
+    If ``b`` is None, it is packed; then only the type of a decides.
     """
     key: Any = None
     try:

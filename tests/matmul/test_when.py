@@ -66,16 +66,17 @@ def test_the_more_threads_the_less_another_one_saves() -> None:
 def test_c_decides_as_the_estimate_does(tmp_path: Path) -> None:
     target = at_price(3000)
     text = generate([Request("f", SPEC, Schedule(loops="NMk"), target)]).text
-    found = re.search(r"^static (int64_t pool_pays\(.*?^}$)", text, re.DOTALL | re.MULTILINE)
+    found = re.search(r"^static (int64_t region_threads\(.*?^}$)", text, re.DOTALL | re.MULTILINE)
     assert found is not None
     source, library = tmp_path / "pays.c", tmp_path / "pays.so"
     source.write_text(f"#include <stdint.h>\n{found[1]}\n", encoding="utf-8")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    decide = ctypes.CDLL(str(library)).pool_pays
-    decide.argtypes, decide.restype = [ctypes.c_int64] * 3, ctypes.c_int64
+    decide = ctypes.CDLL(str(library)).region_threads
+    decide.argtypes, decide.restype = [ctypes.c_int64] * 5, ctypes.c_int64
     price = price_of(target.core)
     for trips, work, most in product((0, 1, 2, 3, 7, 64, 500), (0, 1, 999, 9000, 10**6), (1, 2, 5)):
-        assert decide(trips, work, most) == threads_of(trips, work, price, most)
+        found = decide(trips, work, price, price // NEXT_THREAD, most)
+        assert found == threads_of(trips, work, price, most)
 
 
 def test_further_threads_are_not_free_of_charge_on_any_core() -> None:
