@@ -39,13 +39,15 @@ def computed(
         return False
     m, n = (1 if a.ndim < 2 else a.shape[-2]), (1 if b.ndim < 2 else b.shape[-1])
     call_product(_Checking(types, options, m, n), a, b, out, named)  # type: ignore[arg-type]
+    if not out.size:
+        return True
     number = loaded(sums).type
     with np.errstate(over="ignore", invalid="ignore"):
         nothing = number(named.get("alpha", 1)) * number(0)
         if options.reads:
             out *= number(named["beta"])
             out += nothing
-        elif out.size:
+        else:
             out[...] = encode(nothing, written)
     return True
 

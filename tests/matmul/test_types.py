@@ -302,3 +302,12 @@ def test_an_epilogue_of_nothing() -> None:
     shift = np.arange(5, dtype="f4")
     found = tw.matmul(a, b, epilogue=tw.acc + tw.Operand("bias", per="column"), bias=shift)
     np.testing.assert_array_equal(found, np.stack([shift] * 3))
+
+
+@pytest.mark.parametrize("written", ["i1", "i4", "i8", "f2", "f4", "f8"])
+@pytest.mark.parametrize("given", [{}, {"epilogue": tw.acc * 0.5 + 3}])
+def test_an_out_without_elements_that_is_read(written: str, given: dict[str, Any]) -> None:
+    for dtype in ("f4", "f8"):
+        out = np.empty((0, 2), written)
+        found = tw.matmul(np.empty((0, 4), dtype), np.empty((4, 2), dtype), out, beta=2, **given)
+        assert found is out
