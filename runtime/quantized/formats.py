@@ -23,7 +23,7 @@ def as_format(given: Any) -> Quantized:
         if name.casefold() == text:
             return container.form
     raise (ArgumentTypeError if text is None else ArgumentValueError)(
-        "this is no format of few bits",
+        "this is no low-bit format",
         got=f"{given!r:.80}",
         expected=f"a tw.Quantized, or one of {', '.join(CONTAINERS)}",
         hint='tw.Quantized("s4", block=32), or "q4_0"',

@@ -19,6 +19,7 @@ import tilewright.emit.render
 import tilewright.generate
 from tilewright import targets
 from tilewright.emit.listing import Macros
+from tilewright.emit.parallel import joined
 from tilewright.emit.render import render
 from tilewright.errors import PlanError
 from tilewright.generate import Request, generate, header, plan_for, program_for
@@ -138,7 +139,8 @@ def used() -> tuple[set[str], list[Op]]:
     operations = [
         op for program in programs for tile in program.tiles for op in walk(tile.body + tile.end)
     ]
-    kinds = {node.kind for program in programs for node in nodes(program.nest)}
+    nests = [nest for program in programs for nest in (program.nest, joined(program).nest)]
+    kinds = {node.kind for nest in nests for node in nodes(nest)}
     listings = [Macros().listing(tile) for program in programs for tile in program.tiles]
     kinds |= {op.kind for each in listings for op in walk(each.body + each.end)}
     return kinds | {op.kind for op in operations}, operations

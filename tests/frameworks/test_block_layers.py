@@ -220,5 +220,5 @@ def test_a_model_is_quantized_in_place(capsys: Any) -> None:
 def test_what_cannot_be_quantized_in_place_says_so() -> None:
     with pytest.raises(ArgumentTypeError, match=r"module that holds it(?s:.*)from_float"):
         tt.quantize_(torch.nn.Linear(32, 8), "q4_0")
-    with pytest.raises(ArgumentValueError, match="no format of few bits"):
+    with pytest.raises(ArgumentValueError, match="no low-bit format"):
         tt.quantize_(Model(), "int3")

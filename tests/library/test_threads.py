@@ -17,7 +17,7 @@ from tilewright.runtime.library.make import Library
 PROGRAM = Path(__file__).parents[1] / "data" / "pool.c"
 PARALLEL = tw.Schedule(loops="NMk")
 #: Each of the 20 calls in a pool of three threads is two loops, of 3 and 2 tasks.
-SAID = "right 1 most 3 loops 40 tasks 100 wrong 0 ordered 2 one 1\n"
+SAID = "right 1 most 3 loops 20 tasks 60 wrong 0 ordered 1 one 1\n"
 
 
 @pytest.fixture(scope="module")
