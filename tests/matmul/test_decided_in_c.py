@@ -12,6 +12,7 @@ import tilewright as tw
 from tilewright.errors import ArgumentError
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.matmul import product
+from tilewright.spec.expression import Expression
 
 Array = np.ndarray[Any, Any]
 BIAS = tw.Operand("bias", per="column")
@@ -287,10 +288,10 @@ def test_types_of_results_are_kept_apart(rng: np.random.Generator) -> None:
 def test_operands_that_are_missing_are_not_read(rng: np.random.Generator) -> None:
     """C that makes a result reads no operand of the epilogue, whether or not a kernel is known."""
     a, b = whole(rng, (8, 8)), whole(rng, (8, 8))
-    epilogue = tw.acc
+    epilogue: Expression = tw.acc
     for i in range(11):
         epilogue = epilogue + tw.Operand(f"one_{i}", per="column")
-    given = {f"one_{i}": np.ones(8, "f4") for i in range(11)}
+    given: dict[str, Any] = {f"one_{i}": np.ones(8, "f4") for i in range(11)}
     for known in (False, True):
         for _ in range(3):
             with pytest.raises(ArgumentError, match="one_0"):
