@@ -90,9 +90,9 @@ print(three(), ran(), choice().threads, choice().runtime == sys.argv[1])
 print(runtime.fake_told(0), runtime.fake_told(1))
 """
     assert lines(fake, code) == [
-        "True {'by_own': 2} own ",
-        "True {'by_openmp': 2} openmp True",
-        "2 3",
+        "True {'by_own': 1} own ",
+        "True {'by_openmp': 1} openmp True",
+        "1 3",
     ]
 
 
@@ -156,7 +156,7 @@ set(inside=1)
 print(three(), ran())
 """
     assert lines(fake, code) == [
-        "True {'inside': 2}", "True by_openmp", "True {'inside': 2}",
+        "True {'inside': 1}", "True by_openmp", "True {'inside': 1}",
     ]  # fmt: skip
 
 
@@ -259,7 +259,7 @@ threads = [threading.Thread(target=work) for _ in range(16)]
 for t in threads: t.start()
 for t in threads: t.join()
 found = ran()
-print(wrong, sum(found.values()) == 16 * 20 * 2, found.get("inside"), found.get("handler"))
+print(wrong, sum(found.values()) == 16 * 20, found.get("inside"), found.get("handler"))
 print(runtime.fake_told(2) <= 2 if runtime else found.get("by_openmp"))
 while process.told()[0].teams: time.sleep(0.01)
 print(three(), *ran())
@@ -278,7 +278,7 @@ def child(after):
     if not pid:
         signal.alarm(20)
         ran()
-        good = all([three() for _ in range(3)]) and ran() == {"by_own": 6}
+        good = all([three() for _ in range(3)]) and ran() == {"by_own": 3}
         good = good and choice().threads == "own" and "forked" in choice().reason
         good = good and (not after or child(after - 1))
         os._exit(0 if good else 1)
@@ -339,14 +339,14 @@ print(process.told()[0].most, many(), ran())
 pid = os.fork()
 if not pid:
     signal.alarm(20)
-    os._exit(0 if all([three() for _ in range(3)]) and ran() == {"by_own": 6} else 1)
+    os._exit(0 if all([three() for _ in range(3)]) and ran() == {"by_own": 3} else 1)
 print(os.waitpid(pid, 0)[1])
 """
     first, *found = lines(fake, code, TILEWRIGHT_THREADS="openmp")
     assert first == "True by_openmp"
     if found == ["no OpenMP"]:
         pytest.skip("this PyTorch has no OpenMP")
-    assert found == ["True by_openmp True 2", "1 True {}", "0"]
+    assert found == ["True by_openmp True 1", "1 True {}", "0"]
 
 
 def test_a_child_forked_while_a_thread_lists_libraries_does_not_wait(fake: str) -> None:
