@@ -22,8 +22,8 @@ SIZES = {
 }  # fmt: skip
 #: A segment of a vector, in bytes and in bits. ``svld1rq`` loads a segment, and repeats it.
 QUAD, SEGMENT = 16, 128
-#: Number of registers that kernels use for factors that are indexed by lane. Instructions can encode
-#: only the first registers there: 8 of them, or 16 for f64.
+#: Number of registers that kernels use for factors that are indexed by lane. The instructions can
+#: encode only the first registers there: 8 of them, or 16 for f64.
 PICKED = 7
 
 Pair = tuple[str, str]
