@@ -14,8 +14,8 @@ from tilewright.errors import TargetError
 if TYPE_CHECKING:
     from tilewright.isa.target import Target
 
-#: Names of targets, best first: "host" is the first that the CPU has. SVE of 128 bits is no faster
-#: than Neon.
+#: Names of all targets, best first. The target "host" is the first of these that the CPU supports.
+#: "sve128" comes after "neon" because it is no faster.
 NAMES = (
     *("amx", "avx10.2", "avx512", "avx2"),
     *("sve2048", "sve1024", "sve512", "sve256", "neon", "sve128"),
@@ -24,7 +24,7 @@ NAMES = (
     *("rvv1024", "rvv512", "rvv256", "rvv128"),
     "scalar",
 )
-#: The module that makes a target, if one module makes several: for example "sve" makes "sve256".
+#: Module of each target whose module makes several targets. For example, "sve" makes "sve256".
 _FAMILIES = {name: name.rstrip("0123456789") for name in NAMES if name[:3] in ("sve", "rvv")}
 
 
@@ -43,7 +43,7 @@ def load(name: str) -> Target:
     return target
 
 
-#: Other tools' names of the targets.
+#: Names that other tools use for targets, in lower case without punctuation, and our names.
 _OTHERS = {
     **dict.fromkeys(("native", "auto", "cpu", "local", "best"), "host"),
     **dict.fromkeys(("aarch64", "arm64", "armv8", "asimd"), "neon"),
@@ -54,7 +54,7 @@ _OTHERS = {
 
 
 def _meant(name: str) -> str | None:
-    """Return a hint: the target that an unknown name probably means, None without a guess."""
+    """Return a hint for an unknown ``name``: the target that is probably meant; None if unclear."""
     plain = "".join(filter(str.isalnum, name.lower()))
     of_family = [each for each, family in _FAMILIES.items() if family == plain]
     lengths = sorted(of_family, key=lambda each: int(each.removeprefix(plain)))
@@ -77,13 +77,14 @@ class Targets(ModuleType):
     load: Callable[[str], Target]
 
     def __call__(self) -> dict[str, str]:
-        """Return the means by which each target runs on this machine.
+        """Return how the kernels of each target run on this machine.
 
         Returns
         -------
         dict of str to str
-            By the target's name: "native", an emulator such as "qemu-aarch64", "header" (the
-            target's intrinsics in plain C), or "interpreter": kernels compile, but cannot run.
+            The key is the target's name. The value is "native", an emulator such as
+            "qemu-aarch64", "header" (plain C implements the target's intrinsics), or
+            "interpreter" (kernels compile, but cannot run).
 
         Examples
         --------

@@ -1,8 +1,9 @@
 """AMX: eight tiles of 16 rows of 64 bytes, besides AVX-512 with VNNI and BF16.
 
-Spellings: Intel Intrinsics Guide. A product takes one cycle for each row of its first factor; a
-tile is loaded at two rows a cycle (Intel 64 and IA-32 Architectures Optimization Reference Manual,
-chapter on AMX). Latencies, and the time of ``ldtilecfg``, are those of Sapphire Rapids.
+Spellings: Intel Intrinsics Guide. A multiply-add of tiles takes one cycle for each row of its first
+factor. A tile load takes one cycle for two rows (Intel 64 and IA-32 Architectures Optimization
+Reference Manual, chapter on AMX). Latencies, and the time of ``ldtilecfg``, are those of Sapphire
+Rapids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from .x86.features import TILES_HEADER
 
 
 def _product(name: str, x: str, y: str) -> MulAdd:
-    """Return a product of tiles; the rows of the sums are the rows of ``y``, its first factor."""
+    """Return the multiply-add ``tdp<name>`` of tiles with elements of types ``x`` and ``y``.
+
+    The tile ``y`` is the instruction's first factor. Its row i is added to row i of the sums.
+    """
     group = 4 // ITEMSIZE[x]
     return MulAdd(
         form="matrix",
@@ -65,7 +69,7 @@ _FP16 = Feature(
     products={"f32": (_product("fp16ps", "f16", "f16"),)},
     emulation=TILES_HEADER,
 )
-#: Names that instructions have for the 8-bit floating-point types.
+#: Names of the 8-bit floating-point types in AMX's mnemonics.
 _BYTES = {"f8_e5m2": "bf8", "f8_e4m3": "hf8"}
 _FP8 = Feature(
     title="FP8",
@@ -83,8 +87,8 @@ _FP8 = Feature(
     compilers={"gcc": "15", "clang": "20", "zig": "0.16"},
 )
 _VECTORS = avx512.TARGET.having(("vnni", "bf16"))
-#: Caches of every core with AMX so far. Vectors read 48 bytes a cycle from L2, tiles 28 (measured
-#: with 64x64x512 in bf16 on Granite Rapids).
+#: Caches of all present cores with AMX. Vector loads read 48 bytes per cycle from L2, tile loads 28
+#: bytes (measured with a product of 64x64x512 in bf16 on Granite Rapids).
 _CACHES = Cache(48 << 10, 128), Cache(2 << 20, 28), Cache(2 << 20, 8)
 
 TARGET = replace(

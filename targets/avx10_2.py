@@ -1,7 +1,7 @@
 """AVX10.2: AVX-512 with VNNI and BF16, integer products of all signs, and products of f16 pairs.
 
-Spellings: Intel Intrinsics Guide. Products of f16 pairs are summed in f32. This is as fast as the
-multiply-adds that sum in f16, so sums in f16 would gain nothing.
+Spellings: Intel Intrinsics Guide. Products of f16 pairs are summed in f32. The multiply-adds that
+sum in f16 are no faster, so they are not used.
 """
 
 from __future__ import annotations

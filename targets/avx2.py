@@ -1,7 +1,7 @@
 """AVX2 with FMA and F16C: 16 registers of 256 bits, masks in vector registers.
 
 Spellings: Intel Intrinsics Guide. Latency and units: Intel's and AMD's optimisation manuals.
-Haswell's latency is 5, that of later cores 4.
+A multiply-add has a latency of 5 cycles on Haswell, and of 4 cycles on later cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .x86.wide import alone as single
 from .x86.wide import s64
 
 _WIDTHS = (256, 128)
-#: Widths of vectors of factors, in bits. If the sum is a scalar, factors are groups of 32 bits.
+#: Widths of vectors of factors, in bits. A factor has 32 bits if the sum is a C scalar.
 _GROUPS = (*_WIDTHS, 32)
 
 
@@ -62,7 +62,10 @@ def _vectors(element: str) -> tuple[Vector, ...]:
 
 
 def _fields(bits: int) -> dict[str, tuple[str, ...]]:
-    """Return fields of f4_e2m1: three bits look up a magnitude, the fourth is the sign."""
+    """Return C that extracts numbers of f4_e2m1 from the low bytes of lanes, as f32.
+
+    The lower three bits of a field select a magnitude from a table. The fourth bit is the sign.
+    """
     mm, whole = prefix(bits), bits == 256
     magnitudes = f"_mm256_setr_ps({', '.join(map(str, F4[:8]))})"
 
@@ -96,7 +99,7 @@ TARGET = Target(
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4, shared=1),
     threads=2,
-    # qemu reads a masked load whole (seen in 7.2): up to one vector after the last element.
+    # For a masked load, qemu 7.2 reads the whole vector: up to 32 bytes after the last element.
     hints=CompilerHints(constraint="x", operands=True, pointers=False, lanes=False, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
     features={

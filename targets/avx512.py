@@ -1,8 +1,8 @@
 """AVX-512 (F, BW, DQ, VL, CD): 32 registers of 512 bits, masks, broadcasts from memory.
 
 Spellings: Intel Intrinsics Guide. Latency and units: Intel's and AMD's optimisation manuals.
-Skylake-X, Ice Lake, Zen 4 and Zen 5 all have a latency of 4. There are at most two units of 512
-bits.
+Skylake-X, Ice Lake, Zen 4 and Zen 5 all have a multiply-add latency of 4 cycles. No core has more
+than two multiply-add units of 512 bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
 
 _WIDTHS = (512, 256, 128)
-#: Widths of vectors of factors, in bits. If the sum is a scalar, factors are groups of 32 bits.
+#: Widths of vectors of factors, in bits. A factor has 32 bits if the sum is a C scalar.
 _GROUPS = (*_WIDTHS, 32)
 
 
@@ -69,7 +69,10 @@ _TRANSPOSE["s64"] = integer_transposes(512, "pd", _TRANSPOSE["f64"])
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:
-    """Return the operations that differ from AVX2's: selection, and comparisons of 512 bits."""
+    """Return C for the operations that differ from AVX2's.
+
+    These are selection at all widths, and comparison and rounding at 512 bits.
+    """
     mm, kind = prefix(bits), {"f32": "ps", "f64": "pd", "s32": "si"}[element]
     size = 64 if element == "f64" else 32
     x, y, z = (f"{{{v}}}" if kind == "si" else cast(kind, "si", bits, f"{{{v}}}") for v in "xyz")
@@ -82,7 +85,7 @@ def _ops(element: str, bits: int) -> dict[str, str]:
 
 
 def _tests(kind: str, size: int) -> dict[str, str]:
-    """Return comparisons of vectors of 512 bits, and rounding."""
+    """Return C for comparisons and rounding of floating-point vectors of 512 bits."""
     found = {"round": f"_mm512_roundscale_{kind}({{x}}, 8)"}
     for op in ("lt", "le", "eq"):
         test = f"_mm512_cmp_{kind}_mask({{x}}, {{y}}, _CMP_{op.upper()}_OQ)"
@@ -118,7 +121,10 @@ def _wide(element: str, bits: int) -> Vector:
 
 
 def _numbers(bits: int) -> Numbers:
-    """Return a table of 16 f32 in one register, which the low four bits of lanes index."""
+    """Return the lookup of f32 in a table of 16 numbers by the low four bits of each lane.
+
+    The table is one register of 512 bits.
+    """
 
     def found(at: str) -> str:
         at = at if bits == 512 else f"_mm512_castsi{bits}_si512({at})"

@@ -1,24 +1,25 @@
 """The bit for each flag of ``/proc/cpuinfo`` in the registers and words that a program can read.
 
-x86: CPUID's leaves 1, 7, 0x1e (AMX) and 0x24 (AVX10). XCR0 tells which registers the operating
-system saves (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and
-volume 1, chapter 13; Architecture Instruction Set Extensions Programming Reference). Bit v of the
-word AVX10 is set if the CPU has AVX10 version v.
+On x86, a program reads CPUID's leaves 1, 7, 0x1e (AMX) and 0x24 (AVX10). It also reads XCR0, which
+tells which registers the operating system saves (Intel 64 and IA-32 Architectures Software
+Developer's Manual, volume 2, CPUID, and volume 1, chapter 13; Architecture Instruction Set
+Extensions Programming Reference). Bit v of the word AVX10 is set if the CPU has AVX10 version v.
 
-AArch64 and POWER: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps and
-arch/powerpc/elf_hwcaps). Each thread has its own length of SVE's vectors (arch/arm64/sve), and of
-vectors in SME's streaming mode (arch/arm64/sme). In the words VECTORS and STREAMING, bit i is set
-for a length of i segments of 128 bits.
+On AArch64 and POWER, it reads the kernel's auxiliary vector (Linux,
+Documentation/arch/arm64/elf_hwcaps and arch/powerpc/elf_hwcaps). Each thread has its own length of
+SVE's vectors (arch/arm64/sve), and of vectors in SME's streaming mode (arch/arm64/sme). In the
+words VECTORS and STREAMING, bit i is set if a vector has i segments of 128 bits.
 
-RISC-V: the system call ``hwprobe`` (arch/riscv/hwprobe), whose ``v`` is version 1.0, and the
-register ``vlenb``.
+On RISC-V, it reads the register ``vlenb`` and calls ``hwprobe`` (arch/riscv/hwprobe). The flag
+``v`` of ``hwprobe`` means version 1.0 of the vector extension.
 """
 
 from __future__ import annotations
 
 from tilewright.isa.machine import CpuBit, Detection
 
-#: Bits of XCR0 for vectors of 256 bits, for masks and vectors of 512 bits, and for tiles.
+#: Bits of XCR0 that are set if the operating system saves the registers of an extension: vectors of
+#: 256 bits, masks and vectors of 512 bits, AMX's tiles.
 _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
 
 X86 = Detection(
@@ -51,7 +52,7 @@ X86 = Detection(
     },
     macro="__x86_64__",
     processors=("x86_64", "amd64", "AMD64"),
-    # Older kernels leave out amx_fp16 and avx_vnni.
+    # For example, older kernels do not list amx_fp16 and avx_vnni.
     unlisted=("avx_vnni", "avx_vnni_int8", "avx_vnni_int16", "avx10_2", "amx_fp16", "amx_fp8"),
 )  # fmt: skip
 ARM = Detection(

@@ -14,13 +14,17 @@ from tilewright.isa.vector import Factors, Form, MulAdd, Numbers, Vector
 from .neon_words import BITS, alone, forms, group, parts
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
-#: Vectors of sums by name: the number of lanes, and the letter for it in intrinsics.
+#: Vector types of sums by name: the number of lanes, and the letter for the width in intrinsics.
 _SUMS = {"q": (4, "q"), "d": (2, ""), "scalar": (1, "")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Dot:
-    """A product of K groups: the second factor is broadcast, or is one group of a register."""
+    """A multiply-add whose lanes each sum the products of one K group.
+
+    ``broadcast`` and ``lane`` are C expressions. In ``broadcast``, all groups of the second factor
+    are equal. In ``lane``, the second factor is one group of a register.
+    """
 
     mnemonic: str
     factors: Factors
@@ -28,7 +32,7 @@ class _Dot:
     lane: str
 
     def beside(self, name: str, element: str) -> tuple[MulAdd, ...]:
-        """Return this product's multiply-adds for accumulators in the vector ``name``."""
+        """Return the multiply-adds whose sums are in the vector type ``name`` of ``_SUMS``."""
         lanes, q = _SUMS[name]
         broadcast, lane = (text.format(q=q) for text in (self.broadcast, self.lane))
         spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
@@ -45,7 +49,10 @@ def _dots(element: str, *dots: _Dot) -> Muladds:
 
 
 def _square(element: str, mnemonic: str, factors: Factors, product: str) -> Muladds:
-    """Return a product that sums 2x2 blocks; their rows are the groups of the first factor."""
+    """Return the multiply-add whose register of sums holds a 2x2 block of C.
+
+    The instruction's first factor is ``{y}``: each of its two K groups belongs to a row of C.
+    """
     spellings: dict[Form, str] = {"broadcast": product.format(q="q")}
     return {("q", element): forms(mnemonic, spellings, 2, rows=2, factors=factors)}
 
@@ -58,7 +65,7 @@ def _joined(*parts: Muladds) -> Muladds:
 
 
 def _unsigned(product: str) -> str:
-    """Return a product of u32 accumulators as one of s32."""
+    """Return ``product``, which sums in u32, with casts that make its accumulator s32."""
     acc = "vreinterpret{q}_u32_s32({{acc}})"
     return f"vreinterpret{{q}}_s32_u32({product.replace('{{acc}}', acc)})"
 
@@ -140,7 +147,10 @@ def _held(element: str, lanes: int, ctype: str, load: str) -> Vector:
 
 
 def _looking_up(vector: Vector) -> Vector:
-    """Return a vector of eight bf16 that looks numbers up in tables of low and of high bytes."""
+    """Return ``vector``, a vector type of eight bf16, with lookups in a table of 16 numbers.
+
+    One register holds the low bytes of the 16 numbers, another register the high bytes.
+    """
     fields = parts("u8", "")
 
     def found(index: str) -> str:
@@ -162,7 +172,7 @@ def _looking_up(vector: Vector) -> Vector:
 
 
 def _from_bytes(sign: str) -> str:
-    """Return a load of eight bf16 from 8-bit integers through f32; the conversion is exact."""
+    """Return C that loads eight 8-bit integers, converts them to f32, and then exactly to bf16."""
     words = f"vmovl_{sign}8(vld1_{sign}8({{p}}))"
 
     def half(which: str) -> str:
@@ -187,7 +197,7 @@ _BF16 = Feature(
         _held("bf16", 2, "bfloat16x4_t", f"vreinterpret_bf16_s32(vdup_n_s32({BITS[32]}))"),
     ),
 )
-#: Load of four f16 into the lower half of a register, which the products read.
+#: Load of four f16 into the lower half of a register. ``fmlal`` reads its factors from there.
 _F16X4 = "vreinterpretq_f16_u16(vcombine_u16(vld1_u16({p}), vdup_n_u16(0)))"
 _FP16FML = Feature(
     title="products of f16 added to f32",
@@ -202,5 +212,5 @@ _FP16FML = Feature(
     ),
 )
 
-#: Features in the order of a target's name.
+#: Features by name. A target's name lists them in this order: ``neon+dotprod+i8mm``.
 FEATURES = {"dotprod": _DOTPROD, "i8mm": _I8MM, "bf16": _BF16, "fp16fml": _FP16FML}

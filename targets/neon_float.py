@@ -13,8 +13,9 @@ _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
 _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
 _TRN_F64 = tuple(f"vreinterpretq_f32_f64(vtrn{i}q_f64({_X64}, {_Y64}))" for i in (1, 2))
 
-#: Operations. ``{f}`` is the element type, ``{u}`` the unsigned type of the same size, ``{m}`` the
-#: type of masks.
+#: Elementary operations. ``{q}`` is "q" for vectors of 128 bits, empty for 64 bits. ``{f}`` is the
+#: element type, ``{u}`` the unsigned integer type of the same size. ``{m}`` is the element type of
+#: the result of a comparison.
 _OPS = {
     "add": "vadd{q}_{f}({{x}}, {{y}})",
     "sub": "vsub{q}_{f}({{x}}, {{y}})",
@@ -45,7 +46,7 @@ def _ops(element: str, q: str) -> dict[str, str]:
 
 
 def _fmas(suffix: str, arrangement: str, lanes: int, q: str = "q") -> tuple[MulAdd, ...]:
-    """Return the multiply-adds on a whole register, or on half a register if ``q`` is empty."""
+    """Return the multiply-adds of vectors of 128 bits, or of 64 bits if ``q`` is empty."""
     return forms(
         f"fmla {arrangement}",
         {
@@ -81,7 +82,7 @@ _QUAD_STORES = {"f16": "vst1_u16({p}, vreinterpret_u16_f16(vcvt_f16_f32({v})))"}
 
 
 def quad(element: str) -> Vector:
-    """Return the vector of f32 or f64 that fills a register."""
+    """Return the vector type of f32 or f64 that fills a register of 128 bits."""
     suffix = element
     ctype, lanes, arrangement = {
         "f32": ("float32x4_t", 4, "v.4s"),

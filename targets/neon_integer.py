@@ -1,7 +1,7 @@
 """Neon's vectors of s32, and of the 8-bit and 16-bit integers whose products they sum.
 
-A lane of s32 sums two products of 8-bit integers: a long multiplication gives 16-bit products, and
-a pairwise addition to 32 bits sums them exactly. Of 16-bit integers, a lane sums one product.
+A lane of s32 sums two products of 8-bit integers. A long multiplication gives 16-bit products, and
+a pairwise addition to 32 bits sums them exactly. A lane sums only one product of 16-bit integers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _OPS = {
 }
 
 
-#: The vector of one s32, which is a C scalar.
+#: The vector type with one lane of s32, which is a C scalar.
 _SCALAR = whole("madd")
 
 # --- products -----------------------------------------------------------------------------
 
 
 def _pairs(element: str, lanes: int) -> Iterator[MulAdd]:
-    """Yield multiply-adds of two products of ``element`` per lane."""
+    """Yield multiply-adds that sum two products of the 8-bit type ``element`` in each lane."""
     sign, q = element[0], "q" if lanes == 4 else ""
     wide = f"{sign}16"
     products = f"vmull_{element}({{x}}, {{y}})"
@@ -74,7 +74,10 @@ def _pair(form: Form, element: str, mnemonic: str, spelling: str, lanes: int) ->
 
 
 def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
-    """Return multiply-adds of one 16-bit product per lane; two lanes are half a register."""
+    """Return multiply-adds that sum one product of the 16-bit type ``element`` in each lane.
+
+    Four lanes of sums fill a register; two lanes take half of one.
+    """
     sums = "{acc}" if lanes == 4 else "vcombine_s32({acc}, vdup_n_s32(0))"
     sums = sums if element == "s16" else f"vreinterpretq_u32_s32({sums})"
 
@@ -91,13 +94,13 @@ def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
 
 
 def _alone(element: str) -> MulAdd:
-    """Return the product of two 16-bit C scalars, added to one of s32."""
+    """Return the multiply-add of two 16-bit C scalars into an s32 C scalar."""
     (plain,) = _SCALAR.muladd
     return replace(plain, mnemonic=f"{element[0]}mlal", x=element, y=element)
 
 
 def _muladd(lanes: int) -> tuple[MulAdd, ...]:
-    """Return the products of 8-bit pairs, of 16-bit integers, and of s32."""
+    """Return the multiply-adds of s32 sums: factors of 8 bits in pairs, of 16 bits, and of s32."""
     q = "q" if lanes == 4 else ""
     return (
         *_pairs("s8", lanes),
@@ -129,7 +132,10 @@ _PAIR_HALVES, _PAIR_QUARTERS = (
 
 
 def _eights(sign: str, size: int) -> str:
-    """Return C that loads ``size`` bits of 8-bit integers as 16-bit integers in half a register."""
+    """Return C that loads 8-bit integers, and widens them to 16 bits in half a register.
+
+    ``sign`` is "s" or "u". ``size`` is the number of bits that are read.
+    """
     bytes_ = f"vreinterpret_{sign}8_s{size}(vdup_n_s{size}({BITS[size]}))"
     return f"vget_low_{sign}16(vmovl_{sign}8({bytes_}))"
 
@@ -228,7 +234,10 @@ SUMS = (
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """Return the vectors of s8 or u8: a register, half a register, and parts for fewer sums."""
+    """Return the vector types of s8 or u8, with 16, 8, 4 and 2 lanes.
+
+    The two shorter ones are factors of multiply-adds with two sums or one.
+    """
 
     def vector(name: str, lanes: int, load: str) -> Vector:
         q, ctype = "q" if name == "q" else "", {"s8": "int8", "u8": "uint8"}[element]
@@ -255,9 +264,9 @@ def factors(element: str) -> tuple[Vector, ...]:
 
 
 def halves(element: str) -> tuple[Vector, ...]:
-    """Return the vectors of s16 or u16: half a register, a quarter, and a C scalar.
+    """Return the vector types of s16 or u16, with four, two and one lanes.
 
-    Loads convert 8-bit integers to these types.
+    The vector with one lane is a C scalar. Loads can widen 8-bit integers to ``element``.
     """
     ctype = {"s16": "int16", "u16": "uint16"}[element]
     narrow = ("s8", "u8") if element == "s16" else ("u8",)
@@ -293,6 +302,9 @@ def halves(element: str) -> tuple[Vector, ...]:
 
 
 def _widened(memory: str, element: str, size: int) -> str:
-    """Return C that loads ``size`` bits of 8-bit integers as ``element`` in half a register."""
+    """Return C that loads 8-bit integers, and widens them to ``element`` in half a register.
+
+    ``memory`` is the 8-bit type. ``size`` is the number of bits that are read.
+    """
     wide = _eights(memory[0], size)
     return wide if memory[0] == element[0] else f"vreinterpret_{element}_{memory[0]}16({wide})"

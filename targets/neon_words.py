@@ -1,6 +1,7 @@
 """Shared parts of the Neon vectors: spellings from tables, and accesses of less than 64 bits.
 
-In a table of spellings, ``{q}`` is "q" for whole registers and empty for halves.
+In a table of spellings, ``{q}`` is "q" for vectors of 128 bits, which fill a register. It is empty
+for vectors of 64 bits, which take half a register.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ def low_bits(size: int, half: str, element: str) -> str:
 
 
 def alone(product: str, element: str) -> str:
-    """Return a product on half a register, for a C scalar as accumulator."""
+    """Return C that computes ``product`` in half a register, but takes and gives a C scalar sum."""
     acc = f"vdup_n_{element}({{acc}})"
     return f"vget_lane_{element}({product.replace('{acc}', acc)}, 0)"
 
 
 def parts(element: str, q: str) -> dict[str, tuple[str, ...]]:
-    """Return the spellings of fields of bytes; those of f4_e2m1 select numbers in a table."""
+    """Return ``Vector.fields``: C that extracts each bit field from the bytes of ``{v}``.
+
+    A field of type f4_e2m1 selects one of 16 numbers in a table.
+    """
     low, high = words(table(unsigned=element == "u8"))
     numbers = f"vcombine_u8(vcreate_u8({low}), vcreate_u8({high}))"
     seen = (f"vreinterpret{q}_{element}_u8(", ")") if element != "u8" else ("", "")
@@ -67,7 +71,7 @@ def parts(element: str, q: str) -> dict[str, tuple[str, ...]]:
 
 
 def group(element: str, q: str) -> str:
-    """Return a register of ``element`` filled with the ``{bits}`` bits of ``{x}``."""
+    """Return C that repeats the low ``{bits}`` bits of the integer ``{x}`` through a register."""
     bits = f"vdup{q}_n_s{{bits}}((int{{bits}}_t)({{x}}))"
     return f"vreinterpret{q}_{element}_s{{bits}}({bits})"
 

@@ -2,9 +2,10 @@
 
 Spellings: Power ISA 3.1, the Matrix-Multiply Assist Best Practices Guide (IBM Redpaper 5612), and
 GCC's PowerPC built-in functions. Latencies and units are those of LLVM's model of the core, except
-the latency of products. The model's 10 cycles would need 20 accumulators, but 8 reached 92 % of the
-peak ("Compiling for the IBM Matrix Engine for Enterprise Workloads", IEEE Micro 42, 2022). At two
-products a cycle, the latency is therefore some 4 cycles.
+the latency of MMA's products. LLVM says 10 cycles. At two products a cycle, this would need 20
+accumulators for full speed, but 8 accumulators reached 92 % of the peak ("Compiling for the IBM
+Matrix Engine for Enterprise Workloads", IEEE Micro 42, 2022). The latency is therefore about 4
+cycles.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _LATENCY = 4
 
 
 def _product(name: str, depth: int = 1, x: str = "", y: str = "", *, cols: int = 4) -> MulAdd:
-    """Return a product of vectors; the first factor's elements belong to the rows of the sums."""
+    """Return the multiply-add of two vectors into an accumulator of 4 x ``cols`` sums.
+
+    The instruction's first factor is ``{y}``. Its elements belong to the rows of the sums.
+    """
     rows = "{y}" if cols == 2 else f"({_BYTES}){{y}}"
     return MulAdd(
         form="block",
@@ -42,7 +46,7 @@ def _product(name: str, depth: int = 1, x: str = "", y: str = "", *, cols: int =
     )
 
 
-#: Four rows of f64 are a pair of vectors.
+#: Two adjacent vector registers. The first factor of an f64 product has four rows and needs both.
 _PAIR = Vector(
     name="pair",
     element="f64",
@@ -50,7 +54,7 @@ _PAIR = Vector(
     ctype="__vector_pair",
     load="__builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)({p}))",
 )
-#: Load of two vectors by one instruction, in the order of memory.
+#: Load of two vectors by one instruction. The vectors are in the order of memory.
 _TWO = Several(
     2,
     _PAIR.ctype,
@@ -61,7 +65,7 @@ _TWO = Several(
 
 
 def _by_pairs(vector: Vector) -> Vector:
-    """Return ``vector`` with loads of two vectors at a time, if it fills a register."""
+    """Return ``vector``; if it fills a register, add a load of two such vectors at once."""
     return vector if vector.nbytes < 16 else replace(vector, several=(_TWO,))
 
 

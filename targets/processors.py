@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "cores"
 
 @cache
 def shipped() -> tuple[CoreFile, ...]:
-    """Return every shipped core file, sorted by name; TargetError if a file describes no core."""
+    """Return every shipped core file, sorted by name; TargetError if a file is invalid."""
     found = tuple(parse(path.read_bytes(), path.name) for path in sorted(FOLDER.glob("*.json")))
     for path, core in zip(sorted(FOLDER.glob("*.json")), found, strict=True):
         if path.stem != core.name:
@@ -28,7 +28,7 @@ def shipped() -> tuple[CoreFile, ...]:
 
 
 def processors(target: str) -> dict[str, Feature]:
-    """Return the cores that have numbers for ``target``, as features of the target."""
+    """Return the processors with known latencies for ``target``, as features of the target."""
     return {
         core.name: Feature(
             title=f"scheduled for {core.title}",

@@ -11,7 +11,7 @@ from tilewright.isa.vector import MulAdd, Vector
 from .stored import fields, table
 
 _C_TYPES = {"f32": "float", "f64": "double"}
-#: Elementary operations on one element. Integers wrap, as in vectors. A comparison gives -1 or 0.
+#: Elementary operations on one element. A comparison gives -1 for true and 0 for false.
 _ARITHMETIC = {
     "add": "({x}) + ({y})",
     "sub": "({x}) - ({y})",
@@ -60,7 +60,10 @@ _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {
 
 
 def plain(element: str, fused: str | None = None) -> Vector:
-    """Return the vector of one f32 or f64; ``fused`` is the mnemonic of a fused multiply-add."""
+    """Return the vector type with one lane of f32 or f64, which is a C scalar.
+
+    ``fused`` is the mnemonic of the fused multiply-add, None if the machine has none.
+    """
     spelling = _FUSED[element] if fused else "{acc} + {x} * {y}"
     return Vector(
         name="scalar",
@@ -87,7 +90,7 @@ def _float_ops(element: str) -> dict[str, str]:
 
 
 def whole(mnemonic: str = "") -> Vector:
-    """Return the vector of one s32."""
+    """Return the vector type with one lane of s32; ``mnemonic`` is that of its multiply-add."""
     return Vector(
         name="scalar",
         element="s32",
@@ -125,16 +128,16 @@ def whole(mnemonic: str = "") -> Vector:
     )
 
 
-#: Addition and multiplication of one s64; both wrap, as in vectors.
+#: Addition and multiplication of one s64. On overflow, both wrap, as vector instructions do.
 _WIDE = {
     op: f"(int64_t)((uint64_t)({{x}}) {sign} (uint64_t)({{y}}))" for op, sign in _SIGNS.items()
 }
 
 
 def wide(mnemonic: str = "", factors: tuple[str, ...] = ()) -> Vector:
-    """Return the vector type of one s64.
+    """Return the vector type with one lane of s64; ``mnemonic`` is that of its multiply-adds.
 
-    ``factors`` are element types whose products it also sums, in addition to s64.
+    Each type in ``factors`` gets a multiply-add of its own, besides the one with factors of s64.
     """
     alike = MulAdd(
         form="scalar",

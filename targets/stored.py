@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from tilewright.spec.quantized import STORED
 
-#: The 16 numbers of f4_e2m1, in units of one half; negative ones last.
+#: The 16 numbers of f4_e2m1, in units of one half, in the order of their codes. The last eight are
+#: negative.
 F4 = STORED["f4_e2m1"].values
-#: Offset that makes the numbers of f4_e2m1 positive, for unsigned lanes.
+#: Offset that is added to the numbers of f4_e2m1 for unsigned lanes, so that none is negative.
 SHIFT = -min(F4)
 
 
 def table(*, unsigned: bool) -> tuple[int, ...]:
-    """Return f4_e2m1's numbers, in units of one half, as bytes; ``unsigned`` adds ``SHIFT``."""
+    """Return the numbers of f4_e2m1 as bytes, in units of one half; ``unsigned`` adds ``SHIFT``."""
     return tuple((value + (SHIFT if unsigned else 0)) % 256 for value in F4)
 
 
@@ -28,9 +29,9 @@ def fields(
 ) -> dict[str, tuple[str, ...]]:
     """Return the spellings of a vector's ``fields``.
 
-    ``part(right, mask)`` spells the bits of ``{v}`` that ``mask`` keeps after a shift to the right,
-    or to the left if ``right`` is negative. ``looked_up`` spells the numbers of f4_e2m1 for fields
-    of four bits.
+    ``part(right, mask)`` returns C that shifts ``{v}`` to the right by ``right`` bits, or to the
+    left if ``right`` is negative, and keeps the bits in ``mask``. ``looked_up(index)`` returns C
+    that looks up the number of f4_e2m1 with the four-bit code ``index``.
     """
     found = {
         f"u{bits}" + (f"<<{up}" if up else ""): tuple(

@@ -13,7 +13,7 @@ from tilewright.spec.types import other_sign
 from .scalar import whole, wide
 from .stored import fields, table
 
-#: By element type: the C type of a vector, the C type of an element in memory, and its bytes.
+#: For each element type: the C type of a vector, the C type of an element, the bytes of an element.
 _TYPES = {
     "f32": ("__vector float", "float", 4),
     "f64": ("__vector double", "double", 8),
@@ -55,7 +55,8 @@ def _write(size: int, v: str) -> str:
     return f"({{{{ {value} (void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"
 
 
-#: Load and store of the first ``{bytes}`` bytes of a vector.
+#: C that loads or stores the first ``{bytes}`` bytes of a vector. ``{held}`` is the C type of an
+#: element.
 _ACCESS = {
     "load": "({ctype})vec_xl_len(({held} *)({{p}}), {bytes})",
     "store": "vec_xst_len({{v}}, ({held} *)({{p}}), {bytes})",
@@ -63,7 +64,7 @@ _ACCESS = {
 
 
 def _mask(element: str) -> Mask:
-    """Return accesses of the first elements, whose number only the call knows."""
+    """Return loads and stores of the first elements; their number is known only at run time."""
     ctype, held, size = _TYPES[element]
     load, store = _ACCESS["load"], _ACCESS["store"]
     return Mask(
@@ -76,7 +77,7 @@ def _mask(element: str) -> Mask:
 
 
 def _parts(element: str, access: str) -> dict[int, str]:
-    """Return accesses of a constant number of elements."""
+    """Return loads or stores (``access``) of the first elements, by their constant number."""
     ctype, held, size = _TYPES[element]
     counts = range(1, 16 // size)
     return {n: _ACCESS[access].format(ctype=ctype, held=held, bytes=n * size) for n in counts}
@@ -121,7 +122,10 @@ _FLOAT_OPS = {
 
 
 def _tests(mask: str, bits: str) -> dict[str, str]:
-    """Return comparisons with results of type ``mask``, and ``select`` by a mask as ``bits``."""
+    """Return comparisons with results of C type ``mask``, and a selection by such a result.
+
+    ``bits`` is the C type as which the selection reads the result.
+    """
     found = {op: f"({mask})vec_cmp{op}({{x}}, {{y}})" for op in ("lt", "le", "eq")}
     return found | {"select": f"vec_sel({{z}}, {{y}}, ({bits}){{x}})"}
 
@@ -132,15 +136,15 @@ def _fma(mnemonic: str, lanes: int) -> tuple[MulAdd, ...]:
 
 
 def _halves(seen: str) -> tuple[str, str]:
-    """Return the interleavings of 64-bit parts of two vectors: the even parts, the odd parts."""
+    """Return C that joins the first 64 bits of two vectors, and C that joins their last 64 bits."""
     x, y = (f"({_S64}){{{v}}}" for v in "xy")
     return f"({seen})vec_mergeh({x}, {y})", f"({seen})vec_mergel({x}, {y})"
 
 
 _WORDS = ("vec_mergee({x}, {y})", "vec_mergeo({x}, {y})")
 _FOUR_SHORTS = _bits(64, _U16)
-#: Four f16, in both halves of a vector. The function of altivec.h for this is not used, because
-#: clang and gcc order its results differently.
+#: Conversion of four f32 to f16, which are repeated in both halves of a vector. It does not use the
+#: function of altivec.h, because clang and gcc order its results differently.
 _HALVES = (
     f"({{{{ const {_F32} singles_ = {{v}}; {_U32} halves_; "
     '__asm__("xvcvsphp %x0,%x1" : "=wa"(halves_) : "wa"(singles_)); vec_pack(halves_, halves_); }})'
@@ -148,7 +152,7 @@ _HALVES = (
 
 
 def single() -> Vector:
-    """Return the vector of four f32. Loads convert f16 and bf16; stores convert f16."""
+    """Return the vector type of four f32. Loads convert from f16 and bf16, stores to f16."""
     upper = f"vec_add({{v}}, ({_F32})vec_sld(({_U8}){{v}}, ({_U8}){{v}}, 8))"
     total = f"const {_F32} sum_ = {upper}; vec_extract(sum_, 0) + vec_extract(sum_, 1);"
     return _vector(
@@ -171,7 +175,7 @@ def single() -> Vector:
 
 
 def double() -> Vector:
-    """Return the vector of two f64."""
+    """Return the vector type of two f64."""
     return _vector(
         "f64",
         muladd=_fma("xvmaddadp", 2),
@@ -202,14 +206,15 @@ _INTEGER_OPS = {
     "float": f"({_F32}){{x}}",
     "select": f"vec_sel({{z}}, {{y}}, ({_U32}){{x}})",
 }
-#: A pointer to s64 at ``{p}``, of the type that altivec.h takes.
+#: The pointer ``{p}`` to s64, cast to the type that the functions of altivec.h take.
 _LONGS = "((long long *)({p}))"
 _NO_SHORTS = f"({_U16})vec_splats((uint16_t)0)"
 _NO_BYTES = f"({_U8})vec_splats((uint8_t)0)"
 _WIDENED_BYTES = f"({_U16})vec_mergeh({_bits(32, _U8)}, {_NO_BYTES})"
 _SHORTS = "vec_pack({v}, {v})"
 _BYTES = f"vec_pack({_SHORTS}, {_SHORTS})"
-#: By the factors' types: products per lane, mnemonic, spelling. A u8 factor is the second argument.
+#: For each pair of factor types: products per lane, mnemonic, spelling. If one factor is s8 and the
+#: other u8, u8 is the second argument.
 _SUMS = {
     ("s8", "u8"): (4, "vmsummbm", "vec_msum({x}, {y}, {acc})"),
     ("u8", "s8"): (4, "vmsummbm", "vec_msum({y}, {x}, {acc})"),
@@ -219,7 +224,7 @@ _SUMS = {
 
 
 def _whole_muladd() -> tuple[MulAdd, ...]:
-    """Return the products of groups of 32 bits, then those of s32."""
+    """Return the multiply-adds of s32 sums: those with groups of 32 bits, then s32 by s32."""
     grouped = tuple(
         MulAdd(form="broadcast", mnemonic=name, spelling=text, cols=4, depth=depth, x=x, y=y)
         for (x, y), (depth, name, text) in _SUMS.items()
@@ -235,7 +240,7 @@ def _whole_muladd() -> tuple[MulAdd, ...]:
 
 
 def _alone() -> tuple[MulAdd, ...]:
-    """Return the products of a group for an accumulator that is a C scalar."""
+    """Return the multiply-adds that add the products of one K group to a C scalar."""
     none = f"({_S32})vec_splats(0)"
     return tuple(
         MulAdd(
@@ -289,7 +294,7 @@ _NO_WORDS = f"({_U32})vec_splats(0)"
 _LOW_SHORTS = _bits(32, _S16)
 _UNSIGNED_SHORTS = f"vec_mergeh({_bits(32, _U16)}, {_NO_SHORTS})"
 _UNSIGNED_BYTES = f"vec_mergeh(({_U16})vec_mergeh({_bits(16, _U8)}, {_NO_BYTES}), {_NO_SHORTS})"
-#: Vectors of s64, to which elements are widened as they are loaded.
+#: Vector types of s64. Loads widen narrower integers to s64.
 WIDE_SUMS = (
     _vector(
         "s64",
@@ -321,7 +326,10 @@ WIDE_SUMS = (
 
 
 def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
-    """Return the spellings of fields of bytes, which select numbers by permuting a table."""
+    """Return ``Vector.fields``: C that extracts each bit field from the bytes of ``{v}``.
+
+    A field of type f4_e2m1 selects one of 16 numbers in a table by ``vec_perm``.
+    """
     ctype, seen = _TYPES[element][0], f"({_U8}){{v}}"
     bytes_ = ", ".join(map(str, table(unsigned=element == "u8")))
     numbers = f"({_U8}){{{{{bytes_}}}}}"
@@ -338,7 +346,7 @@ def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """Return the vectors of factors: a whole register, and one with a group of 32 bits."""
+    """Return the vector types of factors: one fills a register, one has a group of 32 bits."""
     ctype, _, size = _TYPES[element]
     group = f"({ctype})vec_splats((int32_t)({{x}}))"
     tops = f"vec_splats((int32_t){'0x80808080' if size == 1 else '0x80008000'})"

@@ -1,9 +1,9 @@
 """RISC-V V 1.0, for vector registers of a known length: 32 registers of VLEN bits.
 
-Vectors take 4, 2, 1 or half of a register (LMUL). A multiply-add takes one factor from a C scalar;
-scalars have as many registers of their own. Spellings: RISC-V Vector C Intrinsic Specification 1.0.
-Latency and units: those of an in-order core that computes one register a cycle, as in LLVM's models
-of the SpacemiT X60 and of SiFive's cores.
+A vector takes 4, 2 or 1 registers, or half of one (LMUL). One factor of a multiply-add can be a C
+scalar. Scalars have 32 registers of their own. Spellings: RISC-V Vector C Intrinsic Specification
+1.0. Latency and units: those of an in-order core that computes one register per cycle, as in LLVM's
+models of the SpacemiT X60 and of SiFive's cores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def _vectors(vlen: int) -> Iterator[Vector]:
 
 
 def _core(vlen: int) -> Core:
-    """Return a core that computes one register a cycle; groups take as many cycles as registers."""
+    """Return a core that computes one register per cycle.
+
+    An instruction on a group of registers takes as many cycles as the group has registers.
+    """
     register = vlen // 8
     one = Width(bytes=register, fma_units=1, loads=1, stores=1, shuffles=1)
     two = Width(bytes=2 * register, fma_units=1 / 2, loads=1 / 2, stores=1 / 2, shuffles=1 / 2)
@@ -51,7 +54,7 @@ def _core(vlen: int) -> Core:
 
 
 def target(name: str) -> Target:
-    """Return the target for registers of a length, for example ``rvv256``."""
+    """Return the target called ``name``, for example ``rvv256`` for registers of 256 bits."""
     vlen = int(name.removeprefix("rvv"))
     return Target(
         name=name,

@@ -1,7 +1,7 @@
 """Loads and stores of RISC-V V's vectors, with conversion of elements.
 
-A mask is a number of lanes. Masked loads take the other lanes from a register of zeros, unless
-these lanes may hold any values.
+A mask is the number of active lanes, which are the first ones. A masked load copies the inactive
+lanes from a register of zeros, unless they may hold any values.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from tilewright.isa.vector import Mask
 
 from .words import Group
 
-#: Lanes that a load reads, and the values that it leaves in the others.
+#: Kind of a load. It reads all lanes, or only the first ones. The other lanes are then zeros, or
+#: hold any values.
 _Lanes = Literal["all", "some and zeros", "some and anything"]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """Spellings by the type in memory: widened from integers ``{x}``, and narrowed from ``{v}``.
+    """C code that converts elements after a load or before a store, by the type in memory.
 
-    Floating point of 16 bits is moved as u16.
+    ``widened`` converts the loaded vector ``{x}`` to the vector's type. ``narrowed`` converts the
+    vector ``{v}`` to the type that is stored. f16 and bf16 are loaded and stored as u16.
     """
 
     widened: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +36,7 @@ class Conversions:
 
 _HALVES = "@vncvt_x_x_w_$s16({v}, $n)"
 _SIGNED = "@vreinterpret_v_${u}_$t"
-#: Conversions of V without extensions, by the vector's element type.
+#: Conversions that need only V, not its extensions, by the element type of the vector.
 CONVERSIONS = {
     "f32": Conversions({"bf16": f"{_SIGNED}(@vsll_vx_$u(@vzext_vf2_$u({{x}}, $n), 16, $n))"}),
     "f64": Conversions(),
@@ -63,7 +65,7 @@ CONVERSIONS = {
 
 
 def accesses(group: Group, conversions: Conversions) -> dict[str, Any]:
-    """Return the fields of ``Vector`` for loads and stores, whole and masked."""
+    """Return the fields of ``Vector`` for loads and stores of all lanes, and of the first lanes."""
     store, stores = _store(group), _stores(group, conversions)
     return {
         "load": _load(group),
@@ -75,9 +77,10 @@ def accesses(group: Group, conversions: Conversions) -> dict[str, Any]:
 
 
 def _mask(group: Group, conversions: Conversions) -> Mask:
-    """Return the masked accesses.
+    """Return the masked loads and stores.
 
-    Zeros occupy a register, and each load needs a copy of it to fill.
+    A masked load overwrites the first lanes of a copy of a register of zeros. The zeros and the
+    copy need one register each.
     """
     mask = Mask(
         ctype="size_t",
@@ -95,7 +98,7 @@ def _mask(group: Group, conversions: Conversions) -> Mask:
 
 
 def _load(group: Group, lanes: _Lanes = "all") -> str:
-    """Return the load of the elements at ``{p}``."""
+    """Return C that loads the elements at ``{p}`` without conversion."""
     held = group.of(moved_as(group.element))
     if held != group:
         return group.spell(f"@vreinterpret_v_{held.name}_$t({_load(held, lanes)})")
@@ -115,7 +118,7 @@ def _loads(group: Group, conversions: Conversions, lanes: _Lanes = "all") -> dic
 
 
 def _store(group: Group, value: str = "{v}", count: str = "$n") -> str:
-    """Return the store of the first lanes of ``value`` to ``{p}``."""
+    """Return C that stores the first ``count`` lanes of ``value`` to ``{p}``."""
     held = group.of(moved_as(group.element))
     if held != group:
         return _store(held, group.spell(f"@vreinterpret_v_${{t}}_{held.name}({value})"), count)
@@ -130,5 +133,5 @@ def _stores(group: Group, conversions: Conversions, count: str = "$n") -> dict[s
 
 
 def moved_as(element: str) -> str:
-    """Return the type with which elements are moved."""
+    """Return the type as which elements are loaded and stored: u16 for f16 and bf16."""
     return "u16" if element in ("f16", "bf16") else element

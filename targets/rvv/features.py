@@ -1,8 +1,8 @@
 """Extensions of RISC-V V: products and conversions of f16 (Zvfh), and of bf16 (Zvfbfwma).
 
-A widening multiply-add rounds once, to f32. Zvfh implies Zfhmin, and Zvfbfwma implies Zfbfmin and
-Zvfbfmin, which give C scalars of these types. Semantics: RISC-V ISA manual, volume I, "Zvfh" and
-"BF16".
+A multiply-add of f16 or bf16 into f32 rounds once, to f32. C scalars of f16 need Zfhmin, which Zvfh
+implies. C scalars of bf16 need Zfbfmin; Zvfbfwma implies it, and Zvfbfmin too. Semantics: RISC-V
+ISA manual, volume I, "Zvfh" and "BF16".
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from .accesses import Conversions, accesses
 from .vectors import forms, held
 from .words import LMUL, Group, cpu
 
-#: Options of qemu's processors. A processor with both features runs the kernels of each.
+#: Settings of qemu's ``-cpu`` option. ``_BOTH`` enables both extensions.
 _ZVFH = "zfh=true,zvfh=true"
 _BOTH = f"{_ZVFH},zfbfmin=true,zvfbfmin=true,zvfbfwma=true"
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A type of 16 bits: its C type, its multiply-add, and its conversions from and to f32."""
+    """A 16-bit floating-point type: its C type, its multiply-add, its conversions from and to f32.
+
+    ``mnemonic`` is the instruction that multiplies two such factors and adds to f32.
+    """
 
     element: str
     ctype: str
@@ -33,12 +36,18 @@ class _Half:
 
     @property
     def number(self) -> str:
-        """C expression for the number at ``{p}``, which other code handles as bits only."""
+        """C expression that reads the number at ``{p}``.
+
+        The rest of the generated code declares such numbers as 16-bit integers.
+        """
         alias = f"typedef const {self.ctype} __attribute__((may_alias)) number_;"
         return f"({{{{ {alias} *(number_ *)(const void *)({{p}}); }}}})"
 
     def feature(self, vlen: int, name: str, title: str, implied: str) -> Feature:
-        """Return extension ``name``, which implies ``implied``, for registers of ``vlen`` bits."""
+        """Return extension ``name`` as a feature of the target with registers of ``vlen`` bits.
+
+        ``implied`` are the settings of qemu's ``-cpu`` option that enable it.
+        """
         sums = [int(lmul * vlen) // 32 for lmul in LMUL]
         groups = [Group("f32", lanes, vlen) for lanes in sums]
         muladd = {(group.lmul, "f32"): self.products(group) for group in groups}
@@ -54,11 +63,11 @@ class _Half:
         )
 
     def products(self, group: Group) -> tuple[MulAdd, ...]:
-        """Return the multiply-adds of this type, whose sums are f32."""
+        """Return the multiply-adds with factors of this type and sums in ``group``, of f32."""
         return tuple(forms(self.mnemonic, group, self.element))
 
     def single(self) -> MulAdd:
-        """Return the multiply-add of one element."""
+        """Return the multiply-add of two C scalars of this type into a C scalar of f32."""
         return MulAdd(
             form="scalar",
             mnemonic=f"{self.mnemonic}.vf",
@@ -69,13 +78,13 @@ class _Half:
         )
 
     def alone(self) -> Vector:
-        """Return the vector of one element, which is a factor of multiply-adds."""
+        """Return the vector type with one lane, a C scalar, which is a factor of multiply-adds."""
         return Vector(
             name="scalar", element=self.element, lanes=1, ctype=self.ctype, load=self.number
         )
 
     def extend(self, vector: Vector, vlen: int) -> Vector:
-        """Return a vector of the target with conversions of this type in its accesses."""
+        """Return ``vector``; if it has lanes of f32, its loads and stores convert this type too."""
         if vector.element != "f32":
             return vector
         if vector.lanes == 1:
@@ -92,7 +101,7 @@ class _Half:
 
 
 def _joined(mask: Mask, more: Mask) -> Mask:
-    """Return a mask with the conversions of both masks."""
+    """Return ``mask`` with the converting loads and stores of both masks."""
     loads, stores = {**mask.loads, **more.loads}, {**mask.stores, **more.stores}
     return replace(mask, loads=loads, stores=stores)
 
@@ -118,7 +127,10 @@ _BF16 = _Half(
 
 
 def features(vlen: int) -> dict[str, Feature]:
-    """Return the features for registers of ``vlen`` bits, in the order of a target's name."""
+    """Return the features for registers of ``vlen`` bits, by name.
+
+    A target's name lists them in this order.
+    """
     bf16 = _BF16.feature(vlen, "zvfbfwma", "products of bf16 added to f32", _BOTH)
     compilers = {"gcc": "15", "clang": "19", "zig": "0.14"}
     return {

@@ -19,9 +19,11 @@ _MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc", "s64": "vmacc
 
 
 def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
-    """Yield a multiply-add with a C scalar, and one with a vector, for vectors along K.
+    """Yield a multiply-add by a C scalar, and one by a vector, with sums in ``group``.
 
-    The C scalar is the first factor of the intrinsic. ``factors`` is the type of both factors.
+    The multiply-add of two vectors is for vectors along K. ``factors`` is the type of both factors,
+    "" for the type of the sums. The intrinsic takes ``{y}`` first, because the C scalar must come
+    before the vector.
     """
     kinds: tuple[tuple[Literal["scalar", "broadcast"], str], ...] = (
         ("scalar", "vx" if is_integer(group.element) else "vf"),
@@ -38,7 +40,8 @@ def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
         )
 
 
-#: Products of 16-bit integers, by the types of both factors: with a scalar, and of two vectors.
+#: Multiply-adds of 16-bit integers, by the types of both factors. For each pair: the mnemonic and
+#: the spelling with a C scalar, then those with two vectors.
 _MIXED = {
     ("u16", "u16"): (
         ("vwmaccu.vx", "@vwmaccu_vx_$u({acc}, {y}, {x}, $n)"),
@@ -56,7 +59,7 @@ _MIXED = {
 
 
 def _mixed(group: Group) -> Iterator[MulAdd]:
-    """Yield products of 16-bit integers of which one or both are unsigned."""
+    """Yield the multiply-adds of 16-bit integers of which one or both are unsigned."""
     kinds: tuple[Literal["scalar", "broadcast"], ...] = ("scalar", "broadcast")
     for (x, y), ways in _MIXED.items():
         for form, (mnemonic, spelling) in zip(kinds, ways, strict=True):
@@ -74,7 +77,7 @@ def _mixed(group: Group) -> Iterator[MulAdd]:
 
 
 def vector(group: Group) -> Vector:
-    """Return a vector of f32, f64, s32 or s64."""
+    """Return the vector type for ``group``, whose elements are f32, f64, s32 or s64."""
     element = group.element
     splat = group.spell("@vmv_v_x_$t" if is_integer(element) else "@vfmv_v_f_$t")
     products = tuple(forms(_MULTIPLY_ADD[element], group))
@@ -103,7 +106,7 @@ def vector(group: Group) -> Vector:
 
 
 def held(group: Group) -> Vector:
-    """Return a vector of 16-bit elements, which only holds factors."""
+    """Return the vector type for ``group``, whose 16-bit elements are only used as factors."""
     return Vector(
         name=group.lmul,
         element=group.element,
@@ -118,10 +121,12 @@ def held(group: Group) -> Vector:
 
 
 def _parts(group: Group) -> dict[str, tuple[str, ...]]:
-    """Return the fields of the low bytes of lanes that have no other bits.
+    """Return ``Vector.fields``: C that extracts each bit field from the low byte of the lanes.
 
-    A number of f4_e2m1 is ``(2 + its last bit) << (exponent - 1)`` halves, or its last bit if the
-    exponent is 0. Its first bit is the sign.
+    The upper bits of the lanes must be 0. Numbers of f4_e2m1 are computed, in units of one half.
+    Their highest bit is the sign, the next two bits are the exponent, the lowest bit is the
+    mantissa. The magnitude is ``(2 + mantissa) << (exponent - 1)``, or ``mantissa`` if the exponent
+    is 0.
     """
 
     def part(right: int, mask: int) -> str:
@@ -144,14 +149,17 @@ def _parts(group: Group) -> dict[str, tuple[str, ...]]:
 
 
 def _same_bits(group: Group) -> str:
-    """Return C that broadcasts the element at ``{p}`` as an integer with the same bits."""
+    """Return C that broadcasts the element at ``{p}``; f16 and bf16 are read as u16."""
     moved = group.of(moved_as(group.element))
     lanes = moved.spell("@vmv_v_x_$t(*({p}), $n)")
     return lanes if moved == group else group.spell(f"@vreinterpret_v_{moved.name}_$t({lanes})")
 
 
 def _transpose(group: Group) -> dict[int, tuple[str, str]]:
-    """Return transpositions by block size: one vector slides over every other block of another."""
+    """Return transpositions of two vectors, by the block size in lanes.
+
+    One vector is shifted by a block, and overwrites every second block of the other.
+    """
     found = {}
     for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
         odd, even = (
@@ -165,7 +173,10 @@ def _transpose(group: Group) -> dict[int, tuple[str, str]]:
 
 
 def _sum_lanes(group: Group) -> str:
-    """Return the sum of lanes: a reduction leaves it in the first lane of a register."""
+    """Return C for the sum of all lanes of ``{v}``, as a C scalar.
+
+    V's reduction leaves the sum in the first lane of a register.
+    """
     one = Group(group.element, group.vlen // group.size, group.vlen).name
     if is_integer(group.element):
         spelling = "@vmv_x_s_ONE_WORD(@vredsum_vs_${t}_ONE({v}, @vmv_s_x_ONE(0, 1), $n))"
@@ -193,7 +204,7 @@ _PRODUCTS = tuple(
 
 
 def _alone(element: str) -> Vector:
-    """Return the vector of one 16-bit element."""
+    """Return the vector type with one lane of s16 or u16, which is a C scalar."""
     signed = element == "s16"
     return Vector(
         name="scalar",

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
 
-#: Numbers of registers that a vector may take, widest first. The last is half a register.
+#: Numbers of registers that a vector may take, largest first. 0.5 is half a register.
 LMUL = (4, 2, 1, 0.5)
 _KINDS = {"s": ("i", "int"), "u": ("u", "uint"), "f": ("f", "float"), "b": ("bf", "bfloat")}
-#: Element types that spellings of conversions may name.
+#: Element types that spellings may name as ``$`` and the type, for example ``$s8``.
 _OTHERS = ("s8", "u8", "s16", "u16", "s32", "u32", "f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``lanes`` elements of type ``element`` in registers of ``vlen`` bits.
+    """A vector of ``lanes`` elements in one or several registers of ``vlen`` bits each.
 
-    ``element`` is a letter and a size, for example ``s32``, ``u16``, ``f64`` or ``bf16``.
+    ``element`` is the element type, for example ``s32``, ``u16``, ``f64`` or ``bf16``.
     """
 
     element: str
@@ -31,45 +31,47 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Bits of an element."""
+        """Number of bits of an element."""
         return int(self.element.lstrip("subf"))
 
     @property
     def bits(self) -> int:
-        """Bits of the group."""
+        """Number of bits of all lanes."""
         return self.lanes * self.size
 
     @property
     def registers(self) -> int:
-        """Number of registers of the group, 1 for a part of one."""
+        """Number of registers that the vector takes; 1 if it takes only part of a register."""
         return max(1, self.bits // self.vlen)
 
     @property
     def lmul(self) -> str:
-        """LMUL as in the names of intrinsics."""
+        """LMUL as it is written in the names of intrinsics, for example ``m4`` or ``mf2``."""
         whole = self.bits >= self.vlen
         return f"m{self.bits // self.vlen}" if whole else f"mf{self.vlen // self.bits}"
 
     @property
     def name(self) -> str:
-        """The name in intrinsics, for example ``f32m4``."""
+        """The name of the vector's type in intrinsics, for example ``f32m4``."""
         return f"{_KINDS[self.element[0]][0]}{self.size}{self.lmul}"
 
     @property
     def ctype(self) -> str:
-        """The type in C."""
+        """The vector's C type, for example ``vfloat32m4_t``."""
         return f"v{_KINDS[self.element[0]][1]}{self.size}{self.lmul}_t"
 
     def of(self, element: str) -> Group:
-        """Return a group of as many lanes of another type."""
+        """Return a vector with as many lanes, whose elements have the type ``element``."""
         return Group(element, self.lanes, self.vlen)
 
     def spell(self, spelling: str) -> str:
-        """Return ``spelling`` with names filled in.
+        """Return ``spelling`` with the names of intrinsics and types filled in.
 
-        ``@`` begins an intrinsic's name, ``$n`` is the number of lanes, ``$t`` this type. ``$i``
-        and ``$u`` are the integers of its size. ``$s8``, ``$u16`` and so on are as many lanes of
-        those types. ``$b`` is the type of masks, named after a register's bits per lane.
+        ``@`` begins the name of an intrinsic. ``$n`` is the number of lanes. ``$t`` is the name of
+        this vector type, for example ``f32m4``. ``$i`` and ``$u`` are the signed and the unsigned
+        integer types with as many lanes of the same size. ``$s8``, ``$u16`` and so on are types
+        with as many lanes of another size. ``$b`` is the type of masks, for example ``b8``: its
+        number is the quotient of ``vlen`` and the number of lanes.
         """
         words = {
             "t": self.name,
@@ -82,10 +84,14 @@ class Group:
         return Template(spelling).substitute(words).replace("@", "__riscv_")
 
     def table(self, spellings: Mapping[str, str]) -> dict[str, str]:
-        """Return the spellings of a table, filled in."""
+        """Return ``spellings`` with ``spell`` applied to each value."""
         return {name: self.spell(spelling) for name, spelling in spellings.items()}
 
 
 def cpu(vlen: int) -> str:
-    """Return qemu's ``-cpu`` option; the CPU overwrites lanes that operations leave undefined."""
+    """Return qemu's ``-cpu`` option for registers of ``vlen`` bits.
+
+    The emulated CPU sets all bits of lanes that an instruction leaves undefined. Code that relies
+    on such lanes then fails.
+    """
     return f"rv64,v=true,vlen={vlen},rvv_ta_all_1s=true,rvv_ma_all_1s=true"

@@ -1,13 +1,13 @@
 """SME: outer products into matrices of sums (ZA), with SVE's vectors in streaming mode.
 
-Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode. A CPU without SVE,
-such as the M4, has these vectors in that mode only, and lacks some instructions in it (products of
-2x2 blocks, gathers). Spellings: Arm C Language Extensions, SME.
+Vectors have 512 bits, as on Apple's M4. The whole kernel runs in streaming mode. A CPU without SVE,
+such as the M4, has these vectors only in streaming mode. Some of SVE's instructions are illegal
+there: products of 2x2 blocks, and gathers. Spellings: Arm C Language Extensions, SME.
 
-Speed, as measured on an M4: one product starts in each cycle, and its sum is ready after 4 cycles,
-or 8 for 16-bit factors. A multiply-add of vectors in streaming mode takes 4 cycles. On an M4,
-products of factors with fewer than 32 bits start every other cycle only
-(``targets/cores/m4.json``).
+Speed was measured on an M4. One outer product starts in each cycle. Its sums are ready after 4
+cycles, or after 8 cycles for 16-bit factors. A multiply-add of vectors in streaming mode takes 4
+cycles. The M4 starts outer products of factors with fewer than 32 bits only every other cycle; this
+is in ``targets/cores/m4.json``.
 
 gcc is excluded: version 15 uses SVE's instructions outside of streaming mode.
 """
@@ -38,7 +38,10 @@ _BITS = {"f32": 32, "s32": 32, "f64": 64, "s64": 64}
 def _product(
     mnemonic: str, element: str, intrinsic: str, depth: int = 1, x: str = "", y: str = ""
 ) -> MulAdd:
-    """Return a product of vectors; the rows of the sums are the elements of ``{y}``."""
+    """Return the outer product of two vectors, added to a register with sums of type ``element``.
+
+    The K groups of ``{y}`` belong to the rows of the sums, those of ``{x}`` to the columns.
+    """
     lines, bits = NBYTES * 8 // _BITS[element], _BITS[element] // depth
     everywhere = f"svptrue_b{bits}()"
     return MulAdd(
@@ -58,12 +61,12 @@ _READ = (
     "(svundef_{{element}}(), svptrue_b{{bits}}(), {{src}}, {{row}})"
 )
 _DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
-#: Products of pairs of 16-bit integers, which only SME2 has.
+#: Outer products of pairs of 16-bit integers, summed in 32 bits. They need SME2.
 _PAIRS = (
     _product("smopa of s16", "s32", "svmopa_za32_s16", 2, "s16", "s16"),
     _product("umopa of u16", "s32", "svmopa_za32_u16", 2, "u16", "u16"),
 )
-#: Products of four 16-bit integers, summed in 64 bits.
+#: Outer products of groups of four 16-bit integers, summed in 64 bits.
 _FOURS = (
     _product("smopa za.d", "s64", "svmopa_za64_s16", 4, "s16", "s16"),
     _product("umopa za.d", "s64", "svmopa_za64_u16", 4, "u16", "u16"),
@@ -109,11 +112,11 @@ _SPEEDS = tuple(
 
 
 def _streaming(vector: Vector) -> Vector:
-    """Return ``vector`` with operations that are legal in streaming mode, and partial accesses.
+    """Return ``vector`` with partial loads, and only operations that are legal in streaming mode.
 
-    Two operations on single elements are done by vectors. C's square root calls a function for
-    negative numbers, which would leave the mode. To convert a loaded integer to floating point,
-    clang 19 uses a Neon instruction, which is illegal in the mode.
+    Two operations on single elements use vectors, because plain C fails in streaming mode. C's
+    square root calls a library function for negative numbers, which would leave the mode. To
+    convert a loaded integer to floating point, clang 19 uses a Neon instruction, which is illegal.
     """
     element, mask, everywhere = vector.element, vector.mask, all_lanes(vector.element)
     if vector.lanes == 1:
@@ -131,20 +134,20 @@ def _streaming(vector: Vector) -> Vector:
 
 
 def _sums() -> Iterator[Vector]:
-    """Yield the vectors of s32, which multiply pairs of 16-bit integers as in SVE2."""
+    """Yield the vector types of s32, with SVE2's multiply-adds of pairs of 16-bit integers."""
     for vector in sums(NBYTES):
         yield replace(vector, muladd=(*pairs(vector.lanes), *vector.muladd))
 
 
 _CPU = "max,{sve},sme512=on,sme_fa64=off,sme-default-vector-length=64"
-#: For qemu 10, which lacks SME2 and disables SME unless there is SVE outside of streaming mode.
+#: The ``-cpu`` option for qemu 10. This version lacks SME2, and disables SME if SVE is off.
 _OLD = _CPU.format(sve="sve128=on,sve-default-vector-length=16")
 #: Numbers of vectors that one load of SME2 reads, largest first.
 _SEVERAL = (4, 2)
 
 
 def _several(vector: Vector) -> Vector:
-    """Return ``vector`` with loads of several vectors; f16 and bf16 are loaded as integers."""
+    """Return ``vector`` with SME2's loads of several vectors; f16 and bf16 are loaded as u16."""
     if vector.lanes == 1:
         return vector
     element = vector.element

@@ -1,9 +1,9 @@
 """SVE, with one target for each length of its vectors.
 
 There are 32 vector registers, and predicates. A multiply-add by lane selects a lane in each 128-bit
-segment. Intrinsics work for any length, but a plan is made for one. Spellings: Arm C Language
-Extensions for SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles,
-two units).
+segment. Intrinsics work for any vector length, but a kernel is planned for one length. Spellings:
+Arm C Language Extensions for SVE. Latency and units: Arm's software optimisation guide of Neoverse
+V1 (4 cycles, two units).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .floats import floats
 from .integers import factors, narrow, sums
 from .wide import wide_sums
 
-#: Lengths in bits that CPUs or emulators have, by target.
+#: Length of a vector in bits, by the target's name. CPUs or emulators exist for each length.
 LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
 
 
 def target(name: str) -> Target:
-    """Return the target called ``name``, which has one length of vectors."""
+    """Return the target called ``name``, for example ``sve256`` for vectors of 256 bits."""
     nbytes = LENGTHS[name] // 8
     return Target(
         name=name,
@@ -57,10 +57,10 @@ def target(name: str) -> Target:
 
 
 def _emulated(name: str) -> str:
-    """Return qemu's ``-cpu`` option for vectors of this length.
+    """Return qemu's ``-cpu`` option for the vector length of the target ``name``.
 
-    The first part makes it the longest length that the emulated CPU has, the second part the length
-    that each new thread uses.
+    The first setting makes this the longest length of the emulated CPU. The second makes it the
+    length in each new thread.
     """
     bits = LENGTHS[name]
     return f"max,sve{bits}=on,sve-default-vector-length={bits // 8}"

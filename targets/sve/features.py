@@ -20,11 +20,12 @@ Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 
 
 def _blocks(mnemonic: str, factors: Factors, product: str, lanes: int) -> tuple[MulAdd, ...]:
-    """Return a product of 2x2 blocks in each segment: rows are groups of ``y``, columns of ``x``.
+    """Return the multiply-add of a 2x2 block of C in each segment of 128 bits.
 
-    Vectors that are too long for a transposition of a square block do not have this product. A
-    packed B consists of such blocks, and must also serve a C that is contiguous in the other
-    direction.
+    A segment of ``y`` has a K group for each row of its block, a segment of ``x`` for each column.
+    The result is empty if vectors are too long for the transposition of a square block in
+    registers: B is packed for these blocks, and the same packed B must also work if the other
+    dimension of C is contiguous.
     """
     if lanes >= MOST_ROWS:
         return ()
@@ -86,7 +87,7 @@ def _bf16(lanes: int) -> Muladds:
     return {("z", "f32"): (*dot(lanes), *blocks), ("scalar", "f32"): dot(1)}
 
 
-#: Products of f16 pairs: first the products of odd elements are added, then those of even elements.
+#: Multiply-add of f16 pairs: it adds the products of odd elements, then those of even elements.
 _FMLAL = "svmlalb_f32(svmlalt_f32({acc}, {x}, {y}), {x}, {y})"
 _FMLAL_LANE = (
     "svmlalb_lane_f32(svmlalt_lane_f32({acc}, {x}, {y}, 2 * ({lane}) + 1), {x}, {y}, 2 * ({lane}))"
@@ -110,14 +111,17 @@ def _sve2(lanes: int) -> Muladds:
 
 
 def halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
-    """Return the vectors of f16 or bf16, which are loaded as integers with the same bits."""
+    """Return the vector types of f16 or bf16; elements are loaded as u16 with the same bits."""
     load = f"svreinterpret_{element}_u16(svld1_u16({{lanes}}, {{p}}))"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
     return held(element, nbytes, ctype, load, part)
 
 
 def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
-    """Return vectors of bf16; ``whole`` looks numbers up in tables of low and of high bytes."""
+    """Return the vector types of bf16; ``whole`` gets lookups in a table of 16 numbers.
+
+    One register holds the low bytes of the 16 numbers, another register the high bytes.
+    """
     every, bytes_ = all_lanes("u8"), seen_as("u8", "s16", "{v}")
 
     def found(low: int, bits: int) -> str:
@@ -136,7 +140,7 @@ def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
 
 
 def _from_bytes() -> dict[str, str]:
-    """Return loads of bf16 from 8-bit integers, through f32; the conversion is exact."""
+    """Return C that loads 8-bit integers, converts them to f32, and then exactly to bf16."""
     every = all_lanes("f32")
 
     def load(way: str) -> str:
@@ -149,7 +153,10 @@ def _from_bytes() -> dict[str, str]:
 
 
 def features(nbytes: int) -> dict[str, Feature]:
-    """Return the features by name, in the order of a target's name."""
+    """Return the features by name; a target's name lists them in this order.
+
+    ``nbytes`` is the length of a vector in bytes.
+    """
     lanes = nbytes // 4
     return {
         "sve2": Feature(

@@ -9,9 +9,8 @@ from tilewright.isa.vector import Repeat, Spread, Vector
 from ..scalar import plain
 from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, transposes, unzips
 
-#: Operations. ``{f}`` is the element type, ``{s}`` the signed integer of the same size, and ``{m}``
-#: the type of masks. ``{t}`` is the predicate of all lanes. ``{lanes}`` makes a mask from a
-#: predicate, ``{chosen}`` a predicate from a mask.
+#: Elementary operations. ``{f}`` is the element type, ``{t}`` the predicate that is true for all
+#: lanes.
 _OPS = {
     "add": "svadd_{f}_x({t}, {{x}}, {{y}})",
     "sub": "svsub_{f}_x({t}, {{x}}, {{y}})",
@@ -32,7 +31,11 @@ _SINGLE_OPS = {
 
 
 def _ops(element: str) -> dict[str, str]:
-    """Return the elementary operations; a comparison gives s32 lanes, or f64 lanes for f64."""
+    """Return the elementary operations on ``element``.
+
+    A comparison sets all bits of a lane if it is true. Its result is a vector of s32 for f32, and
+    of f64 for f64.
+    """
     everywhere, size = all_lanes(element), 8 * SIZES[element]
     held = "s32" if element == "f32" else "f64"
     ops = filled(_OPS | (_SINGLE_OPS if element == "f32" else {}), f=element, t=everywhere)
@@ -47,7 +50,7 @@ _ALL = all_lanes("f32")
 
 
 def _halves(bits: str) -> str:
-    """Return f32 from f16 in the lower half of each lane."""
+    """Return C that converts the f16 in the lower half of each 32-bit lane of ``bits`` to f32."""
     return f"svcvt_f32_f16_x({_ALL}, svreinterpret_f16_u32({bits}))"
 
 
@@ -56,14 +59,14 @@ def _shifted(count: int, bits: str) -> str:
 
 
 _WORDS, _OCTETS = f"svld1uh_u32({_ALL}, {{p}})", f"svld1ub_u32({_ALL}, {{p}})"
-#: Loads that convert. bf16 and f8_e5m2 are the upper halves of f32 and f16.
+#: Loads that convert other types to f32. bf16 is the upper half of an f32, f8_e5m2 that of an f16.
 _LOADS = {
     "f16": _halves(_WORDS),
     "bf16": f"svreinterpret_f32_u32({_shifted(16, _WORDS)})",
     "f8_e5m2": _halves(_shifted(8, _OCTETS)),
 }
-#: Loads of one 16-bit element to all 16-bit lanes. An f32 lane then holds it twice; one copy
-#: counts.
+#: Broadcast of one 16-bit element to all 16-bit lanes. Each 32-bit lane then holds two copies, of
+#: which a conversion to f32 uses one.
 _EVERY = "svreinterpret_u32_u16(svdup_n_u16(*({p})))"
 _SPREADS = {
     "f16": _halves(_EVERY),
@@ -79,7 +82,7 @@ _NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))
 
 
 def floats(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of f32 or f64: a whole register, and one element."""
+    """Return the vector types of f32 or f64: one fills a register, one is a C scalar."""
     one = plain(element, "fmadd")
     if element == "f32":
         loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}

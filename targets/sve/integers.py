@@ -1,6 +1,6 @@
 """SVE's vectors of s32, and of the 8-bit integers, of which a lane sums four products.
 
-With SVE2, and with SME in streaming mode, a lane also sums two products of 16-bit integers.
+With SVE2, and in SME's streaming mode, a lane can also sum two products of 16-bit integers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def _products(lanes: int) -> tuple[MulAdd, ...]:
 
 
 def pairs(lanes: int) -> tuple[MulAdd, ...]:
-    """Return products of 16-bit pairs: the even elements are added first, then the odd ones."""
+    """Return the multiply-adds of 16-bit pairs into ``lanes`` sums of s32.
+
+    The products of even elements are added first, then those of odd elements.
+    """
     return (*_long("s16", lanes), *_long("u16", lanes))
 
 
@@ -113,7 +116,7 @@ _STORES = {
 
 
 def sums(nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of s32: one fills a register and can be stored as s64, one is a scalar."""
+    """Return the vector types of s32: one fills a register of ``nbytes``, one is a C scalar."""
     lanes, one = nbytes // 4, whole("madd")
     return (
         Vector(
@@ -147,10 +150,10 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of 8-bit or 16-bit integers: a whole register, and one K group.
+    """Return the vector types of 8-bit or 16-bit integers: one fills a register, one has 32 bits.
 
-    There is also a vector of four 16-bit integers. A register of 16-bit integers can be loaded from
-    8-bit integers.
+    For 16-bit integers, there is also a vector with four elements. The vector that fills a register
+    can then be loaded from u8.
     """
     ctype = f"sv{'int' if element[0] == 's' else 'uint'}{8 * SIZES[element]}_t"
     load = f"svld1_{element}({{lanes}}, {{p}})"
@@ -164,13 +167,17 @@ def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
 
 
 def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of integers, with operations that unpack low-bit numbers into them."""
+    """Return the vector types of ``narrow``, with operations that unpack low-bit numbers."""
     made = narrow(element, nbytes)
     return tuple(replace(vector, fields=parts(element), join=join(element)) for vector in made)
 
 
 def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:
-    """Return vectors of factors in groups of 32 bits; ``load`` has the predicate as ``{lanes}``."""
+    """Return two vector types that only hold factors: one fills a register, one has 32 bits.
+
+    ``load`` is the C code of a load with the predicate ``{lanes}``. ``part`` is that of a load of
+    32 bits.
+    """
     lanes = nbytes // SIZES[element]
 
     def vector(name: str, lanes: int, whole: str) -> Vector:

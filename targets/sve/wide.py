@@ -1,6 +1,7 @@
 """SVE's vectors of s64: a lane sums four products of 16-bit integers, all signed or all unsigned.
 
-If the signs are mixed, elements are widened to 64-bit lanes as they are loaded.
+If one factor is signed and the other unsigned, loads widen both to s64, and a lane sums one
+product.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LOADS = {
 
 
 def wide_sums(nbytes: int) -> tuple[Vector, ...]:
-    """Return the vectors of s64: a whole register, and one element."""
+    """Return the vector types of s64: one fills a register of ``nbytes``, one is a C scalar."""
     lanes, one = nbytes // 8, wide("madd")
     alike = forms("mla z.d", {"broadcast": f"svmla_s64_x({_ALL}, {{acc}}, {{x}}, {{y}})"}, lanes)
     return (
@@ -51,7 +52,7 @@ def wide_sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def store_widened(nbytes: int) -> str:
-    """Return the store of a vector of s32 as s64, in two halves."""
+    """Return C that widens a vector of s32 to s64, and stores it as two vectors."""
     low = f"svst1_s64({_ALL}, {{p}}, svunpklo_s64({{v}}))"
     return f"{low}, svst1_s64({_ALL}, ({{p}}) + {nbytes // 8}, svunpkhi_s64({{v}}))"
 
@@ -78,6 +79,6 @@ def _fours(lanes: int) -> tuple[MulAdd, ...]:
 
 
 def _unsigned(product: str) -> str:
-    """Return a product of u64 accumulators as one of s64."""
+    """Return ``product``, which sums in u64, with casts that make its accumulator s64."""
     acc = "svreinterpret_u64_s64({acc})"
     return f"svreinterpret_s64_u64({product.replace('{acc}', acc)})"

@@ -20,30 +20,32 @@ SIZES = {
     "f64": 8, "s64": 8, "f32": 4, "s32": 4,
     "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
 }  # fmt: skip
-#: Bytes that a load replicates in every segment of a vector, and bits of a segment.
+#: A segment of a vector, in bytes and in bits. ``svld1rq`` loads a segment, and repeats it.
 QUAD, SEGMENT = 16, 128
-#: A factor that is indexed by lane is in one of the first PICKED registers (f64: twice as many).
+#: Number of registers that kernels use for factors that are indexed by lane. The instructions can
+#: encode only the first registers there: 8 of them, or 16 for f64.
 PICKED = 7
 
 Pair = tuple[str, str]
 
 
 def all_lanes(element: str) -> str:
-    """Return the predicate of all lanes."""
+    """Return C for the predicate that is true for all lanes of ``element``."""
     return f"svptrue_b{8 * SIZES[element]}()"
 
 
 def first_lanes(element: str, count: str) -> str:
-    """Return the predicate of the first ``count`` lanes."""
+    """Return C for the predicate that is true for the first ``count`` lanes of ``element``."""
     return f"svwhilelt_b{8 * SIZES[element]}_s64(0, {count})"
 
 
 def mask(
     element: str, loads: Mapping[str, str] | None = None, stores: Mapping[str, str] | None = None
 ) -> Mask:
-    """Return loads and stores of the first lanes; a predicate takes no vector register.
+    """Return loads and stores of the first lanes by a predicate, which takes no vector register.
 
-    ``loads`` and ``stores`` are the spellings of converting accesses of all lanes.
+    ``loads`` and ``stores`` are the spellings that access all lanes and convert them, by the type
+    in memory.
     """
     return Mask(
         ctype="svbool_t",
@@ -57,12 +59,15 @@ def mask(
 
 
 def _masked(access: str, element: str) -> str:
-    """Return ``access`` limited to the lanes of a mask; its arithmetic is still on all lanes."""
+    """Return ``access`` with its loads and stores limited to ``{mask}``.
+
+    The conversions in it still compute all lanes.
+    """
     return re.sub(rf"(sv(?:ld|st)1\w*)\({re.escape(all_lanes(element))}", r"\1({mask}", access)
 
 
 def seen_as(element: str, other: str, x: str) -> str:
-    """Return ``x``, of type ``other``, with its bits seen as ``element``."""
+    """Return C that reinterprets the bits of ``x``, a vector of ``other``, as ``element``."""
     return x if element == other else f"svreinterpret_{element}_{other}({x})"
 
 
@@ -72,7 +77,10 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
 
 
 def parts(element: str) -> dict[str, tuple[str, ...]]:
-    """Return the spellings of fields of bytes; those of f4_e2m1 select numbers in a table."""
+    """Return ``Vector.fields``: C that extracts each bit field from the bytes of ``{v}``.
+
+    A field of type f4_e2m1 selects one of 16 numbers in a table.
+    """
     every = all_lanes("u8")
     numbers = f"svdupq_n_u8({', '.join(map(str, table(unsigned=element == 'u8')))})"
 
@@ -88,35 +96,36 @@ def parts(element: str) -> dict[str, tuple[str, ...]]:
 
 
 def join(element: str) -> str:
-    """Return the bitwise or of two registers."""
+    """Return C for the bitwise or of the vectors ``{x}`` and ``{y}``."""
     return f"svorr_{element}_x({all_lanes(element)}, {{x}}, {{y}})"
 
 
 def group(element: str) -> str:
-    """Return a register of ``element`` filled with the ``{bits}`` bits of ``{x}``."""
+    """Return C that repeats the low ``{bits}`` bits of the integer ``{x}`` through a register."""
     return f"svreinterpret_{element}_s{{bits}}(svdup_n_s{{bits}}((int{{bits}}_t)({{x}})))"
 
 
 def first(element: str, x: str) -> str:
-    """Return the first lane of a vector, as a C scalar."""
+    """Return C that gives the first lane of the vector ``x`` as a C scalar."""
     return f"svlasta_{element}(svpfalse_b(), {x})"
 
 
 def alone(product: str, element: str) -> str:
-    """Return a product in the first lane of a vector, for a C scalar as accumulator."""
+    """Return C that computes ``product`` in a vector, but takes and gives a C scalar sum."""
     return first(element, product.replace("{acc}", f"svdup_n_{element}({{acc}})"))
 
 
 def transposes(element: str, lanes: int) -> dict[int, Pair]:
-    """Return transpositions by block size: ``trn`` for one lane, and for two seen as one.
+    """Return transpositions of two vectors, by the block size in lanes.
 
-    For larger blocks, one vector is shifted by a block, and a predicate selects the lanes.
+    Blocks of one lane are exchanged by ``trn``, and blocks of 64 bits by ``trn`` on 64-bit lanes.
+    For larger blocks, one vector is shifted by a block, and a predicate selects lanes of both.
     """
     return {1 << i: _exchanged(element, lanes, 1 << i) for i in range(lanes.bit_length() - 1)}
 
 
 def unzips(element: str) -> dict[int, Pair]:
-    """Return the even or odd pairs of 32-bit lanes of two registers."""
+    """Return C that gives the even 64-bit pairs of lanes of two vectors, and C for the odd ones."""
     x, y = (seen_as("f64", element, f"{{{v}}}") for v in "xy")
     even, odd = (seen_as(element, "f64", f"svuzp{i}_f64({x}, {y})") for i in (1, 2))
     return {2: (even, odd)}
@@ -138,7 +147,7 @@ def _exchanged(element: str, lanes: int, block: int) -> Pair:
 
 
 def unsigned(product: str) -> str:
-    """Return a product of u32 accumulators as one of s32."""
+    """Return ``product``, which sums in u32, with casts that make its accumulator s32."""
     acc = "svreinterpret_u32_s32({acc})"
     return f"svreinterpret_s32_u32({product.replace('{acc}', acc)})"
 
@@ -153,7 +162,12 @@ def dots(
     element: str = "s32",
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """Return products of groups; the other factor is broadcast, or is one group of each segment."""
+    """Return multiply-adds whose lanes each sum the products of one K group.
+
+    ``broadcast`` and ``lane`` are C expressions. In ``broadcast``, all groups of the second factor
+    are equal. In ``lane``, the second factor is one group of each segment. ``lanes`` is the number
+    of sums.
+    """
     spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
     if lanes == 1:
         spellings = {"broadcast": alone(broadcast, element)}
@@ -170,7 +184,10 @@ def forms(
     lanes: int = 0,
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """Return one multiply-add per form; form ``lane`` selects among ``lanes`` of each segment."""
+    """Return one multiply-add for each form in ``spellings``.
+
+    The form ``lane`` selects one of the ``lanes`` groups of a segment.
+    """
     made = neon_words.forms(mnemonic, spellings, cols, factors=factors, instructions=instructions)
     return tuple(
         replace(op, lanes=lanes, within=PICKED) if op.form == "lane" else op for op in made
