@@ -85,7 +85,7 @@ class Child:
         return {s: None if said is None else Failure(REFUSED, said) for s, said in answer.items()}
 
     def check(self, schedule: Schedule) -> Failure | None:
-        """Compare a variant's results with the right ones; return the failure, None if it passed."""
+        """Compare a variant's results with the right ones; return a failure, None if it passed."""
         answer = self._ask("check", schedule, self.limits.check)
         if isinstance(answer, Failure):
             return answer

@@ -117,7 +117,7 @@ def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
     return prod(extents[d] for d in _DIMENSIONS[name]) * ITEMSIZE[operand.type]
 
 
-# --- what it costs -----------------------------------------------------------------------------
+# --- costs of a nest ---------------------------------------------------------------------------
 
 
 def cycles(

@@ -233,7 +233,7 @@ class Tuning:
         chosen = self.ranking[0].schedule
         return Tuned(compile_many([(self.spec, chosen, self.target.name)])[0], self.ranking)
 
-    # --- the parts -----------------------------------------------------------------------------
+    # --- parts of a tuning ---------------------------------------------------------------------
 
     def _spent(self) -> float:
         return time.monotonic() - self._begun
@@ -359,7 +359,7 @@ class Tuning:
             )
         )
 
-    # --- what is kept --------------------------------------------------------------------------
+    # --- stored results ------------------------------------------------------------------------
 
     def _store(self, race: Race, measured: Sequence[Schedule]) -> None:
         self.database.put(
