@@ -94,7 +94,7 @@ def _how(kernels: Sequence[tw.Kernel], wanted: Wanted) -> str:
     return "tuned" if tuned == len(kernels) else f"{tuned} of {len(kernels)} tuned"
 
 
-# --- the core ----------------------------------------------------------------------------------
+# --- the peak of a core ------------------------------------------------------------------------
 
 
 @click.command("peak")

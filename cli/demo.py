@@ -142,7 +142,7 @@ def _say_where_we_are(screen: Console) -> None:
     )
 
 
-# --- this machine ------------------------------------------------------------------------------
+# --- products on this machine ------------------------------------------------------------------
 
 
 def show_machine(seconds: float, screen: Console) -> list[Measured]:

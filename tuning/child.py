@@ -21,11 +21,15 @@ from tilewright.spec.schedule import Schedule
 _WORKER = (sys.executable, "-m", "tilewright.tuning.worker")
 
 
+#: Factors on the time limits of the first task of a kind, and on the time of the first task.
 FIRST, LATER = 10, 20
 
 
 class Failure(NamedTuple):
-    """Why a variant has no figures: a status of ``runtime/tuned.py``, and the reason in words."""
+    """The reason why a variant could not be measured.
+
+    ``status`` is one of the constants of ``runtime/tuned.py``. ``said`` is the error message.
+    """
 
     status: str
     said: str
@@ -34,9 +38,8 @@ class Failure(NamedTuple):
 class Limits(NamedTuple):
     """Seconds that the child process may take to start, to compile, to check, and to time.
 
-    The first task of each kind is for the default schedule and may take ``FIRST`` times the limit.
-    A later task may take ``LATER`` times as long as the first one took, if that is more than the
-    limit.
+    The first task of each kind may take ``FIRST`` times the limit. A later task may take the limit,
+    or ``LATER`` times as long as the first task of its kind took, whichever is more.
     """
 
     start: float = 60.0
@@ -46,9 +49,10 @@ class Limits(NamedTuple):
 
 
 class Child:
-    """A process that builds and times variants of ``spec``; leaving the ``with`` block stops it.
+    """A process that compiles and times variants of ``spec``; leaving the ``with`` block stops it.
 
-    ``flops`` are the floating-point operations of a call, 0 until a variant was checked.
+    ``flops`` is the number of floating-point operations in a call. It is 0 until a variant was
+    checked.
     """
 
     def __init__(
@@ -71,17 +75,17 @@ class Child:
         self._end()
 
     def build(self, schedules: Iterable[Schedule]) -> dict[Schedule, Failure | None]:
-        """Compile variants into one library; return the failure of each, None if it compiled."""
+        """Compile variants into one library. Return each one's failure, None if it compiled."""
         wanted = list(schedules)
         answer = self._ask("build", wanted, self.limits.build)
-        if isinstance(answer, Failure):  # for all: the answer does not say which one failed
+        if isinstance(answer, Failure):  # the process died or hung: compile each variant separately
             if len(wanted) == 1:
                 return {wanted[0]: answer}
             return {one: self.build([one])[one] for one in wanted}
         return {s: None if said is None else Failure(REFUSED, said) for s, said in answer.items()}
 
     def check(self, schedule: Schedule) -> Failure | None:
-        """Compare a variant with the right results; return the failure, None if all are right."""
+        """Compare a variant's results with the right ones; return a failure, None if it passed."""
         answer = self._ask("check", schedule, self.limits.check)
         if isinstance(answer, Failure):
             return answer
@@ -89,21 +93,25 @@ class Child:
         return None
 
     def hot(self, schedule: Schedule) -> tuple[float, float] | Failure:
-        """Return the seconds of a call on data in cache, and its seconds at the peak of
-        the core.
+        """Return the seconds of a call on data in cache.
+
+        The second number is the seconds that the call would take at the core's peak.
         """
         answer: tuple[float, float] | Failure = self._ask("hot", schedule, self.limits.time)
         return answer
 
     def cold(self, schedule: Schedule) -> float | Failure:
-        """Return seconds of a call on data in memory."""
+        """Return the seconds of a call on data in memory."""
         answer: float | Failure = self._ask("cold", schedule, self.limits.time)
         return answer
 
     # --- the process ---------------------------------------------------------------------------
 
     def _ask(self, what: str, argument: Any, limit: float) -> Any:
-        """Return the answer to a task, or a Failure."""
+        """Let the process run a task, and return the result or a Failure.
+
+        The process is started if it does not run.
+        """
         if self._process is None:
             self._start()
         first = what not in self._took
@@ -147,12 +155,15 @@ class Child:
             )
 
     def _end(self) -> str:
-        """Stop the process; return in words how it had ended before."""
+        """Stop the process if it still runs.
+
+        Return what ended it: a signal's name, its exit status, or "our hand" if it still ran.
+        """
         if self._process is None:
             return "nothing"
         status = self._process.poll()
         if status is None and self._connection is not None:
-            try:  # a process that closed its end may not be gone yet
+            try:  # it may have closed its connection and not yet exited
                 status = self._process.wait(0.2)
             except subprocess.TimeoutExpired:
                 self._process.kill()

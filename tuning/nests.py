@@ -18,22 +18,23 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 
-#: Steps of K in a block. A block is tried if K is at least 1.5 times as long.
+#: Steps of K in a block of K. A block size is tried if K is at least 1.5 times as long.
 _KC = (256, 512)
-#: Share of a cache that a packed block may take, so that other operands can stream past it.
+#: Share of a cache that a packed block may take. The rest is for the other operands, which must not
+#: evict the block.
 _SHARE = 0.5
-#: The size of a block along the vectors is a multiple of this many vectors.
+#: The size of a block in the direction of the vectors is a multiple of this many vectors.
 _VECTORS = 12
-#: Steps of K that a tile prefetches ahead.
+#: Distances of prefetching that are tried, in steps of K.
 _AHEAD = (4, 8)
-#: The estimated cycles of tiles that prefetch operands are multiplied by this, so that they rank
-#: just after the same tiles without prefetching. The model cannot estimate the gain of prefetching;
+#: Factor on the estimated cycles of tiles that prefetch operands. With it, a tile with prefetching
+#: ranks just after the same tile without. The model cannot estimate the gain of prefetching;
 #: only a measurement shows it.
 _ASKING = 1.01
-#: Threads are tried for calls of at least this many floating-point operations. The second number
-#: is the cycles that starting the threads takes.
+#: Minimum number of floating-point operations in a call for which threads are tried, and the cycles
+#: that it takes to start the threads.
 _THREADED, _REGION = 1e8, 2e4
-#: Pages that the TLB covers, bytes of a page, and cycles of a page walk.
+#: Number of pages that the TLB covers, bytes in a page, and cycles of a page walk.
 _PAGES, _PAGE, _WALK = 64, 4096, 7
 #: Dimensions of each operand.
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
@@ -41,7 +42,7 @@ _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The part of a schedule around register tiles."""
+    """The part of a schedule that describes the loops around register tiles."""
 
     loops: str
     block: tuple[tuple[str, int], ...] = ()
@@ -51,13 +52,11 @@ class Nest:
 
     @property
     def plain(self) -> bool:
-        """True if the nest is only an order of loops, without blocks, packing, prefetch and
-        threads.
-        """
+        """True if the nest has only an order of loops: no blocks, packing, prefetch or threads."""
         return self == Nest(self.loops)
 
     def on(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with this nest."""
+        """Return a copy of ``schedule`` whose loops are those of this nest."""
         return replace(
             schedule, loops=self.loops, block=self.block, pack=self.pack,
             prefetch=self.prefetch, threads=self.threads,
@@ -65,7 +64,7 @@ class Nest:
 
 
 def orders(spec: Gemm) -> tuple[Nest, ...]:
-    """Return each order of the loops, without blocks."""
+    """Return a nest without blocks for each order of the loops."""
     letters = ("nmk", "mnk") if spec.batch is None else ("nmbk", "mnbk", "bnmk", "bmnk")
     return tuple(map(Nest, letters))
 
@@ -98,7 +97,10 @@ def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
 
 
 def _length(plan: Plan, line: int) -> int:
-    """Return the largest block along the vectors, if each element has ``line`` bytes along K."""
+    """Return the size of a packed block in the direction of the vectors.
+
+    ``line`` is the bytes of one row or column of the block. The block may fill half of L2.
+    """
     caches = plan.target.core.caches
     size = caches[min(1, len(caches) - 1)].size
     whole = _VECTORS * plan.lanes
@@ -106,7 +108,7 @@ def _length(plan: Plan, line: int) -> int:
 
 
 def footprint(plan: Plan, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of A, B and C."""
+    """Return the bytes that A, B and C have together."""
     return sum(_bytes(plan, name, sizes) for name in "abc")
 
 
@@ -115,13 +117,13 @@ def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
     return prod(extents[d] for d in _DIMENSIONS[name]) * ITEMSIZE[operand.type]
 
 
-# --- what it costs -----------------------------------------------------------------------------
+# --- costs of a nest ---------------------------------------------------------------------------
 
 
 def cycles(
     plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], tiles: float
 ) -> float:
-    """Return the cycles of a whole call; ``tiles`` are the cycles of its register tiles alone."""
+    """Return the cycles of a whole call. ``tiles`` is the cycles of its register tiles alone."""
     core = plan.target.core
     moved = [*_traffic(plan, nest, sizes, tile, core), _walks(plan, nest, sizes, tile)]
     bounds = [tiles * (1 if nest.prefetch is None else _ASKING), *moved]
@@ -130,8 +132,9 @@ def cycles(
 
 
 def threads_cycles(total: float, threads: int | None) -> float:
-    """Return the cycles of ``total`` cycles of work shared by threads, with the cost of starting
-    them.
+    """Return the cycles of a call whose ``total`` cycles of work are divided among the threads.
+
+    The result includes the cost of starting the threads.
     """
     return total if threads is None else total / threads + _REGION
 
@@ -139,9 +142,7 @@ def threads_cycles(total: float, threads: int | None) -> float:
 def _traffic(
     plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], core: Core
 ) -> Iterator[float]:
-    """Yield, for each cache, the cycles that reading into it from the next cache or memory
-    takes.
-    """
+    """Yield, for each cache, the cycles to read data into it from the next cache or memory."""
     loops = list(_loops(nest, sizes, tile))
     beyond = [*(cache.rate for cache in core.caches[1:]), core.memory]
     for cache, rate in zip(core.caches, beyond, strict=True):
@@ -163,10 +164,11 @@ def _passes(
     around: list[tuple[str, int, int]],
     stays: bool,
 ) -> float:
-    """Return the bytes of an operand that are read into a cache inside the loops ``around``.
+    """Return the bytes of an operand that are read into a cache while the loops ``around`` run.
 
-    If the cache holds everything inside (``stays``), the innermost loops that do not run along the
-    operand's dimensions add no traffic.
+    ``extents`` are the sizes of the part that one iteration of these loops computes. ``stays`` is
+    True if the cache holds the operands of such a part. Then the innermost loops over other
+    dimensions than the operand's add no traffic.
     """
     while stays and around and around[-1][0] not in _DIMENSIONS[name]:
         around = around[:-1]
@@ -200,7 +202,10 @@ def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
 
 
 def _walks(plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]) -> float:
-    """Return the cycles of page walks if each step of K is in another page than the step before."""
+    """Return the cycles of page walks; 0 if the TLB covers the pages that a tile reads.
+
+    Consecutive steps of K may be in different pages if the operand is not packed.
+    """
     line = plan.input_of("m" if plan.dot else plan.along)
     if plan.dot or (nest.pack and line.name in nest.pack) or line.packed:
         return 0.0

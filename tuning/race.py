@@ -15,24 +15,30 @@ from tilewright.spec.schedule import Schedule
 
 from .child import Child, Failure
 
-#: A variant that takes this many times as long as the best is dropped after the first round.
+#: A variant is dropped after the first round if it takes more than this many times as long as the
+#: fastest variant.
 HOPELESS = 1.5
-#: Rounds of each further step; after each step the faster half of the variants continues.
+#: Number of rounds in each step after the first round. After each step, only the faster half of the
+#: variants is measured again.
 STEPS = (2, 4)
-#: Two constants of the normal distribution, in standard deviations: its interquartile range, and
-#: the standard error of the median of one sample.
+#: Two constants of the normal distribution, as multiples of its standard deviation. The first is
+#: the interquartile range. The second is the standard error of the median of n samples, times
+#: sqrt(n).
 _QUARTILES, _OF_MEDIAN = 1.349, 1.2533
 
 
 @dataclass(slots=True)
 class Samples:
-    """Measurements of one variant, the latest last: see ``Result`` in ``runtime/tuned.py``."""
+    """Measurements of one variant, the latest last.
+
+    ``hot`` and ``cold`` are described at ``Result`` in ``runtime/tuned.py``.
+    """
 
     hot: list[tuple[float, float]] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)
 
     def last(self, count: int) -> Samples:
-        """Return the latest ``count`` measurements of each kind."""
+        """Return the latest ``count`` measurements in ``hot``, and the latest in ``cold``."""
         return Samples(self.hot[-count:], self.cold[-count:])
 
 
@@ -50,13 +56,13 @@ class Ranking:
     uncertainty : float
         Standard error of ``ratio``.
     in_cache, in_memory : float or None
-        The same ratio on data in cache, and on data in memory.
+        The same ratio, measured only on data in cache, and only on data in memory.
     hot, cold : Timing or None
-        Times on data in cache, and on data in memory.
+        Times of a call on data in cache, and on data in memory.
     rounds : int
-        How often the variant was measured.
+        Number of rounds in which the variant was measured.
     cycles : float or None
-        The cost model's estimate, None if it did not rank the schedule.
+        The cost model's estimate of a call's cycles. None if the model did not rank the schedule.
     """
 
     schedule: Schedule
@@ -71,8 +77,10 @@ class Ranking:
 
     @property
     def gains(self) -> bool:
-        """True if the variant is faster than the default beyond the uncertainty, and nowhere
-        slower.
+        """True if the variant is faster than the default by more than the uncertainty.
+
+        It must also not be slower by more than the uncertainty, neither on data in cache nor on
+        data in memory.
         """
         parts = [self.in_cache] if self.in_memory is None else [self.in_cache, self.in_memory]
         return self.ratio - self.uncertainty > 1 and min(parts) + self.uncertainty > 1
@@ -81,7 +89,7 @@ class Ranking:
 def ranking(
     schedule: Schedule, samples: Samples, default: Samples, flops: int, cycles: float | None
 ) -> Ranking:
-    """Return the figures of a variant, relative to those of the default."""
+    """Return the figures of a variant, compared with the default schedule's ``default``."""
     factors = [(_relative(default.hot), _relative(samples.hot))]
     if samples.cold and default.cold:
         factors.append((np.array(default.cold), np.array(samples.cold)))
@@ -102,8 +110,9 @@ def ranking(
 
 
 def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
-    """Return the figures of one spec's stored results, fastest first; none without the
-    default's.
+    """Return the figures of each variant in one spec's stored results, fastest first.
+
+    Without a result of the default schedule the list is empty: the figures are relative to it.
     """
     measured = [one for one in results if one.status == MEASURED and one.hot]
     held = {one.schedule: Samples([*one.hot], [*one.cold]) for one in measured}
@@ -117,14 +126,15 @@ def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
 
 
 def _relative(hot: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return times divided by times at the peak. The clock affects both, so the ratio does not
-    change.
+    """Return each time of a call divided by its time at the core's peak.
+
+    A change of the clock rate changes both times equally, so it does not change the ratio.
     """
     return np.array([taken / at_peak for taken, at_peak in hot])
 
 
 def _error(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return the relative standard error of a median."""
+    """Return the standard error of the median of ``values``, divided by the median."""
     low, middle, high = np.percentile(values, (25, 50, 75))
     return float(_OF_MEDIAN * (high - low) / _QUARTILES / sqrt(len(values)) / middle)
 
@@ -145,7 +155,7 @@ def _timing(
 
 
 def not_measured(failure: Failure) -> TuningError:
-    """Return the error for a default schedule that cannot be measured."""
+    """Return the exception for a default schedule that cannot be measured."""
     return TuningError(
         "the default schedule, with which all are compared, cannot be measured",
         got=f"{failure.status}: {failure.said}",
@@ -162,12 +172,13 @@ class Race:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of a call."""
+        """Number of floating-point operations in one call."""
         return self._child.flops
 
     def admit(self, schedules: Iterable[Schedule]) -> list[Schedule]:
-        """Return the variants that compile and compute right results; record the others as
-        failures.
+        """Return the variants that compile and compute right results.
+
+        The other variants are recorded in ``failures``.
         """
         wanted = [s for s in schedules if s not in self.failures]
         for schedule, failure in self._child.build(wanted).items():
@@ -177,8 +188,9 @@ class Race:
         return [s for s in wanted if s not in self.failures]
 
     def measure(self, schedules: Iterable[Schedule], *, cold: bool) -> list[Schedule]:
-        """Measure the variants and the default once, in random order; return those that
-        succeeded.
+        """Measure the variants and the default schedule once each, in random order.
+
+        Return the schedules that were measured without failure.
         """
         order = list(dict.fromkeys((self.default, *schedules)))
         for place in self._rng.permutation(len(order)):
@@ -203,8 +215,9 @@ class Race:
         del held.hot[:-KEPT], held.cold[:-KEPT]
 
     def halving(self, schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
-        """Measure in rounds and drop the slower half after each step; yield each round's
-        variants.
+        """Measure variants in rounds, and drop the slower half after each step.
+
+        After each round, yield the variants that were measured in it.
         """
         yield (left := self.measure(schedules, cold=False))
         best = min((self.pace(s, hot=True) for s in left), default=0.0)
@@ -216,8 +229,10 @@ class Race:
             left = sorted(left, key=self.pace)[: max(2, len(left) // 2)]
 
     def pace(self, schedule: Schedule, hot: bool = False) -> float:
-        """Return a variant's time divided by the default's; with ``hot``, only for data in
-        cache.
+        """Return a variant's time divided by the default schedule's time.
+
+        The result is the geometric mean for data in cache and data in memory. With ``hot``, it is
+        only for data in cache.
         """
         mine, default = self.samples[schedule], self.samples[self.default]
         taken = np.median(_relative(mine.hot)) / np.median(_relative(default.hot))

@@ -1,8 +1,8 @@
 """Choose the next schedules to try: in the model's order, or by Optuna from the results so far.
 
-Optuna's sampler (a tree-structured Parzen estimator) begins with the variants that the model ranks
-first. The sampler learns from the measurements. It can combine tiles, loops and unrolling in ways
-that no variant has.
+Optuna's sampler (a tree-structured Parzen estimator) begins with the schedules that the cost model
+ranks first. The sampler learns from the measurements. It can combine tiles, loops and unrolling in
+ways that ``tw.variants`` does not yield.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ if TYPE_CHECKING:
     import optuna
 
 Method = Literal["optuna", "ranked"]
-#: Number of the model's best variants that Optuna begins with.
+#: Number of schedules that Optuna tries first: those that the cost model ranks first.
 BEGIN = 32
-#: A search counts as exhausted after this many suggestions that are illegal or were tried before.
+#: Maximum number of suggestions that Optuna makes for one batch. Suggestions that are illegal, or
+#: that were tried before, count too. A batch without a new legal schedule ends the search.
 _TRIES = 400
-#: Steps of K in one iteration of the K loop, as multiples of the number of accumulator sets.
+#: Steps of K in one iteration of the K loop, divided by the number of accumulator sets.
 _UNROLLS = (1, 2, 4, 8)
 _PREFETCHES = (None, 2, 4, 8, 16)
 
 
 class Search(Protocol):
-    """A source of schedules that learns from results."""
+    """A source of schedules to measure. It is told the results, and may learn from them."""
 
     def ask(self, count: int) -> list[Schedule]:
         """Return at most ``count`` new schedules; none if the search is exhausted."""
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """Report a schedule's speed relative to the default, None if it failed."""
+        """Take the result of a schedule.
+
+        ``ratio`` is its speed divided by the speed of the default schedule, None if it failed.
+        """
 
 
 class Ranked:
-    """The variants in the model's order."""
+    """A search that returns the variants in the cost model's order, and learns nothing."""
 
     def __init__(self, variants: Sequence[Schedule]) -> None:
         self._left, self._known = iter(variants), set[Schedule]()
 
     def ask(self, count: int) -> list[Schedule]:
-        """Return the next variants."""
+        """Return at most ``count`` further variants; none if all were returned."""
         found = []
         for schedule in self._left:
             if schedule in self._known:
@@ -58,13 +62,14 @@ class Ranked:
         return found
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """Mark a schedule as known; its speed is ignored."""
+        """Record that a schedule was measured, so that ``ask`` skips it. Its speed is ignored."""
         self._known.add(schedule)
 
 
 class Explorer:
-    """Search by Optuna over tile, loops around it, accumulator sets, unrolling and prefetching.
+    """A search in which Optuna chooses each part of a schedule.
 
+    The parts are the tile, the loops around it, accumulator sets, unrolling and prefetching.
     ``legal`` raises a TilewrightError for a schedule that cannot be planned.
     """
 
@@ -79,7 +84,7 @@ class Explorer:
             self._study.enqueue_trial(dict(self._space.parts(schedule)), skip_if_exists=True)
 
     def ask(self, count: int) -> list[Schedule]:
-        """Return at most ``count`` schedules to try; earlier ones may still be measured."""
+        """Return at most ``count`` new schedules; results of earlier ones may still be missing."""
         found: list[Schedule] = []
         for schedule, trial in self._suggested():
             self._pending[schedule] = trial
@@ -105,7 +110,7 @@ class Explorer:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
     def tell(self, schedule: Schedule, ratio: float | None) -> None:
-        """Learn from a schedule that was asked for, or that an earlier tuning measured."""
+        """Learn from a schedule that ``ask`` returned, or that an earlier tuning measured."""
         import optuna
 
         self._known.add(schedule)
@@ -121,7 +126,10 @@ class Explorer:
 
 
 def check_method(method: str) -> Method:
-    """Return the name of an available search; TuningError if it is unknown or not installed."""
+    """Return ``method`` if that search is available.
+
+    Raise TuningError if the method is unknown or Optuna is not installed.
+    """
     if method == "ranked":
         return "ranked"
     if method != "optuna":
@@ -150,10 +158,11 @@ def _study(seed: int) -> optuna.Study:
 
 
 class _Space:
-    """Schedules as parts that Optuna can vary.
+    """Schedules as parameters that Optuna can vary.
 
-    The extents of the variants' tiles are numbered in order, so that neighbours are similar. Nests
-    (loops, blocks, packing, threads) are those of the variants.
+    Each parameter is an index into a list of values that the variants have. Rows and columns of
+    tiles are sorted, so that neighbouring indices mean similar tiles. A nest (loops, blocks,
+    packing, threads) is one value.
     """
 
     def __init__(self, variants: Sequence[Schedule]) -> None:
@@ -180,7 +189,7 @@ class _Space:
         }
 
     def schedule(self, parts: Mapping[str, int]) -> Schedule:
-        """Return the schedule of these parts; raise ScheduleError if it is not legal."""
+        """Return the schedule with these parameters; raise ScheduleError if it is not legal."""
         split = self._splits[parts["split"]]
         loops, block, pack, threads = self._nests[parts["nest"]]
         return Schedule(
@@ -196,7 +205,7 @@ class _Space:
         )
 
     def parts(self, schedule: Schedule) -> Mapping[str, int]:
-        """Return the parts that make ``schedule``, none if it is outside of the space."""
+        """Return the parameters of ``schedule``; empty if they cannot represent it."""
         try:
             rows, columns = schedule.tile or (0, 0)
             split = schedule.k_split or 0
@@ -218,5 +227,5 @@ def _nest(schedule: Schedule) -> tuple[Any, ...]:
 
 
 def _distinct(found: Iterable[Any]) -> list[Any]:
-    """Return each element once, in the model's order."""
+    """Return each element once, in the order of its first occurrence."""
     return list(dict.fromkeys(found))

@@ -1,8 +1,8 @@
 """Find the best schedule of a spec for this CPU by measuring.
 
-In goes a spec, with a time limit. Variants of its schedule are drawn; a child process compiles,
-checks and times them in turns. Out comes the fastest kernel. The results are stored in the database
-of ``runtime/tuned.py``, from which ``compile`` takes the winner.
+The input is a spec and a time limit. A search proposes schedules for the spec. A child process
+compiles them, checks their results, and times them in turns. The output is the fastest kernel. The
+results are stored in the database of ``runtime/tuned.py``, from which ``compile`` takes the winner.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from .race import Race, Ranking, Samples, not_measured, ranking
 from .search import Explorer, Ranked, Search, check_method
 from .variants import candidates
 
-#: Share of the time that is kept for the last comparison, and the number of variants in it.
+#: Share of the time limit that is reserved for the last comparison, and the maximum number of
+#: variants that are compared there with the default.
 FINAL, FINALISTS = 0.25, 6
-#: Minimum and maximum number of rounds in the last comparison.
+#: Minimum and maximum number of rounds of measurements in the last comparison.
 _ROUNDS = (5, 48)
-#: Number of rounds after which a variant may be shown as the best so far.
+#: Minimum number of rounds before the progress may show a variant as the best so far.
 _TRUSTED = 3
 #: Maximum and minimum number of variants that are compiled and timed together.
 _TOGETHER, _LEAST = 24, 4
@@ -61,8 +62,9 @@ class Tuned(NamedTuple):
 class Progress:
     """State of a tuning.
 
-    ``spent`` is how many of the ``seconds`` have passed. ``measured`` and ``failed`` count
-    variants. ``best`` is the speed of the best variant so far divided by the speed of the default.
+    ``phase`` is the name of the current phase. ``spent`` of the ``seconds`` have passed.
+    ``measured`` and ``failed`` are numbers of variants. ``best`` is the speed of the best
+    variant so far divided by the speed of the default.
     """
 
     phase: str
@@ -74,7 +76,7 @@ class Progress:
 
     @property
     def expected(self) -> int:
-        """Number of variants at the end, if the rate stays the same."""
+        """Estimated number of variants at the end of the tuning, if the rate stays the same."""
         return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
 
 
@@ -103,12 +105,12 @@ def tune(
     target : str
         "host", or a target that this CPU runs natively. Default: "host".
     seconds : float
-        About how long to measure. Default: 60.
+        Approximate duration of the tuning. Default: 60.
     search : {"optuna", "ranked"}
         "optuna", the default, explores the schedules of ``tw.variants`` and similar ones. "ranked"
         measures only the schedules of ``tw.variants``, in the cost model's order.
     threads : int
-        Most threads of a variant. Default: 1, like the default schedule.
+        Maximum number of threads of a variant. Default: 1, like the default schedule.
     store : bool
         If False, stored results are neither read nor written. Default: True.
 
@@ -144,7 +146,7 @@ def tune(
 
 @contextmanager
 def _database(store: bool) -> Iterator[Database]:
-    """Return the user's database, or if nothing is to be stored, a temporary one."""
+    """Return the user's database if ``store`` is True, else an empty temporary database."""
     if store:
         yield Database()
         return
@@ -153,7 +155,7 @@ def _database(store: bool) -> Iterator[Database]:
 
 
 class Tuning:
-    """One tuning, which runs step by step. ``steps`` yields its state after each round."""
+    """The tuning of one spec. ``steps`` runs it, and yields its state after each round."""
 
     def __init__(
         self,
@@ -200,14 +202,17 @@ class Tuning:
         )
 
     def steps(self) -> Generator[Progress]:
-        """Search until a quarter of the time is left, then compare the best variants again."""
+        """Search until a quarter of the time is left, then compare the best variants again.
+
+        Yield the state of the tuning after each round of measurements.
+        """
         rng, self._begun = np.random.default_rng(), time.monotonic()
         with self._child(self.spec, self.target.name) as child:
             race = Race(child, Schedule(), rng)
             self.failures = race.failures
             self._recall(race)
             self._begin(race)
-            count = _LEAST  # at least this many, however short the time is
+            count = _LEAST  # the first batch is measured even if the time limit is very short
             while count > 0:
                 begun, asked = self._spent(), self._search.ask(count)
                 batch = race.admit(asked)
@@ -219,21 +224,25 @@ class Tuning:
             yield from self._final(race)
 
     def result(self) -> Tuned:
-        """Return the winner's kernel and the ranking; raise TuningError before ``steps``
-        has ended.
+        """Return the winner's kernel and the ranking.
+
+        Raise TuningError if ``steps`` has not ended.
         """
         if not self.ranking:
             raise TuningError("the tuning has not come to its end", hint="go through steps()")
         chosen = self.ranking[0].schedule
         return Tuned(compile_many([(self.spec, chosen, self.target.name)])[0], self.ranking)
 
-    # --- the parts -----------------------------------------------------------------------------
+    # --- parts of a tuning ---------------------------------------------------------------------
 
     def _spent(self) -> float:
         return time.monotonic() - self._begun
 
     def _affordable(self, each: float) -> int:
-        """Return how many variants the search has time for if one takes ``each`` seconds."""
+        """Return the number of variants for the next batch, if a variant takes ``each`` seconds.
+
+        The number is 0 if no time is left for the search.
+        """
         left = (1 - FINAL) * self.seconds - self._spent()
         if left <= 0:
             return 0
@@ -243,17 +252,20 @@ class Tuning:
         return self._spent() >= share * self.seconds
 
     def _recall(self, race: Race) -> None:
-        """Take the stored results of this spec, CPU and version as a start."""
+        """Load the stored results of this spec, CPU and version of tilewright into ``race``."""
         for result in self.database.results(self.subject):
             if result.status != MEASURED:
                 race.failures[result.schedule] = Failure(result.status, result.said)
             elif result.hot:
                 race.samples[result.schedule] = Samples([*result.hot], [*result.cold])
         self._stored.update(race.failures)
-        race.failures.pop(race.default, None)  # all are compared with the default
+        race.failures.pop(race.default, None)  # the default must be measured
 
     def _begin(self, race: Race) -> None:
-        """Measure the default, the stored winner, and winners from other CPUs or versions."""
+        """Measure the default schedule, the stored winner, and winners of other CPUs or versions.
+
+        Then report all results so far to the search.
+        """
         stored = self.database.winner(self.subject)
         known = [] if stored is None else [stored.schedule]
         first = race.admit(
@@ -280,8 +292,9 @@ class Tuning:
             self._search.tell(schedule, None if failed else 1 / race.pace(schedule))
 
     def _final(self, race: Race) -> Iterator[Progress]:
-        """Compare the best variants with the default again; only these rounds count for their
-        ranking.
+        """Compare the best variants with the default again, rank them, and store the winner.
+
+        The ranking of these variants uses only the measurements of this comparison.
         """
         best = sorted(race.samples, key=race.pace)[:FINALISTS]
         finalists = race.admit(dict.fromkeys([race.default, *best]))
@@ -299,9 +312,11 @@ class Tuning:
     def _ranked(
         self, race: Race, finalists: Sequence[Schedule], rounds: int
     ) -> tuple[Ranking, ...]:
-        """Return the ranking: finalists by their last rounds, the others by all of their rounds.
+        """Return the ranking of all variants.
 
-        Variants that are faster than the default come first, then the default, then all others.
+        Figures of finalists are from the last ``rounds`` rounds, those of other variants from all
+        of their rounds. The order: finalists that are faster than the default, then the default,
+        then the other finalists, then the other variants.
         """
         default = race.samples[race.default]
         first = [
@@ -320,10 +335,10 @@ class Tuning:
         return (*first, *sorted(others, key=lambda one: -one.ratio))
 
     def _crown(self, best: Ranking) -> None:
-        """Store the winner.
+        """Store ``best`` as the winner.
 
-        If another process stored a winner with a larger ratio, and this tuning did not measure it,
-        it remains the winner.
+        A winner that another process stored is kept if its ratio is larger and this tuning did not
+        compare it at the end.
         """
         raced = {one.schedule for one in self.ranking[: FINALISTS + 1]}
         there = self.database.winner(self.subject)
@@ -344,7 +359,7 @@ class Tuning:
             )
         )
 
-    # --- what is kept --------------------------------------------------------------------------
+    # --- stored results ------------------------------------------------------------------------
 
     def _store(self, race: Race, measured: Sequence[Schedule]) -> None:
         self.database.put(

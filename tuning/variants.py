@@ -30,9 +30,11 @@ from .nests import Nest, blocked, cycles, orders, threads_cycles
 
 #: Value that the ranking assumes for a size known only at the call.
 TYPICAL = 256
-#: Number of variants whose whole kernels are estimated; all of them take half a second.
+#: Number of variants for which the cost model estimates the whole kernel. These estimates take half
+#: a second together.
 LOOKED_AT = 200
-#: Tiles that are tried in each nest with blocks: those that are cheapest by themselves.
+#: Number of tiles that are tried in each nest with blocks. They are the tiles with the fewest
+#: cycles when the loops around them are ignored.
 _BEST = 12
 
 
@@ -48,10 +50,10 @@ class Candidate:
 def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) -> Iterator[Schedule]:
     """Yield legal schedules for a spec, in the order of the cost model's estimate, cheapest first.
 
-    They combine tiles that fit the registers, 1, 2 or 4 accumulator sets, two K unrolls, each order
-    of the loops, and each dimension that vectors may run along. If the operands are larger than L1,
-    cache blocks, packing and prefetching are tried too. If a call has at least 1e8 floating-point
-    operations, threads are tried too.
+    The schedules combine tiles that fit the registers, 1, 2 or 4 accumulator sets, two K unrolls,
+    each order of the loops, and each dimension that vectors may run along. If the operands are
+    larger than L1, cache blocks, packing and prefetching are tried too. If a call has at least 1e8
+    floating-point operations, threads are tried too.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
     target : str
         The target's name.
     threads : int, optional
-        Most threads; by default one for each CPU that the process may use.
+        Maximum number of threads; by default one for each CPU that the process may use.
 
     Yields
     ------
@@ -82,7 +84,7 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
 
 
 def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) -> list[Candidate]:
-    """Return what ``variants`` yields, with the estimates."""
+    """Return the schedules that ``variants`` yields, with their estimated cycles."""
     if not isinstance(spec, Gemm):
         raise SpecError("variants are of a Gemm", got=spec)
     if spec.stacked:
@@ -99,16 +101,17 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
     ]
     ranked.sort(key=lambda candidate: candidate.cycles)
     best: dict[Schedule, Candidate] = {}
-    for candidate in ranked:  # tiles of different vectors may have one schedule
+    for candidate in ranked:  # tiles of different vector widths may have the same schedule
         best.setdefault(candidate.schedule, candidate)
     found = list(best.values())
     return [*_looked_at(spec, resolved, found[:LOOKED_AT]), *found[LOOKED_AT:]]
 
 
 def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candidate]:
-    """Return the most promising candidates, ordered by estimates of the whole kernels.
+    """Return the candidates in ``first``, ordered by estimates of their whole kernels.
 
-    The cycles of a schedule with threads are divided by the number of threads.
+    Candidates that cannot be planned are left out. The cycles of a schedule with threads are
+    divided by the number of threads.
     """
     sizes = {d: TYPICAL for d, _ in spec.runtime_sizes() if d in "mnk"}
     found = []
@@ -124,7 +127,10 @@ def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candi
 
 
 def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
-    """Return candidates for a stack: a loop over products, or vectors across products."""
+    """Return candidates for a stack of products.
+
+    A candidate loops over the products, or each lane of its vectors computes another product.
+    """
     single = candidates(spec.alone(), target, threads=1)
     found = [
         Candidate(one.cycles, replace(one.schedule, loops=f"b{one.schedule.loops or 'nmk'}"))
@@ -143,14 +149,14 @@ def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
 
 
 def _plain(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
-    """Yield each tile in each order of the loops."""
+    """Yield a candidate for each tile in each order of the loops, without blocks."""
     found = list(_sized(plan, target))
     for nest in orders(spec):
         yield from _in(plan, nest, found)
 
 
 def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Candidate]:
-    """Yield the best tiles in each nest with blocks that the spec allows."""
+    """Yield candidates with blocks: the best tiles in each nest that is legal for the spec."""
     for nest in blocked(plan, _sizes(plan), cpus):
         axis: Any = plan.vectorize
         try:
@@ -161,7 +167,7 @@ def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Cand
 
 
 def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
-    """Yield each tile, with the cycles of all tiles that cover C and all blocks of K."""
+    """Yield each possible tile, and the cycles to compute all of C with tiles of this shape."""
     request, blocks = _request(plan), 1
     if "k" in plan.blocks:
         blocks = -(-_sizes(plan)["k"] // plan.blocks["k"])
@@ -191,7 +197,10 @@ def _sizes(plan: Plan) -> dict[str, int]:
 
 
 def _request(plan: Plan) -> TileRequest:
-    """Return what register tiles must compute: all of K, or one block if K is cut into blocks."""
+    """Return the description of the register tiles that the plan needs.
+
+    A tile sums over all of K, or over one block if K is cut into blocks.
+    """
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
     return tile_request(plan, plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
@@ -199,7 +208,7 @@ def _request(plan: Plan) -> TileRequest:
 
 @lru_cache(maxsize=32)
 def _shapes(target: Target, request: TileRequest, across: int, along: int) -> tuple[TileShape, ...]:
-    """Return each register tile that fits the registers and is not larger than C."""
+    """Return each tile shape that fits the registers and is not larger than C."""
     found: list[TileShape] = []
     for vector in request.vectors:
         lanes = 1 if request.dot else vector.lanes
@@ -215,7 +224,9 @@ def _shapes(target: Target, request: TileRequest, across: int, along: int) -> tu
 def _split(
     target: Target, request: TileRequest, size: tuple[Vector, int, int, bool]
 ) -> Iterator[TileShape]:
-    """Yield a tile with 1, 2 or more accumulator sets, as long as they fit and hide more
+    """Yield a tile with 1, 2 or more accumulator sets.
+
+    More sets are tried until they do not fit the registers, or until the multiply-adds hide their
     latency.
     """
     for split in request.splits:
@@ -228,7 +239,7 @@ def _split(
 
 
 def _extents(plan: Plan) -> tuple[int, int]:
-    """Return the sizes of C across the vectors and along them."""
+    """Return two sizes of C: across the vectors, and along them."""
     return _sizes(plan)[plan.across], _sizes(plan)[plan.along]
 
 

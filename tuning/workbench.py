@@ -14,12 +14,13 @@ from tilewright.spec.schedule import Schedule
 
 #: Number of random calls in which each variant must compute the right results.
 CASES = 2
-#: Maximum number of copies of the arrays for cold calls, and of bytes that all copies have.
+#: Maximum number of copies of the arrays for calls on data in memory, and maximum number of bytes
+#: that all copies have together.
 _COPIES, _COPIED = 16, 128 << 20
 
 
 class Bench:
-    """Kernels of one spec and target, on arrays that they share."""
+    """Kernels of one spec and target, one for each schedule. All are timed on the same arrays."""
 
     def __init__(self, spec: Gemm, target: str) -> None:
         self._spec, self._target = spec, target
@@ -31,8 +32,10 @@ class Bench:
         self._meter: Meter | None = None
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
-        """Compile all schedules into one library; if that fails, compile each to find the faulty
-        one.
+        """Compile kernels for all schedules into one library.
+
+        If that fails, compile each kernel separately to find the faulty one. Return the error
+        message for each schedule, None if its kernel compiled.
         """
         try:
             made = compile_many([(self._spec, schedule, self._target) for schedule in schedules])
@@ -54,7 +57,10 @@ class Bench:
         return self._kernels[schedule]
 
     def check(self, schedule: Schedule) -> int:
-        """Compare a variant with the right results; return the operations of a call."""
+        """Compare a variant's results with the right ones.
+
+        Return the number of floating-point operations in a call.
+        """
         kernel = self._kernel(schedule)
         if not self._cases:
             self._cases = list(cases_of(kernel, CASES, seed=0))
@@ -63,22 +69,23 @@ class Bench:
         return flops(kernel, self._arguments(kernel)[0])
 
     def hot(self, schedule: Schedule) -> tuple[float, float]:
-        """Time calls on one copy of the arrays."""
+        """Time calls on one copy of the arrays, which stays in cache.
+
+        Return the seconds of a call, and the seconds that it would take at the core's peak.
+        """
         timed = self._ready(schedule)
         if self._meter is None:
             kernel = self._kernel(schedule)
             self._meter = Meter(kernel.isa, self._spec.multiplied)
         before = self._meter.seconds()
         taken = timed.hot()
-        loop = (before + self._meter.seconds()) / 2  # the clock may move meanwhile
+        loop = (before + self._meter.seconds()) / 2  # the clock rate may change during the calls
         return taken, loop * flops(
             self._kernel(schedule), self._samples[0]
         ) / self._meter.loop.flops
 
     def cold(self, schedule: Schedule) -> float:
-        """Time one call on each copy of the arrays, after the caches were filled with other
-        data.
-        """
+        """Fill the caches with other data, then time one call on each copy of the arrays."""
         timed = self._ready(schedule)
         if self._filler is None:
             self._filler = Filler()
@@ -92,7 +99,7 @@ class Bench:
         return self._timed[schedule]
 
     def _arguments(self, kernel: Kernel) -> list[Sample]:
-        """Return arrays for all variants, in several copies."""
+        """Return several copies of the arrays, on which all variants are timed."""
         if not self._samples:
             self._samples = copies(kernel, _COPIED, _COPIES)
         return self._samples

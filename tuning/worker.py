@@ -19,27 +19,33 @@ from tilewright.spec.schedule import Schedule
 
 
 class Workbench(Protocol):
-    """The tasks of the process; each variant is identified by its schedule."""
+    """The tasks of this process. Each variant of the spec is identified by its schedule."""
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
-        """Compile all schedules together; return the error of each, None if it compiled."""
+        """Compile a kernel for each schedule; return its error message, None if it compiled."""
 
     def check(self, schedule: Schedule) -> int:
-        """Return the operations of a call; raise VerificationError if a result is wrong."""
+        """Return the number of floating-point operations in a call.
+
+        Raise VerificationError if a result is wrong.
+        """
 
     def hot(self, schedule: Schedule) -> tuple[float, float]:
-        """Return the seconds of a call on data in cache, and its seconds at the peak of
-        the core.
+        """Return the seconds of a call on data in cache.
+
+        The second number is the seconds that the call would take at the core's peak.
         """
 
     def cold(self, schedule: Schedule) -> float:
-        """Return seconds of a call on data in memory."""
+        """Return the seconds of a call on data in memory."""
 
 
 def serve(connection: Connection, made: Callable[[Any, str], Workbench]) -> None:
-    """Answer each ``(what, argument, limit)`` with ``(ok, value)`` until the connection is closed.
+    """Answer each task ``(what, argument, limit)`` until the connection is closed.
 
-    A task that takes longer than ``limit`` seconds ends the process.
+    ``what`` is "open" or a method of ``Workbench``. The answer is ``(True, result)``. If the
+    task failed, it is ``(False, (status, message))``. A task that takes longer than ``limit``
+    seconds ends the process.
     """
     bench: Workbench | None = None
     while True:
@@ -63,7 +69,7 @@ def serve(connection: Connection, made: Callable[[Any, str], Workbench]) -> None
 
 
 def main(made: Callable[[Any, str], Workbench]) -> None:
-    """Serve on the file descriptor that the command line names."""
+    """Answer tasks from the socket whose file descriptor is the argument of the command line."""
     with silence():  # the parent process shows the progress
         serve(Connection(int(sys.argv[1])), made)
 

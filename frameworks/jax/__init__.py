@@ -7,7 +7,7 @@ package.
 from __future__ import annotations
 
 try:
-    import jax as _jax  # noqa: F401 (said here, and not where one of its parts is first used)
+    import jax as _jax  # noqa: F401 (fails here, with a message of tilewright)
 except ImportError as _error:
     from tilewright.errors import install as _install
 

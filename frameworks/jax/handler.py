@@ -22,14 +22,15 @@ from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.damaged import kept, loading
 from tilewright.targets import load
 
-#: Name under which XLA knows the function.
+#: Name under which the C function is registered with XLA.
 TARGET = "tilewright_kernel"
-#: Records that C points to, and their names, kept alive until the process ends.
+#: For each kernel's name: the arrays and the kernel to which the C library has pointers. They are
+#: kept until the process ends.
 _records: dict[str, tuple[Any, ...]] = {}
 
 
 def make_known(kernel: Kernel) -> None:
-    """Register the kernel with C under ``kernel.name``."""
+    """Register the kernel in the C library under ``kernel.name``, once."""
     if kernel.name in _records:
         return
     name = np.frombuffer(kernel.name.encode(), np.uint8)
@@ -40,7 +41,7 @@ def make_known(kernel: Kernel) -> None:
 
 @cache
 def _library() -> CDLL:
-    """Return the C library, loaded and registered with XLA."""
+    """Load the C library, register its function with XLA, and return the library."""
     library = kept(store.key("jax", jaxlib.__version__), _build, _load)
     library.tw_jax_register.restype = None
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tw_jax_call), platform="cpu")

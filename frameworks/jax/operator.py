@@ -35,25 +35,26 @@ def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host")
     Returns
     -------
     Operator
-        ``op(a, b, bias=...)`` returns a new array. The arguments are the kernel's without its
-        outputs, in the same order, all possible by name. Arrays may be traced by ``jax.jit``. alpha
-        and beta are Python numbers. Further outputs of the spec are returned after the result.
+        ``op(a, b, bias=...)`` returns a new array. The arguments are those of the kernel
+        without its outputs, in the same order; each can be passed by name. ``jax.jit`` may trace
+        the arrays. alpha and beta are Python numbers. Further outputs of the spec are returned
+        after the result.
 
     Raises
     ------
     SpecError
-        An operand of the spec is no array.
+        An operand of the spec is not a single array.
     TargetError
-        This CPU lacks the target. ``tw.compile`` may raise other errors.
+        This CPU does not support the target. ``tw.compile`` may raise other errors.
     """
     return Operator(compile(spec, schedule, target))
 
 
 class Operator:
-    """A kernel as a function of JAX's arrays; see ``operator``. ``kernel`` is the kernel.
+    """A function of JAX's arrays that calls the kernel ``kernel``; see ``operator``.
 
-    Under ``jax.vmap`` it is called once for each element. It has no derivative; ``jax.custom_vjp``
-    can give it one.
+    ``jax.vmap`` calls the kernel once for each element of the mapped axis. The function has no
+    derivative. ``jax.custom_vjp`` can define one.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -67,14 +68,17 @@ class Operator:
         self._compiled = jax.jit(self._traced, static_argnums=range(len(self._tensors), last))
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """Return the result, a new array; ArgumentError if an argument does not fit."""
+        """Return the result, a new array; raise ArgumentError if an argument does not fit."""
         values = self._arguments.ordered(given, named)
         arrays = [_as_array(p, x) for p, x in zip(self._tensors, values, strict=False)]
         scalars = zip(self.kernel.signature.scalars, values[len(arrays) :], strict=True)
         return self._compiled(*arrays, *(factor(p, x) for p, x in scalars))
 
     def _traced(self, *values: Any) -> Any:
-        """Make the call for arrays of one shape and type, which XLA records once."""
+        """Return the results of the C function's call for traced arrays.
+
+        JAX traces this method once for each combination of shapes, types and scalars.
+        """
         inputs = values[: len(self._tensors)]
         call = self._checked(inputs, values[len(inputs) :])
         made = jax.ffi.ffi_call(
@@ -88,9 +92,10 @@ class Operator:
         return made[0] if len(made) == 1 else tuple(made)
 
     def _checked(self, inputs: tuple[Any, ...], numbers: tuple[float, ...]) -> _Call:
-        """Check arrays like the traced ones by the kernel's own rules, and return the call.
+        """Check the shapes and types of the traced arrays, and return the call.
 
-        XLA's arrays are dense. New arrays of the same shapes represent them and are never read.
+        Traced arrays have no memory. The kernel checks new arrays of the same shapes and types
+        instead, whose elements are never read. They are dense, as XLA's arrays are.
         """
         alike = {p.name: _alike(p, x) for p, x in zip(self._tensors, inputs, strict=True)}
         frame = self.kernel.frame(
@@ -105,8 +110,9 @@ class Operator:
         return _Call([frame.arrays[at] for at in self._results], attributes)
 
     def _places(self) -> list[int]:
-        """Return for each array of the kernel the index of XLA's argument, or -1 less the index of
-        a result.
+        """Return, for each array of the kernel, where XLA passes it.
+
+        The number is the index i of an argument, or -1 - i for the result with index i.
         """
         names = self._arguments.tensors
         return [
@@ -115,7 +121,10 @@ class Operator:
         ]
 
     def _aliases(self) -> dict[int, int]:
-        """Return the argument that a result starts as: C, if it is read and written."""
+        """Return the index of C among the arguments, and its index among the results.
+
+        XLA lets both use the same memory. The dictionary is empty if the kernel does not read C.
+        """
         updated = self._arguments.updated
         if updated is None:
             return {}
@@ -124,14 +133,18 @@ class Operator:
 
 
 class _Call(NamedTuple):
-    """A call as XLA records it: arrays like the results, and the attributes for the C function."""
+    """A call that XLA records.
+
+    ``results`` are arrays with the shapes and types of the results. ``attributes`` are constants
+    that XLA passes to the C function.
+    """
 
     results: list[Any]
     attributes: dict[str, Any]
 
 
 def _as_array(parameter: ArrayParameter, given: Any) -> Any:
-    """Return an argument as XLA takes it; a single value becomes an array of one axis."""
+    """Return an argument for XLA. A scalar becomes an array with one element, others stay."""
     if parameter.kind != "vector" or parameter.shape != (1,):
         return given
     value = jnp.asarray(given, preferred(parameter.type)) if is_number(given) else given
@@ -139,7 +152,7 @@ def _as_array(parameter: ArrayParameter, given: Any) -> Any:
 
 
 def _layout(parameter: ArrayParameter) -> tuple[int, ...] | None:
-    """Return the order of axes in memory if it is not C order: columns are then contiguous."""
+    """Return the order of the axes in memory if columns are contiguous, None for C order."""
     if parameter.kind == "vector" or parameter.order == "C":
         return None
     return (0, 2, 1) if _is_stack(parameter) else (1, 0)
@@ -150,8 +163,9 @@ def _is_stack(parameter: ArrayParameter) -> bool:
 
 
 def _alike(parameter: ArrayParameter, given: Any) -> Any:
-    """Return a new array with the layout that XLA will use; an object that is no array is
-    returned.
+    """Return a new array with the shape and type of ``given``, in the layout that XLA will use.
+
+    If ``given`` is not an array, return it.
     """
     if not isinstance(given, jax.Array | np.ndarray):
         return given

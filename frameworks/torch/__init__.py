@@ -9,7 +9,7 @@ Kernels and ``tw.matmul`` take tensors without this package.
 from __future__ import annotations
 
 try:
-    import torch as _torch  # noqa: F401 (said here, and not where one of its parts is first used)
+    import torch as _torch  # noqa: F401 (fails here, with a message of tilewright)
 except ImportError as _error:
     from tilewright.errors import install as _install
 

@@ -17,15 +17,15 @@ from .packed import weight_format
 from .products import LAYER_TYPES
 from .served import Left, Served, record
 
-#: The reason why a node is left to Inductor, and what to try.
+#: The reason why a node is left to Inductor, and what the user can try instead.
 Why = tuple[str, str]
-#: Call that converts a model to a type.
+#: Python code that converts a model to each type, for messages.
 _CASTS = {torch.float32: "model.float()", torch.bfloat16: "model.bfloat16()"}
 
 _LINEAR = (functional.linear, torch._C._nn.linear)
 _MATMUL = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm")
 _ADDED = (torch.addmm, torch.baddbmm, "addmm", "baddbmm")
-#: Activations that a layer's kernel computes, by function or method.
+#: Names of the activations that a layer's kernel can compute, by PyTorch's function or method.
 _ACTIVATIONS: dict[Any, str] = {
     functional.relu: "relu", torch.relu: "relu", "relu": "relu",
     functional.silu: "silu", torch._C._nn.silu: "silu",
@@ -36,7 +36,8 @@ _ACTIVATIONS: dict[Any, str] = {
 _GELU = (functional.gelu, torch._C._nn.gelu)
 
 
-#: Operators with products inside that are left to Inductor: by name, the reason and what to try.
+#: Operators that contain products and are left to Inductor. For each name: the reason, and what the
+#: user can try instead.
 _WHOLE: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"),
@@ -71,19 +72,20 @@ def backend(
     options: dict[str, Any] | None = None,
     **more: Any,
 ) -> Callable[..., Any]:
-    """Compile a graph for ``torch.compile``: replace products by kernels, then let Inductor
-    compile.
+    """Compile a graph for ``torch.compile``.
+
+    Kernels replace the products that they can compute. Inductor compiles the rest.
 
     Parameters
     ----------
     graph : torch.fx.GraphModule
-        The graph, which is changed.
+        The graph, which is modified.
     inputs : sequence
         Example inputs.
     mode, options : optional
-        Those of Inductor.
+        Arguments of ``torch.compile`` for Inductor.
     **more
-        Further arguments of Inductor.
+        Further arguments of Inductor's ``compile_fx``.
 
     Returns
     -------
@@ -93,8 +95,9 @@ def backend(
     Notes
     -----
     If ``torch._inductor.config.freezing`` is set, weights are constants of the graph and are packed
-    when the graph is compiled. Otherwise weights are read at each call. ``history`` records what
-    was served. If no product of a graph was served, a RuntimeWarning says why.
+    when the graph is compiled. Otherwise weights are read at each call. ``history`` records the
+    products that kernels compute. If kernels compute no product of a graph, a RuntimeWarning says
+    why.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
@@ -108,9 +111,9 @@ def backend(
 
 
 def serve(graph: torch.fx.GraphModule, *, freezes: bool = False) -> Served:
-    """Replace products of ``graph`` by kernels where kernels can compute them, in place.
+    """Replace the products of ``graph`` that kernels can compute by kernels, in place.
 
-    Weights are packed if Inductor ``freezes`` the graph.
+    If ``freezes``, Inductor treats weights as constants, and the graph packs them.
     """
     layers = activations = products = 0
     left = []
@@ -135,7 +138,10 @@ def serve(graph: torch.fx.GraphModule, *, freezes: bool = False) -> Served:
 
 
 def _why_left(node: torch.fx.Node) -> Why | None:
-    """Return why a node with a product is left to Inductor, None for other nodes."""
+    """Return why a node with a product is left to Inductor.
+
+    Return None if kernels compute the node, or if it has no product.
+    """
     called = _called(node)
     if called in _LINEAR:
         return _why_no_layer(node)
@@ -147,7 +153,7 @@ def _why_left(node: torch.fx.Node) -> Why | None:
 
 
 def _name(node: torch.fx.Node) -> str:
-    """Return the function or method that a node calls, for a message."""
+    """Return the name of the function or method that a node calls."""
     called = _called(node)
     return called if isinstance(called, str) else getattr(called, "__name__", str(called))
 
@@ -158,7 +164,7 @@ def _called(node: torch.fx.Node) -> Any:
 
 
 def _value(node: Any) -> torch.Tensor | None:
-    """Return the known type and shape of a node's result, as a tensor without elements."""
+    """Return a tensor with the type and shape of a node's result, None if they are unknown."""
     found = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
     return found if isinstance(found, torch.Tensor) else None
 
@@ -167,13 +173,13 @@ def _value(node: Any) -> torch.Tensor | None:
 
 
 def _parts(node: torch.fx.Node) -> tuple[Any, Any, Any]:
-    """Return x, weight and bias of a linear node."""
+    """Return the arguments x, weight and bias of a call of ``linear``."""
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
     return given.get("input"), given.get("weight"), given.get("bias")
 
 
 def _why_no_layer(node: torch.fx.Node) -> Why | None:
-    """Return why kernels do not compute a linear node, None if they do."""
+    """Return why kernels cannot compute a call of ``linear``, None if they can."""
     x, weight, bias = _parts(node)
     values = [_value(part) for part in (x, weight, bias, node) if part is not None]
     if (why := _why_no_tensors(values, tuple(LAYER_TYPES))) is not None:
@@ -195,7 +201,7 @@ def _why_no_layer(node: torch.fx.Node) -> Why | None:
 
 
 def _why_no_tensors(values: Sequence[torch.Tensor | None], types: tuple[Any, ...]) -> Why | None:
-    """Return why kernels do not take these tensors, None if they do."""
+    """Return why kernels cannot compute with these tensors, None if they can."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return "an argument is no tensor", ""
@@ -217,10 +223,11 @@ def _type_name(dtype: Any) -> str:
 
 
 def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node, freezes: bool) -> int:
-    """Replace a linear node, with an activation after it, by one operator; return 1 with
-    activation.
+    """Replace a call of ``linear``, and an activation after it, by one operator.
 
-    If the graph is frozen, its own weights are packed, because Inductor computes constants ahead.
+    Return the number of activations that were replaced, 0 or 1. If ``freezes`` and the weight is a
+    constant of the graph, another operator packs it; Inductor computes that operator once, when it
+    compiles the graph.
     """
     last, activation = node, ""
     if len(node.users) == 1:
@@ -264,7 +271,7 @@ def _activation_of(node: torch.fx.Node) -> str:
 
 
 def _why_no_product(node: torch.fx.Node, given: Sequence[Any]) -> Why | None:
-    """Return why kernels do not compute a product of matrices or stacks, None if they do."""
+    """Return why kernels cannot compute a product of matrices or stacks, None if they can."""
     if node.kwargs or len(given) != 2:
         return "it has arguments by name, such as alpha and beta", "operands by position alone"
     values = [_value(part) for part in (*given, node)]
@@ -276,12 +283,12 @@ def _why_no_product(node: torch.fx.Node, given: Sequence[Any]) -> Why | None:
 
 
 def _why_no_term(node: torch.fx.Node) -> Why | None:
-    """Return why the term of ``addmm`` or ``baddbmm`` cannot be added, None if it can."""
+    """Return why the first argument of ``addmm`` or ``baddbmm`` cannot be added, None if it can."""
     values = [_value(part) for part in node.args[:3]]
     if (why := _why_no_tensors(values, (torch.float32,))) is not None:
         return why
     term, a, b = (tuple(value.shape) for value in values if value is not None)
-    whole = (*a[:-1], b[-1])  # not the node's shape, which a term may have changed
+    whole = (*a[:-1], b[-1])  # the product's shape, without the term
     fits = len(term) <= len(whole) and all(
         size in (1, own) for size, own in zip(reversed(term), reversed(whole), strict=False)
     )
@@ -301,7 +308,7 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node, given: Sequence[Any]) -
 
 
 def _add(graph: torch.fx.Graph, term: Any, product: torch.fx.Node) -> None:
-    """Add the term of ``addmm`` or ``baddbmm`` to a product."""
+    """Add ``term``, the first argument of ``addmm`` or ``baddbmm``, to a product."""
     with graph.inserting_after(product):
         added = graph.call_function(torch.add, (term, product))
     added.meta = dict(product.meta)

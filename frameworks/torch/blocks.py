@@ -22,11 +22,11 @@ from .products import register
 
 
 class Stored(NamedTuple):
-    """A quantized matrix as the tensors that a layer keeps; rows are outputs.
+    """A quantized weight as the tensors that a layer keeps. Its rows are the layer's outputs.
 
-    Elements of 2 and 4 bits share bytes along the inputs, the first element in the low bits. Other
-    elements have a byte each. Scales and zero points have the shape blocks x outputs, as in the
-    matrix.
+    Consecutive elements of 2 and 4 bits in a row share a byte, the first element in the low bits.
+    Other elements have a byte each. Scales and zero points have the shape blocks x outputs, as in
+    ``QuantizedMatrix``.
     """
 
     weight: torch.Tensor
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 def _shared(q: Array, bits: int) -> Array:
-    """Return rows of elements of ``bits`` bits, as many in a byte as fill it."""
+    """Return a matrix of elements with ``bits`` bits; elements of 2 and 4 bits share bytes."""
     fields = 8 // bits if bits in (2, 4) else 1
     if fields == 1:
         return np.array(q, order="C")
@@ -74,7 +74,7 @@ def _zero_type(form: Quantized) -> str:
 
 
 def _tensor(array: Array, type_: str) -> torch.Tensor:
-    """Return a copy of a numpy array, also of an ml_dtypes type, as a tensor of the same type."""
+    """Return a copy of a numpy array as a tensor of type ``type_``; ml_dtypes types are allowed."""
     bits = np.array(array, order="C").view(f"i{array.dtype.itemsize}")
     return torch.from_numpy(bits).view(torch_type(torch, type_))
 
@@ -83,7 +83,7 @@ def _tensor(array: Array, type_: str) -> torch.Tensor:
 
 
 def packed_blocks(matrix: QuantizedMatrix, kind: LayerKind) -> PackedMatrix:
-    """Return a matrix packed for the kernels of layers of a kind."""
+    """Return a low-bit weight, packed for the kernels of layers of this kind."""
     from tilewright.runtime.call.pack_source import Given, pack_quantized
     from tilewright.runtime.machine.host import identify
 

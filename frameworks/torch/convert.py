@@ -15,7 +15,7 @@ from tilewright.spec.quantized import Quantized
 from .layers import BlockQuantizedLinear, Linear
 from .packed import INPUT_TYPES, Inputs
 
-#: Modules that read the weights of their inner layers directly, so these layers must stay.
+#: Modules that read the weights of their inner layers directly. These layers are not replaced.
 _OWNERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 
 
@@ -56,24 +56,25 @@ def quantize_(
     inputs: Inputs | None = None,
     method: Method = "nearest",
 ) -> Conversion:
-    """Replace each ``Linear`` in a model by a ``BlockQuantizedLinear``, and print the layers
-    replaced.
+    """Replace each ``Linear`` in a model by a ``BlockQuantizedLinear``.
+
+    The replaced layers are printed.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, which is changed.
+        The model, which is modified.
     format : Quantized or str
-        The format; or the name of a GGUF container, for example "q4_0".
+        The format, or the name of a GGUF type, for example "q4_0".
     only : callable, optional
-        Called with the name and the module of each layer; returns True to replace it.
+        Called with the name and the module of each layer; must return True to replace the layer.
     inputs, method : optional
         Arguments of ``BlockQuantizedLinear.from_float``.
 
     Returns
     -------
     Conversion
-        The layers that were replaced, and the reason for each module that was not.
+        The layers that were replaced, and for each other module the reason why it was not.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def quantize_(
 
 
 def _has_weight(module: torch.nn.Module) -> bool:
-    """Return True if a module has a matrix of its own, or several."""
+    """Return True if a module itself, not an inner module, has a matrix as a parameter."""
     return any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
 
 
@@ -147,8 +148,11 @@ def _why_left(module: Any, owner: torch.nn.Module) -> str | None:
 
 
 def _put(model: torch.nn.Module, made: dict[int, BlockQuantizedLinear]) -> None:
-    """Replace the modules with these ids by layers, in every module that holds them."""
+    """Replace modules of ``model`` by the layers ``made``, in every module that holds them.
+
+    The keys of ``made`` are the ids of the replaced modules.
+    """
     for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):  # named_children() skips repetitions
+        for name, child in list(parent._modules.items()):  # named_children() skips repeats
             if child is not None and (layer := made.get(id(child))) is not None:
                 setattr(parent, name, layer.train(child.training))

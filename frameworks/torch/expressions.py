@@ -60,7 +60,10 @@ def check_differentiable(expression: Expression) -> None:
 
 
 def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
-    """Return ``expression`` of tensors, which are given by the names of its leaves and operands."""
+    """Compute ``expression`` with PyTorch.
+
+    ``values`` has a tensor for each leaf and operand, by name.
+    """
     match expression:
         case Number(value):
             return torch.tensor(value, device="cpu")
@@ -77,9 +80,9 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
 
 
 def apart(value: torch.Tensor, needed: bool, again: bool) -> torch.Tensor:
-    """Return ``value`` as a separate autograd variable, with a gradient if ``needed``.
+    """Return ``value`` as a separate tensor for autograd, which requires a gradient if ``needed``.
 
-    If the gradient will be differentiated ``again``, the variable stays connected to the graph that
+    If the gradient will be differentiated ``again``, the tensor stays connected to the graph that
     computed ``value``.
     """
     if again and value.requires_grad:

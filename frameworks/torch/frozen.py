@@ -13,12 +13,12 @@ from .products import is_transformed
 
 
 class Held(NamedTuple):
-    """The packed weights of a frozen layer, and what is needed to detect changes.
+    """The packed weights of a frozen layer, and the facts that reveal a later change of the weight.
 
-    ``matrices`` has the packed weights by the type of the inputs, ``given`` the tensors that were
-    packed. ``sources`` has views that keep the memory of these tensors, so that no other tensor can
-    have the same address. ``seen`` has each tensor's name, its address, and PyTorch's count of
-    writes (None for inference tensors, which have no count).
+    ``matrices`` has the packed weight for each type of the inputs. ``given`` has the tensors that
+    were packed. ``sources`` has views of them: the views keep the memory alive, so that no new
+    tensor can get the same address. ``seen`` has each tensor's name, its address, and PyTorch's
+    count of writes (None for inference tensors, which have no count).
     """
 
     matrices: dict[Any, PackedMatrix]
@@ -32,8 +32,8 @@ class Freezable(torch.nn.Module):
 
     A frozen layer computes with the packed weight. ``load_state_dict``, ``to``, ``half`` and
     similar methods of the layer pack the weight again. Copies and unpickled layers are frozen too,
-    and pack the weight at their first call. ``state_dict`` holds the weight itself. ``train`` and
-    ``eval`` change nothing.
+    and pack the weight at their first call. ``state_dict`` holds the unpacked weight. ``train`` and
+    ``eval`` do not affect freezing.
 
     If PyTorch counted a write, for example ``weight.mul_(2)``, or if another tensor took the
     weight's place, the next call raises ArgumentValueError. Some writes are not counted and cannot
@@ -41,22 +41,24 @@ class Freezable(torch.nn.Module):
     storage, and all writes in compiled graphs. Call ``freeze`` again after such writes.
     """
 
-    #: Names of the tensors that are packed, and of the module's dictionary that holds them.
+    #: Names of the tensors that are packed, and the attribute of the module that holds them.
     _packs: tuple[str, ...] = ("weight",)
     _holder: Literal["_parameters", "_buffers"] = "_buffers"
     _is_frozen: bool = False
     _held: Held | None = None
-    #: The packed bytes and their format for a graph, with inputs of these types.
+    #: Packed bytes for a traced graph, the name of their format, and the types of inputs for which
+    #: kernels expect this format.
     _bytes: torch.Tensor | None = None
     _format: str = ""
     _types: tuple[Any, ...] = ()
     _trained: tuple[str, ...] = ()
 
-    # --- what a layer says of itself -----------------------------------------------------------
+    # --- methods of the layers -----------------------------------------------------------------
 
     def _pack(self) -> dict[Any, PackedMatrix]:
-        """Return the packed weight by the type of the inputs; one matrix may serve several
-        types.
+        """Return the packed weight for each type of the inputs.
+
+        Several types may share one packed matrix.
         """
         raise NotImplementedError
 
@@ -72,9 +74,10 @@ class Freezable(torch.nn.Module):
         return self._is_frozen
 
     def freeze(self) -> Self:
-        """Pack the weight as it is now, and return the layer. Its parameters are no longer trained.
+        """Pack the current weight, and return the layer.
 
-        Each later ``freeze`` packs the weight again.
+        The layer's parameters no longer require gradients. Each later ``freeze`` packs the weight
+        again.
 
         Returns
         -------
@@ -133,7 +136,7 @@ class Freezable(torch.nn.Module):
         return list(self.named_parameters(recurse=False))
 
     def _hold(self) -> None:
-        """Pack the weight as it is now."""
+        """Pack the current weight, and record the tensors that were packed."""
         tensors: dict[str, torch.Tensor | None] = getattr(self, self._holder)
         named = [(name, x) for name in self._packs if (x := tensors.get(name)) is not None]
         given = tuple(x for _, x in named)
@@ -149,17 +152,23 @@ class Freezable(torch.nn.Module):
         self._held = self._bytes = None
 
     def _hold_again(self) -> None:
-        """Pack the weight of a frozen layer after it was loaded or moved, if that is possible."""
+        """Pack the weight of a frozen layer again, after the weight was loaded or moved.
+
+        Do nothing if the device or type of the weight is not supported.
+        """
         if self._is_frozen:
             self._drop()
             try:
                 self._check_packable()
             except ArgumentError:
-                return  # calls raise this error until device and type are supported
+                return  # calls of the layer raise it until device and type are supported
             self._hold()
 
     def _matrix(self, dtype: Any) -> PackedMatrix:
-        """Return the packed weight for a type of inputs; raise ArgumentValueError after a write."""
+        """Return the packed weight for inputs of type ``dtype``.
+
+        Raise ArgumentValueError if the weight was written or replaced since it was packed.
+        """
         if self._held is None:
             self._check_packable()
             self._hold()
@@ -179,7 +188,8 @@ class Freezable(torch.nn.Module):
     def _packed_for_graph(self) -> torch.Tensor | None:
         """Return the packed bytes for an operator, None if the operator must read the weight.
 
-        Other tensors may replace the weight for a call, as ``torch.func.functional_call`` does.
+        It must if another tensor replaces the weight for this call, for example by
+        ``torch.func.functional_call``.
         """
         if self._held is not None and is_transformed():
             tensors = getattr(self, self._holder)
@@ -196,7 +206,7 @@ class Freezable(torch.nn.Module):
             hint="layer.freeze() packs it again, layer.unfreeze() reads it at each call",
         )
 
-    # --- what modules do -----------------------------------------------------------------------
+    # --- overridden methods of torch.nn.Module -------------------------------------------------
 
     def _load_from_state_dict(self, *args: Any, **named: Any) -> None:
         super()._load_from_state_dict(*args, **named)
@@ -208,17 +218,20 @@ class Freezable(torch.nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the packed weight, which is for this machine only."""
+        """Return the state for pickling, without the packed weight.
+
+        The format of the packed weight may suit only this machine.
+        """
         state = dict(self.__dict__)
         for name in ("_held", "_bytes"):
             state.pop(name, None)
         return state
 
     def _marked(self, shown: str) -> str:
-        """Return the text printed for the layer, with "frozen" if it is."""
+        """Return ``shown``, the text printed for the layer, with "frozen" added if it is frozen."""
         return f"{shown}, frozen" if self._is_frozen else shown
 
 
 def _writes(tensor: torch.Tensor) -> int | None:
-    """Return PyTorch's count of writes to a tensor, None if it does not count."""
+    """Return PyTorch's count of writes to a tensor, None if PyTorch does not count them."""
     return None if tensor.is_inference() else tensor._version

@@ -1,7 +1,7 @@
 """Gradients of a product with an epilogue: dA = dS B^T, dB = A^T dS, with S = A B.
 
-In the backward pass the sums S are computed again. Then PyTorch computes and differentiates the
-epilogue, which gives dS and the gradients of the operands.
+The backward pass computes the sums S again. Then PyTorch computes and differentiates the epilogue,
+which gives dS and the gradients of the epilogue's operands.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _FLOATS = ("f32", "f64", "bf16", "f16")
 
 
 class Gradients:
-    """The functions that autograd calls for the operator of one spec; its inputs are ``names`` and
-    numbers.
+    """The functions that autograd calls for the operator of one spec.
+
+    The operator's inputs are the tensors ``names``, then the numbers ``scalars``.
     """
 
     def __init__(self, spec: Any, names: Sequence[str], scalars: Sequence[str]) -> None:
@@ -31,7 +32,10 @@ class Gradients:
         self._count, self._known = len(names), False
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the inputs; raise SpecError if an input needs a gradient that is not defined."""
+        """Save the inputs for ``backward``.
+
+        Raise SpecError if an input requires a gradient and the product has none.
+        """
         count = self._count
         if not self._known and any(x.requires_grad for x in inputs[:count]):
             _check(self.spec)
@@ -40,7 +44,7 @@ class Gradients:
         ctx.numbers = inputs[count:]
 
     def backward(self, ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        """Return the gradients of the inputs that need one, None for the others."""
+        """Return the gradient of each input that needs one, None for the others."""
         given = dict(zip(self.names, ctx.saved_tensors, strict=True))
         numbers = dict(zip(self.scalars, ctx.numbers, strict=True))
         needed = dict(zip(self.names, ctx.needs_input_grad, strict=False))
@@ -59,9 +63,10 @@ class Gradients:
         self, given: dict[str, Any], needed: dict[str, bool], grad: torch.Tensor,
         alpha: float, beta: float,
     ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
-        """Return the gradient of the sums, and those of the epilogue's operands by name.
+        """Return the gradient of the sums, and the gradients of the epilogue's operands by name.
 
-        The gradients can be differentiated again if autograd records, as ``create_graph`` requests.
+        If autograd records this pass (``create_graph=True``), the gradients can be differentiated
+        again.
         """
         again = torch.is_grad_enabled()
         epilogue: Expression = acc if self.spec.epilogue is None else self.spec.epilogue

@@ -29,7 +29,7 @@ from .products import ACTIVATIONS, LAYER_TYPES, is_plain
 
 
 def _activation(name: str | None) -> str:
-    """Return the name of an activation; ArgumentValueError for an unknown one."""
+    """Return the name of an activation, "" for None; raise ArgumentValueError if it is unknown."""
     if name not in (None, *ACTIVATIONS):
         raise ArgumentValueError(
             "a layer has no such activation",
@@ -49,9 +49,9 @@ class Linear(Freezable, torch.nn.Linear):
     Parameters
     ----------
     in_features, out_features : int
-        Sizes.
+        Number of elements in a row of the inputs, and in a row of the results.
     bias : bool
-        True for a bias.
+        True if the layer has a bias.
     activation : str, optional
         "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh" or "hardswish".
 
@@ -89,7 +89,10 @@ class Linear(Freezable, torch.nn.Linear):
         return made
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to ``x`` of shape (..., in_features) and the weight's type."""
+        """Return the layer's results for ``x``.
+
+        ``x`` has the shape (..., in_features) and the type of the weight.
+        """
         weight, bias = self.weight, self.bias
         if x.dtype != weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
             _refuse(x, weight)
@@ -129,7 +132,7 @@ class Linear(Freezable, torch.nn.Linear):
             _refuse(self.weight, self.weight)
 
     def _is_recorded(self, x: torch.Tensor) -> bool:
-        """Return True if autograd records the layer."""
+        """Return True if autograd records the layer's call with ``x``."""
         if not torch.is_grad_enabled():
             return False
         bias = self.bias
@@ -163,7 +166,10 @@ def _refuse(x: torch.Tensor, weight: torch.Tensor) -> NoReturn:
 
 
 class _Inference(Freezable):
-    """A layer whose buffers keep their types: ``.to(torch.bfloat16)`` changes only its inputs."""
+    """A layer for inference, whose buffers keep their types.
+
+    For example, ``.to(torch.bfloat16)`` does not convert the weight.
+    """
 
     activation: str
     in_features: int
@@ -191,7 +197,7 @@ class _Inference(Freezable):
 
 
 def _of_type(moved: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Return a moved buffer in its old type."""
+    """Return the buffer ``before`` on the device of ``moved``, without a change of its type."""
     return moved if moved.dtype == before.dtype else before.to(moved.device)
 
 
@@ -200,14 +206,14 @@ def _bias_of(linear: torch.nn.Linear) -> torch.Tensor | None:
 
 
 def _own_activation(linear: torch.nn.Linear, given: str | None) -> str | None:
-    """Return the requested activation, or the one that the layer has."""
+    """Return the activation ``given``; if it is None, the activation of ``linear``."""
     return given or getattr(linear, "activation", None) or None
 
 
 class QuantizedLinear(_Inference):
     """A layer that computes ``activation(x @ weight.T + bias)`` in 8-bit integers with exact sums.
 
-    The weight is int8 with a scale for each output. Without ``input_scale``, each row of ``x`` is
+    The weight is int8 with one scale for each output. Without ``input_scale``, each row of ``x`` is
     quantized to int8 with its own scale. With ``input_scale``, ``x`` is quantized to uint8: ``x /
     input_scale + input_zero``. The layer is for inference and has no gradient.
     ``BlockQuantizedLinear`` has weights with fewer bits.
@@ -223,7 +229,7 @@ class QuantizedLinear(_Inference):
     activation : str, optional
         As in ``Linear``.
     input_scale, input_zero : optional
-        Scale and zero point of all inputs.
+        Scale (float) and zero point (int) that all elements of ``x`` share.
 
     Raises
     ------
@@ -261,11 +267,12 @@ class QuantizedLinear(_Inference):
         cls, linear: torch.nn.Linear, *, activation: str | None = None,
         input_range: tuple[float, float] | None = None,
     ) -> QuantizedLinear:  # fmt: skip
-        """Return a layer like ``linear`` with an int8 weight; each row's scale is from its largest
-        magnitude.
+        """Return a layer like ``linear`` with an int8 weight.
+
+        The scale of each row of the weight is the row's largest magnitude / 127.
 
         ``input_range`` is the least and the largest element of ``x`` that must not saturate.
-        Without ``input_range``, each row of ``x`` is quantized by the row's own range.
+        Without ``input_range``, each row of ``x`` is quantized with its own scale.
         """
         weight = linear.weight.detach().float()
         codes, scale = quantized.quantize_rows(weight)
@@ -307,7 +314,7 @@ class QuantizedLinear(_Inference):
         return found
 
     def _traced(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-        """Compute the layer as an operator of the packed weight."""
+        """Compute the frozen layer by an operator that a traced graph can contain."""
         found: torch.Tensor
         if (numbers := self._numbers()) is not None:
             found = torch.ops.tilewright.fixed_linear_of_packed(
@@ -323,7 +330,7 @@ class QuantizedLinear(_Inference):
         return found.to(x.dtype)
 
     def _numbers(self) -> quantized.Fixed | None:
-        """Return the scale and zero point of all inputs, None if each row has its own."""
+        """Return the scales if all inputs share one, None if each row of ``x`` has its own."""
         if self.input_scale is None or self.input_zero is None:
             return None
         return quantized.Fixed(self.weight_scale, self.input_scale, self.input_zero)
@@ -355,9 +362,9 @@ class BlockQuantizedLinear(_Inference):
     activation : str, optional
         As in ``Linear``.
     inputs : {"blocks", "rows", "float"}, optional
-        Treatment of ``x`` in the kernel. "blocks": 8-bit integers with a scale for each block of a
-        row; blocks are as long as those of the weight. "rows": 8-bit integers with a scale for each
-        row. "float": unchanged. The default is "blocks", or "float" if the weight is f8.
+        How the kernel converts ``x``. "blocks": to 8-bit integers with a scale for each block of a
+        row; blocks are as long as those of the weight. "rows": to 8-bit integers with a scale for
+        each row. "float": not at all. The default is "blocks", or "float" if the weight is f8.
 
     Raises
     ------
@@ -367,10 +374,10 @@ class BlockQuantizedLinear(_Inference):
     Notes
     -----
     ``x`` is float32, bfloat16 or float16; the result has the same type. The buffers ``weight``,
-    ``scales`` and ``zeros`` hold the numbers of the matrix; elements of 2 and 4 bits share bytes.
+    ``scales`` and ``zeros`` hold the numbers of the matrix. Elements of 2 and 4 bits share bytes.
     The layer is frozen when it is made: the three buffers are packed once, and ``bias`` is read at
     each call. After ``unfreeze`` each call packs the three buffers, which is slow. See
-    ``Freezable``. A state can be loaded only into a layer of the same format.
+    ``Freezable``. A state of ``state_dict`` can be loaded only into a layer of the same format.
     """
 
     _packs = ("weight", "scales", "zeros")
@@ -406,7 +413,7 @@ class BlockQuantizedLinear(_Inference):
         """Return a layer like ``linear`` with the weight quantized to ``format`` by
         ``tw.quantize``.
 
-        ``format`` may be the name of a GGUF container, for example "q4_0".
+        ``format`` may be the name of a GGUF type, for example "q4_0".
         """
         matrix = quantize(linear.weight.detach().float().t(), format, method=method)
         activation = _own_activation(linear, activation)
@@ -455,11 +462,11 @@ class BlockQuantizedLinear(_Inference):
         return {dtype: packed[text] for dtype, text in formats.items()}
 
     def get_extra_state(self) -> torch.Tensor:
-        """Return the format, which is needed to interpret the numbers of a state."""
+        """Return the format of the weight as a tensor of bytes, which ``state_dict`` stores."""
         return torch.frombuffer(bytearray(self._text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """Raise ArgumentValueError for a state of another format."""
+        """Raise ArgumentValueError if a loaded state has another format than this layer."""
         text = bytes(state.tolist()).decode()
         if text != self._text:
             raise ArgumentValueError(
@@ -471,7 +478,7 @@ class BlockQuantizedLinear(_Inference):
         return f"format={self.format}, inputs={self.inputs}"
 
 
-#: Types of the inputs of layers of 8-bit integers.
+#: Element types of ``x`` that ``QuantizedLinear`` accepts.
 _FLOATS = (*INPUT_TYPES, torch.float64)
 
 
@@ -481,7 +488,7 @@ def _is_computed(x: torch.Tensor) -> bool:
 
 
 def _check_rows(x: torch.Tensor, length: int, types: tuple[Any, ...]) -> None:
-    """Raise ArgumentError unless ``x`` has rows of ``length`` elements of one of the types."""
+    """Raise ArgumentTypeError unless ``x`` has rows of ``length`` elements and one of the types."""
     if x.is_nested:
         as_array(x, "x")
     if x.dtype not in types or x.shape[-1:] != (length,):

@@ -20,7 +20,7 @@ from tilewright.spec.sizes import Dim, Size
 from .gradients import Gradients
 from .products import LIBRARY, is_plain
 
-#: Operators by the names of their kernels, so that a kernel is registered once.
+#: Operators by the names of their kernels. PyTorch allows each name to be registered only once.
 _registered: dict[str, Operator] = {}
 
 
@@ -59,7 +59,7 @@ def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host")
 
 
 class Operator:
-    """A kernel as an operator of PyTorch; see ``operator``. ``kernel`` is the kernel."""
+    """An operator of PyTorch that calls the kernel ``kernel``; see ``operator``."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self._attempt, signature = kernel, kernel.attempt_new, kernel.signature
@@ -73,8 +73,10 @@ class Operator:
         self._call = self._registered()
 
     def __call__(self, *tensors: Any, **named: Any) -> torch.Tensor:
-        """Return the result, a new tensor. Without gradients and modes the kernel is called
-        directly.
+        """Return the result, a new tensor.
+
+        If PyTorch records no gradient and no mode is active, the kernel is called directly, without
+        PyTorch's dispatcher.
         """
         if named or len(tensors) != len(self._names):
             tensors = self._arguments.ordered(tensors, named)
@@ -88,7 +90,7 @@ class Operator:
         return self._call(*tensors)
 
     def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
-        """Return a new output for these inputs, None if the inputs have too few axes."""
+        """Return a new tensor for the output, None if the inputs have too few axes."""
         try:
             sizes = [
                 x if isinstance(x, int) else tensors[x[0]].shape[x[1]] for x in self._shape.sizes
@@ -103,7 +105,7 @@ class Operator:
         *count, rows, columns = sizes
         return make([*count, columns, rows], **options).mT
 
-    # --- what PyTorch is told ------------------------------------------------------------------
+    # --- registration with PyTorch -------------------------------------------------------------
 
     def _registered(self) -> Any:
         name, arguments = self.kernel.name, [f"Tensor {x}" for x in self._inputs]
@@ -135,7 +137,7 @@ class Operator:
 
 
 def _check_nested(names: Sequence[str], tensors: tuple[Any, ...]) -> None:
-    """Raise ArgumentTypeError for a nested tensor, for which PyTorch has no message."""
+    """Raise ArgumentTypeError if an argument is a nested tensor."""
     for name, tensor in zip(names, tensors, strict=True):
         if isinstance(tensor, torch.Tensor) and tensor.is_nested:
             as_array(tensor, name)
@@ -151,7 +153,10 @@ def _is_recorded(tensors: tuple[Any, ...]) -> bool:
 
 
 def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Function]:
-    """Return an autograd function that skips the dispatcher, which takes a third of the time."""
+    """Return an autograd function that calls the kernel without PyTorch's dispatcher.
+
+    Such a call takes a third of the time.
+    """
 
     class Recorded(torch.autograd.Function):
         @staticmethod
@@ -168,8 +173,10 @@ def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Functio
 
 
 class _Shape(NamedTuple):
-    """The output's sizes: a number, or an input and its axis. If ``turned``, columns are
-    contiguous.
+    """How the output's shape follows from the inputs.
+
+    Each of ``sizes`` is a number, or a pair: the index of an input, and the index of its axis that
+    has this size. If ``turned``, the columns of the output are contiguous.
     """
 
     sizes: tuple[int | tuple[int, int], ...]

@@ -27,19 +27,22 @@ from .products import LAYER_TYPES, is_parallel, layer_epilogue, register, rows_o
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format
 
-#: Treatment of the inputs. blocks: 8-bit integers with a scale for each block of a row, blocks as
-#: long as the weight's; rows: 8-bit integers with a scale for each row; float: unchanged.
+#: How a layer's kernel converts its inputs. blocks: to 8-bit integers with a scale for each block
+#: of a row, where blocks are as long as those of the weight. rows: to 8-bit integers with a scale
+#: for each row. float: not at all.
 Inputs = Literal["blocks", "rows", "float"]
-#: Types of inputs, by PyTorch's types.
+#: Element types of a layer's inputs: tilewright's name by PyTorch's type.
 INPUT_TYPES: dict[Any, TypeName] = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
 }  # fmt: skip
 
 
 class LayerKind(NamedTuple):
-    """Layers that one kernel serves. ``type`` is the type of the inputs and results. Without a
-    ``form`` it is also the type of the weight and the bias. With a ``form`` the weight is low-bit
-    and the bias is f32.
+    """Properties of a layer that determine its kernel.
+
+    ``k`` is the number of inputs and ``n`` the number of outputs. ``type`` is the type of the
+    inputs and results. Without a ``form`` it is also the type of the weight and the bias. With a
+    ``form`` the weight is low-bit and the bias is f32.
     """
 
     k: int
@@ -52,20 +55,21 @@ class LayerKind(NamedTuple):
 
 
 def format_text(form: Quantized) -> str:
-    """Return the text by which ``format_of`` finds a format."""
+    """Return a low-bit format as JSON, which ``format_of`` reads."""
     return json.dumps([form.type, form.scale, form.zero, form.block])
 
 
 @lru_cache(maxsize=256)
 def format_of(text: str) -> Quantized:
-    """Return the format that a text names."""
+    """Return the low-bit format that ``format_text`` wrote as ``text``."""
     type_, scale, zero, block = json.loads(text)
     return Quantized(type_, scale, zero, tuple(block) if isinstance(block, list) else block)
 
 
 def layer_spec(kind: LayerKind) -> Gemm:
-    """Return the spec of a layer for any number of rows; raise SpecError if its parts do
-    not fit.
+    """Return the spec of a layer for any number of rows.
+
+    Raise SpecError if the properties in ``kind`` contradict each other.
     """
     a: TypeName | Quantize = kind.type
     if kind.form is not None and kind.inputs != "float":
@@ -79,13 +83,15 @@ def layer_spec(kind: LayerKind) -> Gemm:
 
 @lru_cache(maxsize=1024)
 def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
-    """Return the kernel of a layer."""
+    """Return the kernel of layers of this kind, with or without threads."""
     return compile(layer_spec(kind), layer_schedule(parallel))
 
 
 def layer_schedule(parallel: bool) -> Schedule:
-    """Return the schedule of a layer. Threads divide its columns, so that each thread reads only a
-    part of the weight, which is the larger matrix.
+    """Return the schedule of a layer.
+
+    Threads divide the columns of the result, so that each thread reads only a part of the weight,
+    which is usually the larger matrix.
     """
     return Schedule(loops="NMk") if parallel else Schedule(threads=1)
 
@@ -109,15 +115,16 @@ def run_layer(
 
 
 def apart(rows: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with contiguous rows that do not overlap, copied if necessary."""
+    """Return ``rows`` if its rows are contiguous and do not overlap, else a contiguous copy."""
     count, length = rows.shape
     contiguous = length < 2 or rows.stride(1) == 1
     return rows if contiguous and (count < 2 or rows.stride(0) >= length) else rows.contiguous()
 
 
 def packed_weight(weight: torch.Tensor) -> PackedMatrix:
-    """Return the packed weight of a layer (outputs x inputs), which has the type of the layer's
-    inputs.
+    """Return a layer's weight (outputs x inputs), packed.
+
+    The weight has the type of the layer's inputs.
     """
     return layer_kernel(_kind_of(weight), False).pack_b(weight.detach().t())
 
@@ -144,8 +151,9 @@ def format_here(kind: LayerKind) -> Format:
 
 
 def bytes_of(packed: PackedMatrix) -> torch.Tensor:
-    """Return the bytes of a packed matrix as a tensor, which shares the memory and keeps it
-    alive.
+    """Return the bytes of a packed matrix as a tensor.
+
+    The tensor shares the matrix's memory and keeps it alive.
     """
     data = packed.data
     return torch.from_numpy(
@@ -158,7 +166,10 @@ _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def matrix_of(data: torch.Tensor, format: str, k: int, n: int) -> PackedMatrix:
-    """Return the packed matrix that is a view of a tensor's memory, so it is never out of date."""
+    """Return the packed matrix whose bytes are in ``data``.
+
+    The matrix is a view of the tensor's memory, so it sees later writes to the tensor.
+    """
     found: PackedMatrix | None = _seen.get(data)
     if found is None or found.format != format or address(found.data) != data.data_ptr():
         found = _seen[data] = PackedMatrix.viewing(

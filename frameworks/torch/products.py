@@ -30,7 +30,7 @@ _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
 #: Library in which all of tilewright's operators are registered.
 LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
-#: Activations of a layer, by name.
+#: Activations of a layer by name, as functions that build the epilogue's expression.
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "": lambda x: x,
     "relu": relu,
@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": tanh,
     "hardswish": hardswish,
 }
-#: Element types of layers and products, by PyTorch's types.
+#: Element types of layers and products: tilewright's name by PyTorch's type.
 LAYER_TYPES: dict[Any, Literal["f32", "bf16"]] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -52,9 +52,11 @@ _TAGS = (torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag)
 def register(
     name: str, schema: str, compute: Any, fake: Any, gradient: tuple[Any, Any] | None = None
 ) -> None:
-    """Register an operator: its computation, its meta function, and two functions for gradients.
+    """Register an operator with PyTorch.
 
-    PyTorch calls an operator without gradient in a fifth of the time.
+    ``compute`` is its function for the CPU, ``fake`` its meta function. ``gradient`` has two
+    functions: the backward pass, and the one that saves inputs for it. PyTorch calls an operator
+    without ``gradient`` in a fifth of the time.
     """
     LIBRARY.define(f"{name}{schema}", tags=_TAGS)
     LIBRARY.impl(name, compute, "CPU")
@@ -66,12 +68,12 @@ def register(
 
 
 def is_plain() -> bool:
-    """Return True if a call is not traced and no mode or transform of PyTorch intercepts it."""
+    """Return True if a call here is not traced, and no mode or transform intercepts it."""
     return not (_compiling() or _modes() or _transforms())
 
 
 def is_transformed() -> bool:
-    """Return True if a call is inside a transform of ``torch.func`` and not traced."""
+    """Return True if a call here is inside a transform of ``torch.func``, and not traced."""
     return bool(_transforms()) and not (_compiling() or _modes())
 
 
@@ -139,16 +141,16 @@ def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
 
 
 def is_parallel(work: int) -> bool:
-    """Return True if threads make a layer with this number of multiply-adds faster."""
+    """Return True if a layer with ``work`` multiply-adds is faster on several threads."""
     threads: int = torch.get_num_threads()
     return threads > 1 and work >= least_parallel("f32", "f32", "host")
 
 
 def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the inputs of a layer as a matrix with rows of ``k`` elements; ArgumentError
-    otherwise.
+    """Return ``x``, the inputs of a layer, as a matrix with rows of ``k`` elements.
 
-    A view that PyTorch marks as negated is copied.
+    Raise ArgumentValueError if the last axis of ``x`` has another length. If PyTorch marks ``x`` as
+    negated, it is copied.
     """
     if x.dim() == 0 or x.shape[-1] != k:
         raise ArgumentValueError(
@@ -161,15 +163,16 @@ def rows_of(x: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def shaped_as(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Return the rows of a layer's results in the shape of its inputs."""
+    """Return ``out``, the rows of a layer's results, with the leading axes of the inputs ``x``."""
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], out.shape[-1])
 
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> torch.Tensor:
-    """Compute ``activation(x @ weight.T + bias)`` with the current weight; no gradient is
-    recorded.
+    """Compute ``activation(x @ weight.T + bias)`` without recording a gradient.
+
+    ``weight`` is read as it is, without packing it first.
     """
     rows = rows_of(x, weight.shape[1])
     out = torch.empty((len(rows), len(weight)), dtype=x.dtype, device="cpu")
@@ -199,7 +202,7 @@ def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _linear_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     x, weight, bias = ctx.saved_tensors
     if ctx.activation:
-        again = torch.is_grad_enabled()  # create_graph: this gradient is to be differentiated
+        again = torch.is_grad_enabled()  # create_graph=True: the gradient itself is differentiated
         sums = product(x, weight.t())
         sums = sums if bias is None else sums + bias
         with torch.enable_grad():

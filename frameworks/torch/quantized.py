@@ -2,8 +2,8 @@
 
 If the inputs have no common scale, the layer's kernel quantizes each row of the inputs, and the
 weight is block-quantized with whole columns as blocks. If the inputs have a common scale, another
-kernel first converts them to unsigned integers: ``tw.Quantize`` computes a scale for each row, and
-cannot be given one.
+kernel converts them to unsigned integers first. ``tw.Quantize`` cannot do this, because it always
+computes a scale for each row.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ from .packed import (
 )
 from .products import is_parallel, layer_epilogue, register, rows_of, shaped_as
 
-#: Format of the weight: int8, with a scale for each output.
+#: Format of the weight: int8, with one scale for each output of the layer.
 FORM = Quantized("s8")
 FORM_TEXT = format_text(FORM)
-#: Minimum of the largest magnitude in a row, so that a row of zeros gets a positive scale.
+#: Lower limit for the largest magnitude in a row, so that a row of zeros gets a positive scale.
 _LEAST = 1e-12
-#: Minimum number of inputs that several threads convert. On Zen 5, for example, one thread converts
-#: 2^21 inputs in 110 µs, and two threads in 80 µs.
+#: Minimum number of input elements for which several threads convert them. On Zen 5, for example,
+#: one thread converts 2^21 elements in 110 µs, and two threads in 80 µs.
 _MANY = 1 << 20
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows as int8, rounded half to even, and each row's scale (largest magnitude / 127)."""
+    """Return the rows of ``x`` as int8, and each row's scale: its largest magnitude / 127.
+
+    Quotients are rounded half to even.
+    """
     scale = x.abs().amax(-1).clamp_min(_LEAST) / 127
     return torch.round(x / scale[:, None]).to(torch.int8), scale
 
@@ -87,13 +90,16 @@ def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> to
 
 
 def rows_kind(k: int, n: int, dtype: Any, has_bias: bool, activation: str) -> LayerKind:
-    """Return the kind of a layer for a type of inputs; float32 replaces unsupported types."""
+    """Return the kind of a layer whose kernel quantizes each row of its inputs.
+
+    If ``dtype`` is not supported, the inputs are float32.
+    """
     type_ = INPUT_TYPES.get(dtype, "f32")
     return LayerKind(k, n, type_, has_bias, activation, FORM, "rows")
 
 
 def packed_rows(weight: torch.Tensor, scale: torch.Tensor) -> PackedMatrix:
-    """Return the packed weight with its scales."""
+    """Return the packed weight for ``run_rows``, which includes the scales ``scale``."""
     n, k = weight.shape
     scales = scale.detach().float().reshape(1, n)
     matrix = QuantizedMatrix(FORM, weight.detach().t(), scales)
@@ -103,7 +109,7 @@ def packed_rows(weight: torch.Tensor, scale: torch.Tensor) -> PackedMatrix:
 def run_rows(
     packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> torch.Tensor:
-    """Compute a layer whose inputs have no common scale."""
+    """Return the results of a layer whose inputs have no common scale."""
     given = x if x.dtype in INPUT_TYPES else x.float()
     k, n = packed.shape
     kind = rows_kind(k, n, x.dtype, bias is not None, activation)
@@ -114,7 +120,7 @@ def run_rows(
 
 
 class FixedKind(NamedTuple):
-    """Layers that one kernel serves."""
+    """Properties of a layer with one scale for all inputs that determine its kernel."""
 
     k: int
     n: int
@@ -134,13 +140,13 @@ def fixed_kernel(kind: FixedKind, parallel: bool) -> Kernel:
 
 
 def packed_codes(weight: torch.Tensor) -> PackedMatrix:
-    """Return the packed integers of the weight."""
+    """Return the packed weight for ``run_fixed``, which does not include the scales."""
     n, k = weight.shape
     return fixed_kernel(FixedKind(k, n, False, ""), False).pack_b(weight.detach().t())
 
 
 class Fixed(NamedTuple):
-    """Scales of the weight, and the scale and zero point of all inputs."""
+    """Scales of the weight, and the scale and zero point that all inputs share."""
 
     weight_scale: torch.Tensor
     input_scale: torch.Tensor
@@ -151,7 +157,7 @@ def run_fixed(
     packed: PackedMatrix, x: torch.Tensor, numbers: Fixed, bias: torch.Tensor | None,
     activation: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute a layer whose inputs have one scale."""
+    """Return the results of a layer whose inputs share one scale."""
     k, n = packed.shape
     rows = rows_of(x, k)
     kernel = fixed_kernel(

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 
 class Left(NamedTuple):
-    """A product of a graph that kernels do not compute: its operator, the reason, and what to
-    try.
+    """A product of a graph that kernels do not compute.
+
+    ``operator`` is the name of PyTorch's operator. ``cure`` is a change that the user can try,
+    or "".
     """
 
     operator: str
@@ -20,9 +22,9 @@ class Left(NamedTuple):
 
 
 class Served(NamedTuple):
-    """Numbers of nodes of a graph that kernels compute: layers, their activations, other products.
+    """The numbers of layers, of their activations and of other products that kernels compute.
 
-    ``left`` are the products that Inductor computes instead.
+    The numbers count nodes of one graph. ``left`` has the products that Inductor computes instead.
     """
 
     layers: int
@@ -31,12 +33,12 @@ class Served(NamedTuple):
     left: tuple[Left, ...] = ()
 
 
-#: The graphs that were compiled, in order.
+#: A record for each graph that the backend compiled, in order.
 history: list[Served] = []
 
 
 def record(served: Served) -> None:
-    """Add a graph to the history; warn if the graph has products and kernels serve none of them."""
+    """Add a graph to ``history``; warn if it has products and kernels compute none of them."""
     history.append(served)
     if served.left and not (served.layers or served.products):
         reasons = "\n".join(_lines(served.left, counted=False))
@@ -88,7 +90,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _lines(left: Sequence[Left], *, counted: bool) -> list[str]:
-    """Return a line for each kind of product that was left, with what to try."""
+    """Return a line for each different product in ``left``, and a line with what to try."""
     lines = []
     for (operator, reason, cure), count in Counter(left).items():
         lines.append(f"  {f'{count} x ' if counted else ''}{operator}: {reason}")
