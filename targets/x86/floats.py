@@ -94,7 +94,7 @@ def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
 
 
 def _in_casts(name: str, bits: int) -> str:
-    """Return the name of a vector of ``bits`` bits in intrinsics that cast: ``si256``, ``ps128``."""
+    """Return the name of a vector in intrinsics that cast, for example ``si256`` or ``ps128``."""
     return f"{name}{bits}" if name in ("ps", "pd") else f"si{bits}"
 
 
