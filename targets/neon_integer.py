@@ -236,7 +236,7 @@ SUMS = (
 def factors(element: str) -> tuple[Vector, ...]:
     """Return the vector types of s8 or u8, with 16, 8, 4 and 2 lanes.
 
-    The two shorter ones are factors of multiply-adds with two sums or one.
+    The vectors with 4 and 2 lanes are factors of multiply-adds with few sums.
     """
 
     def vector(name: str, lanes: int, load: str) -> Vector:

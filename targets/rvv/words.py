@@ -46,7 +46,7 @@ class Group:
 
     @property
     def lmul(self) -> str:
-        """LMUL as it is written in the names of intrinsics, for example ``m4`` or ``mf2``."""
+        """LMUL in the spelling of intrinsics: ``m4`` is 4 registers, ``mf2`` is half of one."""
         whole = self.bits >= self.vlen
         return f"m{self.bits // self.vlen}" if whole else f"mf{self.vlen // self.bits}"
 

@@ -1,9 +1,9 @@
 """Shared features of the x86 targets: products of groups of narrow factors.
 
 VNNI sums four products of u8 and s8, or two of s16, in a lane of s32, exactly modulo 2**32.
-VNNI-INT8 and VNNI-INT16 do this for all combinations of signs. BF16 sums two products of bf16 in a
-lane of f32; it flushes denormals and rounds after each product. AVX10.2 sums two products of f16,
-without flushing denormals.
+VNNI-INT8 and VNNI-INT16 do this for all combinations of signed and unsigned factors. BF16 sums two
+products of bf16 in a lane of f32. It flushes denormals, and rounds after each product. AVX10.2 sums
+two products of f16 in a lane of f32. It does not flush denormals.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from .floats import NAMES, load_bits, looked_up, prefix
 from .integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
 
 HEADER = Emulation(header="emulation/x86.h.j2")
-#: Header that implements the intrinsics of vectors and of AMX's tiles.
+#: Emulation by a header that implements the intrinsics of vectors and of AMX's tiles in plain C.
 TILES_HEADER = Emulation(header="emulation/amx.h.j2")
-#: Names of the vectors of sums, by width in bits; 32 is a C scalar.
+#: Names of the vector types of sums, by width in bits. A width of 32 means a C scalar.
 _SUMS = NAMES | {32: "scalar"}
-#: Multiply-adds of a feature, by name and element of the vector of sums.
+#: Multiply-adds of a feature, by the name and the element type of the vector of sums.
 _Forms = dict[tuple[str, str], tuple[MulAdd, ...]]
 
 
 def vnni(
     widths: tuple[int, ...], title: str, flag: str, name: str, infix: str = "", wide: bool = False
 ) -> Feature:
-    """Return VNNI, or AVX-VNNI; CPUs call the feature ``flag``, compilers call it ``name``.
+    """Return the feature VNNI of AVX-512, or AVX-VNNI.
 
-    With ``wide``, as in AVX-512, a factor may be in memory and loads may be masked.
+    ``flag`` is its name in ``/proc/cpuinfo``, ``name`` its name in compiler options. ``infix`` is
+    part of the intrinsics' names. ``wide`` is set for AVX-512: a factor may be in memory, and loads
+    may be masked.
     """
     return Feature(
         title=title,
@@ -45,7 +47,10 @@ def vnni(
 
 
 def _vnni_forms(bits: int, infix: str, memory: bool) -> tuple[MulAdd, ...]:
-    """Return the multiply-adds: the u8 factor comes first, only the second may be in memory."""
+    """Return VNNI's multiply-adds. The instruction takes u8 as its first factor, s8 as its second.
+
+    Only the second factor may be in memory.
+    """
     in_registers = (
         _vnni_form("broadcast", bits, f"dpbusd{infix}", ("u8", "s8")),
         _vnni_form("broadcast", bits, f"dpbusd{infix}", ("s8", "u8")),
@@ -77,14 +82,15 @@ def _vnni_form(form: Form, bits: int, op: str, pair: tuple[str, str]) -> MulAdd:
     )
 
 
-#: Letters of integer types in intrinsics.
+#: Letters of integer types in the names of intrinsics, for example ``dpbsud`` for s8 and u8.
 _SIGNS = {"s8": "s", "u8": "u", "s16": "s", "u16": "u"}
 
 
 def signed(widths: tuple[int, ...], pairs: tuple[str, ...], *, wide: bool = False) -> _Forms:
-    """Return the products of all combinations of the types ``pairs``, except s16 by s16.
+    """Return the multiply-adds of all combinations of the two types ``pairs``.
 
-    With ``wide``, as in AVX-512, a factor may be in memory.
+    The combination of s16 and s16 is left out, because VNNI has it. ``wide`` is set for AVX-512:
+    a factor may be in memory.
     """
     both = [(x, y) for x in pairs for y in pairs if (x, y) != ("s16", "s16")]
     found: _Forms = {}
@@ -97,9 +103,10 @@ def signed(widths: tuple[int, ...], pairs: tuple[str, ...], *, wide: bool = Fals
 
 
 def _signed(form: Form, bits: int, x: str, y: str) -> MulAdd:
-    """Return one product. With mixed signs, the unsigned factor comes second.
+    """Return the multiply-add of factors of types ``x`` and ``y``.
 
-    Products of 16-bit integers also exist with the unsigned factor first.
+    If one factor is s8 and the other u8, the instruction takes u8 as its second factor. For 16-bit
+    integers, there are instructions for both orders.
     """
     swapped = x == "u8" and y == "s8"
     first, second = (y, x) if swapped else (x, y)
@@ -121,7 +128,7 @@ def _signed(form: Form, bits: int, x: str, y: str) -> MulAdd:
 
 
 def vnni_int8(widths: tuple[int, ...]) -> Feature:
-    """Return AVX-VNNI-INT8: products of 8-bit integers of all signs."""
+    """Return AVX-VNNI-INT8: multiply-adds of 8-bit integers, each factor signed or unsigned."""
     return Feature(
         title="AVX-VNNI-INT8",
         cpu_flags=("avx_vnni_int8",),
@@ -135,9 +142,10 @@ def vnni_int8(widths: tuple[int, ...]) -> Feature:
 
 
 def vnni_int16(widths: tuple[int, ...]) -> Feature:
-    """Return AVX-VNNI-INT16: products of 16-bit integers, of which one or both are unsigned.
+    """Return AVX-VNNI-INT16: multiply-adds of 16-bit integers, of which one or both are unsigned.
 
-    VNNI itself has the product of two signed ones. Elements of A and B have 8 bits and are widened.
+    VNNI itself has the multiply-add of two signed factors. Elements of A and B with 8 bits are
+    widened to 16 bits.
     """
     return Feature(
         title="AVX-VNNI-INT16",
@@ -152,7 +160,7 @@ def vnni_int16(widths: tuple[int, ...]) -> Feature:
 
 
 def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
-    """Return AVX-512 BF16, which compilers call ``name``."""
+    """Return the feature AVX-512 BF16, which is called ``name`` in compiler options."""
     return Feature(
         title="BF16",
         cpu_flags=(cpu_flag,),
@@ -165,10 +173,11 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
 
 
 def _words(bits: int) -> Vector:
-    """Return the vector of bf16 factors; from 256 bits on, it also has lookups of numbers.
+    """Return the vector type of bf16 factors with ``bits`` bits.
 
-    A lookup uses the low bits of a lane, as many as address all lanes of the table's register. The
-    table's numbers are repeated for all values of the bits that are not part of the field.
+    With 256 or 512 bits, it also has lookups in a table of 16 numbers. The lookup instruction takes
+    4 index bits from each lane, or 5 with 512 bits. The numbers are repeated in the table, so that
+    index bits that are not part of the field do not change the result.
     """
     plain = factors("bf16", bits, masked=True)
     if bits < 256:
@@ -192,7 +201,7 @@ def _words(bits: int) -> Vector:
 
 
 def _from_bytes(bits: int) -> dict[str, str]:
-    """Return loads of bf16 from 8-bit types, through f32; the conversion is exact."""
+    """Return C that loads an 8-bit type, converts it to f32, and then exactly to bf16."""
     mm, lanes = prefix(bits), bits // 32
     halves = load_bits(bits // 4)
     ways = {name: f"{mm}_cvtepi32_ps({mm}_cvt{name}_epi32({halves}))" for name in ("epi8", "epu8")}
@@ -209,7 +218,7 @@ def _from_bytes(bits: int) -> dict[str, str]:
 
 
 def float_pairs(widths: tuple[int, ...], element: str, op: str) -> _Forms:
-    """Return products of pairs of ``element``, summed in f32."""
+    """Return the multiply-adds of pairs of f16 or bf16, summed in f32."""
     return {(_SUMS[bits], "f32"): _pair_forms(bits, element, op) for bits in widths}
 
 

@@ -16,7 +16,8 @@ _CTYPE = {"f32": "", "f64": "d"}
 _BYTES = {"f32": 4, "s32": 4, "f64": 8, "s64": 8}
 NAMES = {512: "zmm", 256: "ymm", 128: "xmm", 32: "dword"}
 Pair = tuple[str, str]
-#: Names of 256-bit vectors in casts, and in the extraction of their upper half.
+#: Names of vector kinds in intrinsics that cast, and in those that extract the upper half of 256
+#: bits.
 _KINDS = {
     "f32": ("ps", "f128_ps"),
     "f64": ("pd", "f128_pd"),
@@ -24,7 +25,8 @@ _KINDS = {
     "s64": ("si", "i128_si256"),
 }
 
-#: Block transpositions of 256- and 128-bit vectors, with AVX2.
+#: Transpositions of two vectors of 256 or 128 bits by AVX2. ``DOUBLES`` exchanges blocks of 64-bit
+#: lanes, by the block size in lanes. ``FLOATS`` exchanges single 32-bit lanes.
 DOUBLES: dict[int, dict[int, Pair]] = {
     256: {
         1: ("_mm256_unpacklo_pd({x}, {y})", "_mm256_unpackhi_pd({x}, {y})"),
@@ -43,7 +45,7 @@ FLOATS: dict[int, Pair] = {
     ),
 }
 
-#: Sum over the lanes of a 128-bit vector, in pairs.
+#: C for the sum of all lanes of a 128-bit vector, added in pairs.
 _SUM_XMM = {
     "f32": (
         "_mm_cvtss_f32(_mm_add_ss(_mm_add_ps({v}, _mm_movehl_ps({v}, {v})), "
@@ -57,7 +59,10 @@ _SUM_XMM = {
 
 
 def predicate(name: str, bits: int, lanes: int) -> Mask:
-    """Return AVX-512's access of the first of ``lanes``; ``name`` is the intrinsics' suffix."""
+    """Return AVX-512's masked access to vectors of ``bits`` bits with ``lanes`` lanes.
+
+    ``name`` is the suffix of the intrinsics, for example ``ps``.
+    """
     mm, ctype = prefix(bits), f"__mmask{max(lanes, 8)}"
     one = "1ull" if lanes >= 32 else "1u"
     return Mask(
@@ -70,10 +75,11 @@ def predicate(name: str, bits: int, lanes: int) -> Mask:
 
 
 def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
-    """Return ``mask`` with cheaper loads for few lanes: they load only the first 128 or 256 bits.
+    """Return ``mask`` with cheaper loads for few active lanes: they read only 128 or 256 bits.
 
-    Masked stores write the whole register. gcc turns a masked store of its first 128 bits into one
-    ``vextractf32x4``, which faults after the page's end, where masked moves do not.
+    There are no such stores. gcc would compile a masked store of the first 128 bits to
+    ``vextractf32x4``. This instruction faults if an inactive lane is on a page without access; a
+    masked move does not.
     """
     zeros, anything = [], []
     for part in (size for size in (128, 256) if size < bits):
@@ -88,22 +94,22 @@ def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
 
 
 def _in_casts(name: str, bits: int) -> str:
-    """Return the name of a register of ``bits`` bits in casts."""
+    """Return the name of a vector in intrinsics that cast, for example ``si256`` or ``ps128``."""
     return f"{name}{bits}" if name in ("ps", "pd") else f"si{bits}"
 
 
 def prefix(bits: int) -> str:
-    """Return the beginning of the names of intrinsics on vectors of ``bits`` bits."""
+    """Return the prefix of intrinsics on vectors of ``bits`` bits, for example ``_mm256``."""
     return f"_mm{bits}" if bits > 128 else "_mm"
 
 
 def cast(kind: str, to: str, bits: int, x: str) -> str:
-    """Return ``x`` with its bits seen as another kind: "ps", "pd" or "si"."""
+    """Return C that reinterprets the vector ``x`` as another kind: "ps", "pd" or "si"."""
     names = {"ps": "ps", "pd": "pd", "si": f"si{bits}"}
     return f"{prefix(bits)}_cast{names[kind]}_{names[to]}({x})"
 
 
-#: C that reads or writes 16 or 32 bits as an integer, at any address.
+#: C that reads or writes an integer of 16 or 32 bits; the address need not be aligned.
 _READ_BITS = "({{{{ int{bits}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
 _WRITE_BITS = (
     "({{{{ const int{bits}_t bits_ = (int{bits}_t){value}; "
@@ -112,7 +118,10 @@ _WRITE_BITS = (
 
 
 def load_bits(bits: int) -> str:
-    """Return C that reads ``bits`` bits of any type; the rest of a short vector is zero."""
+    """Return C that loads ``bits`` bits of any type into a vector of integers.
+
+    A vector has at least 128 bits. If fewer are loaded, the others are 0.
+    """
     if bits == 512:
         return "_mm512_loadu_si512({p})"
     if bits == 64:
@@ -123,7 +132,7 @@ def load_bits(bits: int) -> str:
 
 
 def store_bits(bits: int, v: str) -> str:
-    """Return C that writes the low ``bits`` bits of ``v``."""
+    """Return C that writes the low ``bits`` bits of ``v``, a vector of integers."""
     if bits == 512:
         return f"_mm512_storeu_si512({{p}}, {v})"
     if bits == 64:
@@ -151,7 +160,10 @@ _PART_STORES = {
 
 
 def short_stores(element: str, bits: int) -> dict[int, str]:
-    """Return stores of the first lanes without a mask, if they fill a shorter register."""
+    """Return stores of the first lanes without a mask, by the number of lanes.
+
+    They exist for lanes that fill 32, 64, 128 or 256 bits.
+    """
     size = 8 * _BYTES[element]
     return {
         part // size: store.replace("{v}", _lowest(element, bits, max(part, 128)))
@@ -161,15 +173,15 @@ def short_stores(element: str, bits: int) -> dict[int, str]:
 
 
 def _lowest(element: str, bits: int, held: int) -> str:
-    """Return the lowest ``held`` bits of a vector, as a shorter vector."""
+    """Return C for the lowest ``held`` bits of the vector ``{v}``, as a shorter vector."""
     kind, _ = _KINDS[element]
     return "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
 
 
 def partial_stores(element: str, bits: int) -> dict[int, str]:
-    """Return stores of the first lanes in parts of 16, 8 and 4 bytes.
+    """Return stores of the first lanes, by their number, in parts of 16, 8 and 4 bytes.
 
-    Masked stores of AVX2 are avoided, because AMD's processors take some 20 cycles for one.
+    AVX2's masked stores are avoided, because each takes about 20 cycles on AMD's processors.
     """
     size = 8 * _BYTES[element]
     return {n: ", ".join(_parts(element, bits, n * size)) for n in range(1, bits // size)}
@@ -188,21 +200,27 @@ def _parts(element: str, bits: int, stored: int) -> Iterator[str]:
 
 
 def _upper(element: str, half: str, done: int) -> str:
-    """Return ``half``, with its upper 8 bytes moved down if the lower 8 are already stored."""
+    """Return C for the vector ``half`` of 16 bytes; ``done`` bits are already stored.
+
+    If these include the lower 8 bytes of ``half``, its upper 8 bytes are moved down.
+    """
     if done % 128 == 0:
         return half
     return f"_mm_movehl_ps({half}, {half})" if element == "f32" else f"_mm_srli_si128({half}, 8)"
 
 
 def reinterpret(spelling: str, kind: str, inner: str, bits: int) -> str:
-    """Return C code for vectors of ``kind``, made from a spelling for kind ``inner`` by casts."""
+    """Return ``spelling``, which is for vectors of kind ``inner``, with casts from and to ``kind``.
+
+    ``bits`` is the width of the vectors.
+    """
     for name in "xy":
         spelling = spelling.replace(f"{{{name}}}", cast(kind, inner, bits, f"{{{name}}}"))
     return cast(inner, kind, bits, spelling)
 
 
 def register_of_bits(bits: int) -> dict[str, Any]:
-    """Return the fields of ``Vector`` that are the same for integers of all sizes."""
+    """Return the fields of ``Vector`` that are the same for all integer types."""
     return {
         "name": NAMES[bits],
         "ctype": f"__m{bits}i",
@@ -214,7 +232,10 @@ def register_of_bits(bits: int) -> dict[str, Any]:
 
 
 def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[int, Pair]:
-    """Return block transpositions of integers, made from those of floating-point kind ``inner``."""
+    """Return transpositions of two vectors of integers, by the block size in lanes.
+
+    They are the transpositions ``floats`` of floating-point kind ``inner``, with casts.
+    """
     return {
         block: (reinterpret(even, "si", inner, bits), reinterpret(odd, "si", inner, bits))
         for block, (even, odd) in floats.items()
@@ -222,10 +243,10 @@ def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[i
 
 
 def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
-    """Return lookups by fields of four and of two bits in the low bytes of lanes.
+    """Return ``Numbers.found``: lookups by the bit fields in the low byte of each lane.
 
-    ``number`` returns the C code that looks up a number by the lowest bits of each lane. A lane has
-    ``lane`` bits.
+    Fields have four or two bits. ``number`` returns the C code that looks up a number by the lowest
+    bits of each lane. A lane has ``lane`` bits.
     """
 
     def field(low: int) -> str:
@@ -238,7 +259,7 @@ def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, t
 
 
 def vector(element: str, bits: int, **more: Any) -> Vector:
-    """Return the vector of ``element`` with ``bits`` bits; ``more`` are further fields.
+    """Return the vector type of f32 or f64 with ``bits`` bits; ``more`` are further fields.
 
     A field ``ops`` in ``more`` has only the operations that differ from AVX2's.
     """
@@ -280,7 +301,10 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:
-    """Return the elementary operations of AVX and FMA; a comparison of f64 gives f64 lanes."""
+    """Return the elementary operations on f32 or f64, by AVX and FMA.
+
+    The result of a comparison is a vector of s32 for f32, and of f64 for f64.
+    """
     mm, ps = prefix(bits), _SUFFIX[element]
     sign = f"{mm}_set1_{ps}(-0.0{'f' if element == 'f32' else ''})"
     kind = "si" if element == "f32" else ps
@@ -307,9 +331,10 @@ def _ops(element: str, bits: int) -> dict[str, str]:
 
 
 def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Return loads and stores of f32 as other types: f16 by F16C, bf16 by a shift.
+    """Return the loads and the stores that convert between f32 and other types, by these types.
 
-    f16 is rounded to nearest even. f8_e5m2 is the upper half of f16.
+    F16C converts f16, and rounds to nearest even. A bf16 is the upper half of an f32, and an
+    f8_e5m2 is the upper half of an f16, so a shift converts them.
     """
     mm, words, half = prefix(bits), prefix(max(bits // 2, 128)), load_bits(bits // 2)
     shifted = f"{mm}_slli_epi32({mm}_cvtepu16_epi32({half}), 16)"
@@ -323,7 +348,7 @@ def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _spreads(bits: int) -> dict[str, Spread]:
-    """Return broadcasts of one element of a 16-bit type to all lanes of f32."""
+    """Return C that broadcasts one f16 or bf16 to all lanes, and converts it to f32."""
     mm = prefix(bits)
     half = f"{prefix(max(bits // 2, 128))}_set1_epi16((int16_t)*({{p}}))"
     words = f"{mm}_slli_epi32({mm}_set1_epi16((int16_t)*({{p}})), 16)"
@@ -334,7 +359,7 @@ def _spreads(bits: int) -> dict[str, Spread]:
 
 
 def _repeats(bits: int) -> dict[str, Repeat]:
-    """Return loads that repeat four elements of f16 in each 128 bits of f32."""
+    """Return C that loads four f16, converts them to f32, and repeats them in each 128 bits."""
     mm, four = prefix(bits), load_bits(64)
     halves = f"{prefix(bits // 2)}_broadcastq_epi64({four})" if bits > 128 else four
     pick = f"{mm}_permute_ps({{v}}, 0x55 * {{lane}})"
@@ -344,7 +369,10 @@ def _repeats(bits: int) -> dict[str, Repeat]:
 def transposes(
     element: str, bits: int, doubles: Mapping[int, Pair], floats: Pair
 ) -> dict[int, Pair]:
-    """Return the block transpositions of f32 or f64; ``doubles`` and ``floats`` spell them."""
+    """Return the transpositions of two vectors of f32 or f64, by the block size in lanes.
+
+    ``doubles`` exchanges blocks of 64-bit lanes, ``floats`` single 32-bit lanes.
+    """
     if element == "f64":
         return dict(doubles)
     wider = {
@@ -369,5 +397,5 @@ def _sum_lanes(element: str, bits: int) -> str:
 
 
 def scalar(element: str) -> Vector:
-    """Return the vector of one element; its multiply-add is fused."""
+    """Return the vector type with one lane of f32 or f64, a C scalar, with a fused multiply-add."""
     return plain(element, f"vfmadd231s{_LETTER[element]}")

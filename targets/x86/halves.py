@@ -1,10 +1,10 @@
 """Vectors of f16, with the multiply-adds of AVX-512-FP16, which sum in f16.
 
-Spellings: Intel Intrinsics Guide. A broadcast of 16 bits, even from memory, takes a shuffle on the
-port of the second multiply unit. A multiply-add that itself broadcasts its factor from memory needs
-no shuffle. On an Emerald Rapids, tiles of 8x96 with broadcasts reach 73 % of the peak, and tiles of
-24x32 with factors from memory reach 100 %. Compilers do not merge the broadcast into the
-multiply-add, so the merged form is inline assembly.
+Spellings: Intel Intrinsics Guide. A broadcast of 16 bits, even from memory, needs a shuffle, which
+runs on the port of the second multiply unit. A multiply-add that itself broadcasts its factor from
+memory needs no shuffle. On an Emerald Rapids, tiles of 8x96 with separate broadcasts reach 73 % of
+the peak. Tiles of 24x32 with factors from memory reach 100 %. Compilers do not merge a broadcast
+into a multiply-add. The merged form is therefore inline assembly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SUPPORT = "kernel/halves.h.j2"
 
 
 def fp16(words: Mapping[int, Mapping[int, tuple[str, str]]]) -> Feature:
-    """Return AVX-512-FP16: products of f16 summed in f16, at twice the rate of f32.
+    """Return the feature AVX-512-FP16: f16 is summed in f16, at twice the rate of f32.
 
-    ``words`` are the transpositions of s32 by width.
+    ``words`` are the transpositions of s32 vectors, by the width of the vector in bits.
     """
     return Feature(
         title="FP16",
@@ -40,12 +40,12 @@ def fp16(words: Mapping[int, Mapping[int, tuple[str, str]]]) -> Feature:
 
 
 def _bits(bits: int, v: str = "{v}") -> str:
-    """Return a vector of f16 as integers."""
+    """Return C that reinterprets ``v``, a vector of f16, as a vector of integers."""
     return f"{prefix(bits)}_castph_si{bits}({v})"
 
 
 def _halves(bits: int, v: str) -> str:
-    """Return integers as a vector of f16."""
+    """Return C that reinterprets ``v``, a vector of integers, as a vector of f16."""
     return f"{prefix(bits)}_castsi{bits}_ph({v})"
 
 
@@ -90,9 +90,9 @@ def _mask(bits: int) -> Mask:
 
 
 def _single() -> Vector:
-    """Return the vector of one f16, the lowest lane of a register.
+    """Return the vector type with one f16, in the lowest lane of a register.
 
-    It is not a C scalar, because C arithmetic on f16 depends on the compiler.
+    It is not a C scalar, because the results of C arithmetic on f16 depend on the compiler.
     """
     return Vector(
         name="half",
@@ -119,7 +119,11 @@ def _single() -> Vector:
 
 
 def _transposes(bits: int, words: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
-    """Return block transpositions: of single elements by shifts, of larger blocks as ``words``."""
+    """Return transpositions of two vectors, by the block size in elements of f16.
+
+    Single elements are exchanged by shifts. Larger blocks are exchanged as the 32-bit lanes of
+    ``words``.
+    """
     mm, x, y = prefix(bits), _bits(bits, "{x}"), _bits(bits, "{y}")
     kind = predicate("epi16", bits, bits // 16).ctype
     blend = f"{mm}_mask_blend_epi16(({kind})0xaaaaaaaau, "

@@ -26,19 +26,23 @@ from .floats import (
 from .wide import store_widened
 
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}
-#: Letters of floating-point types in the names of vector types.
+#: Letters of floating-point types in the C names of vector types, for example ``__m512bh``.
 _LETTERS = {"bf16": "bh", "f16": "h"}
-#: Names of element types in widening intrinsics.
+#: Names of element types in intrinsics that widen, for example ``_mm256_cvtepu8_epi32``.
 _WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
-#: Instructions, and latency in cycles, of a product whose sum is a C scalar: the sum moves to a
-#: vector register and back.
+#: Number of instructions, and latency in cycles, of a multiply-add of vectors whose sum is a C
+#: scalar. The result moves from a vector register to a scalar register.
 ALONE_INSTRUCTIONS, ALONE_LATENCY = 4, 10
-#: Bytes of each half register that a store keeps: the low bytes of its four lanes, repeated.
+#: Shuffle indices that gather the low 16 or 8 bits of the four 32-bit lanes of each 128 bits. They
+#: are written as the argument of ``set1``, which repeats them.
 _LOW_BYTES = {16: "epi64x(0x0d0c090805040100)", 8: "epi32(0x0c080400)"}
 
 
 def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
-    """Return the vector of s32; ``more`` are further fields, with ``ops`` that replace AVX2's."""
+    """Return the vector type of s32 with ``bits`` bits; ``more`` are further fields.
+
+    A field ``ops`` in ``more`` has only the operations that differ from AVX2's.
+    """
     mm, lanes = prefix(bits), bits // 32
     if bits != 512:
         floats = transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
@@ -63,13 +67,19 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
 
 
 def alone() -> Vector:
-    """Return the vector of one s32, which sums pairs of products like the other vectors."""
+    """Return the vector type with one lane of s32, which is a C scalar.
+
+    Like the other vectors of s32, it can also sum products of pairs of s16.
+    """
     plain = whole("imul")
     return replace(plain, muladd=(multiply_pairs(32), *plain.muladd))
 
 
 def multiply_pairs(bits: int) -> MulAdd:
-    """Return the multiply-add of pairs of s16, exact modulo 2**32."""
+    """Return the multiply-add that sums two products of s16 per lane, exactly modulo 2**32.
+
+    If ``bits`` is 32, the sum is a C scalar.
+    """
     mm = prefix(bits)
     pairs = f"{mm}_madd_epi16({{x}}, {{y}})"
     return MulAdd(
@@ -87,9 +97,10 @@ def multiply_pairs(bits: int) -> MulAdd:
 
 
 def multiply_bytes(bits: int) -> MulAdd:
-    """Return the multiply-add of u8 by s8 pairs in lanes of s16, which saturate after few products.
+    """Return the multiply-add of pairs of u8 and s8, whose sums of s16 overflow after few products.
 
-    If ``bits`` is 32, the sums are in a vector register too, not in a C scalar.
+    The instruction saturates the sum of two products. If ``bits`` is 32, the sums are in a vector
+    register too, not in a C scalar.
     """
     mm = prefix(max(bits, 128))
     pairs = f"{mm}_maddubs_epi16({{x}}, {{y}})"
@@ -108,7 +119,7 @@ def multiply_bytes(bits: int) -> MulAdd:
 
 
 def add_lane(sums: str) -> str:
-    """Return the sum of a C scalar and the first lane of a vector."""
+    """Return C that adds the first lane of the vector ``sums`` to the C scalar ``{acc}``."""
     return f"(int32_t)((uint32_t){{acc}} + (uint32_t)_mm_cvtsi128_si32({sums}))"
 
 
@@ -126,7 +137,11 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 
 
 def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
-    """Return the vector of factors in groups of 32 bits; loads widen 8-bit to 16-bit integers."""
+    """Return the vector type of factors ``element``, in K groups of 32 bits.
+
+    Loads can widen 8-bit to 16-bit integers. If ``masked`` is set, the first elements are accessed
+    by AVX-512's masks.
+    """
     narrow = {"s16": ("s8", "u8"), "u16": ("u8",)}.get(element, ())
     whole_bits = max(bits, 128)
     ctype = f"__m{whole_bits}{_LETTERS.get(element, 'i')}"
@@ -155,7 +170,10 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
 
 
 def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
-    """Return the fields of the low bytes of lanes; a shuffle looks up their numbers."""
+    """Return ``Vector.fields``: C that extracts each bit field from the low byte of the lanes.
+
+    A shuffle looks up the numbers of f4_e2m1 in a table.
+    """
     mm = prefix(bits)
     numbers = ", ".join(f"(char){byte}" for byte in table(unsigned=element[0] == "u"))
     repeated = _repeated(numbers, bits)
@@ -170,7 +188,10 @@ def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
 
 
 def _numbers(bits: int) -> Numbers:
-    """Return lookups of bytes by fields of bytes: a shuffle within each 16 bytes."""
+    """Return the lookup of s8 in a table of 16 numbers by bit fields of bytes.
+
+    The table is repeated in each 16 bytes of a register, because the shuffle works within 16 bytes.
+    """
 
     def found(low: int, size: int) -> str:
         return f"{prefix(bits)}_shuffle_epi8({{table}}, {_part(bits, low, (1 << size) - 1)})"
@@ -183,7 +204,10 @@ def _numbers(bits: int) -> Numbers:
 
 
 def _part(bits: int, right: int, mask: int) -> str:
-    """Return the bits of ``{v}`` that ``mask`` keeps after a shift to the right."""
+    """Return C that shifts ``{v}`` by ``right`` bits, and keeps the bits in ``mask`` of each byte.
+
+    A negative ``right`` shifts to the left.
+    """
     moved = "{v}"
     if right:
         direction = "srli" if right > 0 else "slli"
@@ -192,7 +216,7 @@ def _part(bits: int, right: int, mask: int) -> str:
 
 
 def _repeated(numbers: str, bits: int) -> str:
-    """Return a register with 16 bytes repeated."""
+    """Return C for a register that repeats the 16 bytes ``numbers``."""
     quad = f"_mm_setr_epi8({numbers})"
     return {
         128: quad,
@@ -202,7 +226,10 @@ def _repeated(numbers: str, bits: int) -> str:
 
 
 def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
-    """Return loads and stores of the first elements, by AVX-512 BW."""
+    """Return loads and stores of the first elements by AVX-512 BW's masks for 8 and 16 bits.
+
+    ``seen`` and ``back`` are the C casts of a vector of integers to this vector's type and back.
+    """
     size = _BITS[element]
     whole_bits = max(bits, 128)
     mask = predicate(f"epi{size}", whole_bits, whole_bits // size)
@@ -210,9 +237,10 @@ def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
 
 
 def _first_elements(element: str, bits: int) -> dict[int, str]:
-    """Return AVX2's loads of a few elements.
+    """Return AVX2's loads of the first elements, by their number.
 
-    A masked load reads whole units of 4 bytes. The bytes after the last unit are read one by one.
+    A masked load of AVX2 reads whole units of 4 bytes. The bytes after the last unit are read one
+    by one.
     """
     size, words, mm = _BITS[element] // 8, max(bits, 128) // 32, prefix(max(bits, 128))
     found = {}
@@ -240,13 +268,16 @@ def _byte(place: int, shift: int) -> str:
 
 
 def _widened(name: str, size: int, bits: int) -> str:
-    """Return a load of integers of ``size`` bits from narrower ones."""
+    """Return C that loads integers of type ``name``, and widens them to ``size`` bits each."""
     read = load_bits(bits * _BITS[name] // size)
     return f"{prefix(bits)}_cvt{_WIDENED[name]}_epi{size}({read})"
 
 
 def _stores(bits: int) -> dict[str, str]:
-    """Return stores of the low bits of each lane, gathered by a shuffle, and of widened lanes."""
+    """Return AVX2's stores of s32 as other integer types.
+
+    For 8 and 16 bits, a shuffle gathers the low bits of each lane. For s64, lanes are widened.
+    """
     found = {name: _narrowed(_BITS[name], bits) for name in ("s16", "u16", "s8", "u8")}
     return found | {"s64": store_widened(bits)}
 
@@ -264,7 +295,7 @@ def _narrowed(size: int, bits: int) -> str:
 
 
 def _ops(bits: int) -> dict[str, str]:
-    """Return the elementary operations of AVX2; integers wrap."""
+    """Return the elementary operations on s32, by AVX2."""
     mm, si = prefix(bits), f"si{bits}"
     pairs = {"add": "add", "sub": "sub", "mul": "mullo", "min": "min", "max": "max"}
     shifts = {"shl": "slli", "shr": "srai", "ushr": "srli"}

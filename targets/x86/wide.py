@@ -1,8 +1,8 @@
 """Shared vectors of the x86 targets: sums of s64, with factors of 8 and 16 bits.
 
-``vpmuldq`` multiplies the lower halves of 64-bit lanes. Elements are therefore widened to 64-bit
-lanes as they are loaded. ``vpmaddwd``, which first sums two products in 32 bits, is not used: the
-sum of two squares of -32768 overflows.
+``vpmuldq`` multiplies the lower halves of 64-bit lanes. Loads therefore widen elements to 64-bit
+lanes. ``vpmaddwd`` is not used. It sums two products in 32 bits first, and the sum of two squares
+of -32768 overflows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 from ..scalar import wide
 from .floats import DOUBLES, integer_transposes, load_bits, prefix, register_of_bits, store_bits
 
-#: Bits of an element, and its name in widening intrinsics.
+#: For each element type in memory: its bits, and its name in intrinsics that widen.
 _WIDENED = {"s8": (8, "epi8"), "u8": (8, "epu8"), "s16": (16, "epi16"), "u16": (16, "epu16")}
 
 
 def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
-    """Return the vector of s64; ``more`` are further fields, with ``ops`` that replace AVX2's."""
+    """Return the vector type of s64 with ``bits`` bits; ``more`` are further fields.
+
+    A field ``ops`` in ``more`` has only the operations that differ from AVX2's.
+    """
     mm, lanes = prefix(bits), bits // 64
     one = "set1_epi64" if bits == 512 else "set1_epi64x"
     if bits != 512:
@@ -44,12 +47,12 @@ def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
 
 
 def alone() -> Vector:
-    """Return the vector of one s64."""
+    """Return the vector type with one lane of s64, which is a C scalar."""
     return wide("imul, add", ("s64",))
 
 
 def masked_loads(bits: int, mask: Mask) -> dict[str, str]:
-    """Return AVX-512's loads of the first elements of narrower types, widened."""
+    """Return AVX-512's masked loads that widen 8-bit and 16-bit integers to s64, by their type."""
     found = {}
     for name, (size, widened) in _WIDENED.items():
         first = mask.load.replace(f"{prefix(bits)}_maskz_loadu_epi64", f"_mm_maskz_loadu_epi{size}")
@@ -58,7 +61,7 @@ def masked_loads(bits: int, mask: Mask) -> dict[str, str]:
 
 
 def store_widened(bits: int) -> str:
-    """Return the store of a vector of s32 as s64, in two halves."""
+    """Return C that widens a vector of s32 to s64, and stores it as two vectors."""
     mm = prefix(bits)
     low, high = {
         512: ("_mm512_castsi512_si256({v})", "_mm512_extracti64x4_epi64({v}, 1)"),
@@ -85,7 +88,10 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 
 
 def _multiply_whole(ops: Mapping[str, str], bits: int) -> MulAdd:
-    """Return the multiply-add of full 64-bit factors, whose instructions the compiler chooses."""
+    """Return the multiply-add of full 64-bit factors.
+
+    The compiler chooses its instructions, which may differ from the mnemonic.
+    """
     spelling = ops["add"].replace("{x}", "{acc}").replace("{y}", ops["mul"])
     return MulAdd(
         form="broadcast",
@@ -102,7 +108,7 @@ def _load(name: str, bits: int) -> str:
 
 
 def _ops(bits: int) -> dict[str, str]:
-    """Return AVX2's operations; a 64-bit product is built from 32-bit products."""
+    """Return AVX2's operations on s64; a 64-bit product is computed from 32-bit products."""
     mm = prefix(bits)
     high = {name: f"{mm}_srli_epi64({{{name}}}, 32)" for name in "xy"}
     crossing = (
