@@ -32,7 +32,7 @@ _SIZES = ((8, 8, 8), (23, 23, 23), (64, 64, 64), (1, 256, 256), (128, 128, 128),
 _SHAPE = (64, 48, 64)
 #: Number of rows of the filtered photograph that are compared with scipy's result.
 _CHECKED = 30
-#: Files in the output folder, with their descriptions.
+#: Files that the demo writes to the output folder, with their descriptions.
 _LEFT = {
     "gflops.png": "the figures above",
     "c": "the generated C",
