@@ -8,8 +8,8 @@ import click
 
 from tilewright.errors import TilewrightError
 
-#: Module of each command, imported when the command is used. After the colon: the command's name in
-#: the module, if it is not ``command``.
+#: Module of each command, which is imported when the command is used. If the command's name in the
+#: module is not ``command``, the name follows a colon.
 _COMMANDS = {
     "demo": "demo",
     "targets": "targets",
@@ -28,7 +28,10 @@ _COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports commands late, and prints tilewright's errors as messages."""
+    """A group of commands that imports a command's module only when the command is used.
+
+    It prints errors of tilewright as messages, without a traceback.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names in the order of the help text."""
@@ -46,19 +49,19 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. An error of the library ends it with status 1."""
+        """Run the command. If the library raises an error, the exit status is 1."""
         try:
             return super().invoke(ctx)
         except TilewrightError as error:
             raise Failure(error) from error
         except BrokenPipeError:
             raise
-        except OSError as error:  # a path that the user named, or the cache's
+        except OSError as error:  # on a path from the command line, or in the cache
             raise Failure(_refused(error)) from error
 
 
 def _refused(error: OSError) -> TilewrightError:
-    """Return an operating-system error about a file as an error of tilewright."""
+    """Convert an operating-system error about a file to an error of tilewright."""
     return TilewrightError(
         "the system refuses a file",
         got=f"{error.filename or 'a file'}: {error.strerror or error}",
@@ -67,7 +70,7 @@ def _refused(error: OSError) -> TilewrightError:
 
 
 class Failure(click.ClickException):
-    """An error of the library, printed without the line of Python that caused it.
+    """An error of the library, printed as a message without the line of Python that caused it.
 
     The user of a command wrote no Python code, so the line would not help.
     """
@@ -77,7 +80,7 @@ class Failure(click.ClickException):
         self.error = error
 
     def format_message(self) -> str:
-        """Return the problem, what was got and expected, and what to try."""
+        """Return the message: the problem, what was given, what was expected, and what to try."""
         error = self.error
         rows = (("got", error.got), ("expected", error.expected), ("try", error.hint))
         return "\n".join([error.problem, *(f"  {key}: {text}" for key, text in rows if text)])

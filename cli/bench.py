@@ -74,7 +74,7 @@ def command(wanted: Wanted, cold: bool, seconds: float, as_json: bool) -> None:
 
 
 def _data(kernel: tw.Kernel, timing: tw.Timing, checked: tw.Verification) -> dict[str, Any]:
-    """Return the results of a kernel: seconds of a call, GFLOPS, and the share of the peak."""
+    """Return a kernel's results for ``--json``: times of a call, GFLOPS, and errors."""
     chosen = {"name": kernel.name, "spec": repr(kernel.spec), "schedule": asdict(kernel.schedule)}
     return {
         **chosen,
@@ -87,7 +87,7 @@ def _data(kernel: tw.Kernel, timing: tw.Timing, checked: tw.Verification) -> dic
 
 
 def _how(kernels: Sequence[tw.Kernel], wanted: Wanted) -> str:
-    """Return the schedule that was asked for as text, or who chose the schedules."""
+    """Return the requested schedule as text; if kernels are tuned, return how many of them are."""
     tuned = sum(kernel.tuned is not None for kernel in kernels)
     if not tuned:
         return schedule_text(wanted.schedule)
@@ -152,7 +152,7 @@ def peak(target: str, types: str, emit: bool, output: Path | None, as_json: bool
 
 
 def _emit(target: str, given: str | tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Write the program that measures the peak elsewhere."""
+    """Write the C program that measures the peak on another machine."""
     from tilewright.runtime.bench.peak_program import peak_program
 
     text = peak_program(target, given, file="peak.c" if output is None else output.name)

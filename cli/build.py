@@ -85,7 +85,7 @@ def command(
 
 
 def _libraries(specs: Path) -> list[Library]:
-    """Return the libraries in the file's variables."""
+    """Run the Python file ``specs``, and return the libraries that its variables hold."""
     from tilewright.runtime.library.make import Library
 
     held = {id(each): each for each in _run(specs).values() if isinstance(each, Library)}
@@ -106,7 +106,7 @@ def _libraries(specs: Path) -> list[Library]:
 def _run(specs: Path) -> Mapping[str, Any]:
     """Run a Python file as `python SPECS` does, and return its variables.
 
-    Its ``__name__`` is not ``__main__``.
+    One difference remains: in the file, ``__name__`` is not ``"__main__"``.
     """
     import runpy
     import sys
@@ -128,7 +128,7 @@ def _say_written(library: Library, folder: Path) -> None:
 
 
 def _say_built(library: Library, built: Built) -> None:
-    """Print a table of an architecture's targets, and the files that were made."""
+    """Print a table of an architecture's targets, and the library files that were compiled."""
     if built.missing:
         click.echo(f"{built.machine}: not compiled: {built.missing}")
         return
@@ -147,7 +147,7 @@ def _say_built(library: Library, built: Built) -> None:
 
 
 def _as_json(library: Library, folder: Path, built: Sequence[Built]) -> dict[str, Any]:
-    """Return facts about what was written and compiled, for programs."""
+    """Return the facts for ``--json`` about a library and the files compiled from it."""
     return {
         "library": library.name,
         "version": library.version,

@@ -67,7 +67,7 @@ def list_(as_json: bool) -> None:
 
 
 def _data(entry: Entry) -> dict[str, Any]:
-    """Return facts about a library of the cache. ``kernels`` is empty if it has none."""
+    """Return facts about a library in the cache. ``kernels`` is empty if it has no kernels."""
     manifest = entry.manifest
     return {
         "key": entry.key,
@@ -120,7 +120,7 @@ def _entries(n: int) -> str:
     return "entry" if n == 1 else "entries"
 
 
-# --- compiling ahead ---------------------------------------------------------------------------
+# --- compiling in advance ----------------------------------------------------------------------
 
 
 @click.command("warm")
@@ -160,7 +160,10 @@ def warm(types: tuple[str, ...], target: str, as_json: bool) -> None:
 
 
 def _warmed(type_: str, target: str) -> dict[str, Any]:
-    """Compile the kernels of a type; return their number, and the seconds that it took."""
+    """Compile the kernels for an element type.
+
+    Return their number, and the seconds that the compilation took.
+    """
     from tilewright.runtime.matmul.warm import warm
 
     begun, count = time.monotonic(), 0

@@ -12,7 +12,8 @@ from tilewright.isa.machine import Core
 
 from .screen import console, json_option, show_json, size, stages, table
 
-#: Numbers that are shown for each vector width, and those for the core as a whole.
+#: Fields of ``Core`` that are shown for each vector width (two groups), and fields that are shown
+#: once for the whole core.
 _RATES = ("fma_units", "loads", "stores", "shuffles")
 _SHARES = ("spread", "shared")
 _WHOLE = (
@@ -99,7 +100,7 @@ def _rates(title: str, core: Core) -> Table:
 
 
 def _forget(as_json: bool) -> None:
-    """Remove this processor's calibration, and say if there was one."""
+    """Remove this processor's calibration, and print whether there was one."""
     from tilewright.runtime.machine import calibrations, host
 
     path = calibrations.path_of(host.cpu().processor)

@@ -1,8 +1,9 @@
 """Read specs and schedules from Python text on the command line, such as ``Gemm(64, 48, 64)``.
 
-In goes text as ``repr`` prints it. Out comes the spec or the schedule. The text is never run: it
-may contain only calls of the names that specs are made of, operators, numbers and names. A
-generated file contains the command that generates it again, in this form.
+The input is text as ``repr`` prints it. The output is the spec or the schedule. The text is parsed
+and never run as Python. It may contain only constants, arithmetic, and calls of classes and
+functions that make specs, for example ``Gemm``. Generated files use this form: they contain the
+command that generates them again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 @cache
 def _names() -> Mapping[str, Any]:
-    """Return the names that a text may use, with their values."""
+    """Return the names that the text may use, with their values."""
     found = {name: getattr(tw, name) for name in _MADE}
     for module in (postops, reductions):
         found |= {name: getattr(module, name) for name in module.__all__}
@@ -51,7 +52,7 @@ def _names() -> Mapping[str, Any]:
 
 
 def spec_of_code(text: str) -> Spec:
-    """Return the spec that ``text`` describes; SpecError if it is not a spec."""
+    """Return the spec that ``text`` describes; raise SpecError if it does not describe one."""
     found = _value(text, SpecError)
     if not isinstance(found, (tw.Gemm, tw.Transpose, Pack, PackQuantized)):
         raise SpecError("the text makes no spec", got=text, hint='"Gemm(64, 48, 64)"')
@@ -59,7 +60,7 @@ def spec_of_code(text: str) -> Spec:
 
 
 def schedule_of_code(text: str) -> Schedule:
-    """Return the schedule that ``text`` describes; ScheduleError if it is not a schedule."""
+    """Return the schedule that ``text`` describes; raise ScheduleError if it is not a schedule."""
     found = _value(text, ScheduleError)
     if not isinstance(found, Schedule):
         raise ScheduleError("the text makes no schedule", got=text, hint='"Schedule(tile=(8, 48))"')
@@ -78,13 +79,16 @@ def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
 
 
 class _Reading:
-    """Evaluates one text. Values may get names in it, as in ``(e0 := acc + 1, e0 * e0)[-1]``."""
+    """Evaluates the syntax tree of one text.
+
+    The text may name values and use them again, as in ``(e0 := acc + 1, e0 * e0)[-1]``.
+    """
 
     def __init__(self) -> None:
         self.names = dict(_names())
 
     def of(self, node: ast.expr) -> Any:
-        """Return the value of one node."""
+        """Return the value of a node; raise ValueError if the node is not allowed."""
         match node:
             case ast.Constant(value=value):
                 return value

@@ -26,13 +26,13 @@ from .screen import console, json_option, percent, progress, show_json, table, w
 from .words import schedule_text
 
 _NUMBERS = ("error/bound", "rate", "of peak", "x numpy")
-#: Sizes m, n, k of the products: small, odd, a single row, and up to a large product.
+#: Sizes m, n, k of the products that are timed: small, odd, with a single row, and large.
 _SIZES = ((8, 8, 8), (23, 23, 23), (64, 64, 64), (1, 256, 256), (128, 128, 128), (512, 512, 512))
-#: Size m, n, k of the kernel whose variants are timed.
+#: Sizes m, n, k of the product for which several schedules are timed.
 _SHAPE = (64, 48, 64)
-#: Number of rows of the photograph that are checked against scipy.
+#: Number of rows of the filtered photograph that are compared with scipy's result.
 _CHECKED = 30
-#: Files in the output folder, with their descriptions.
+#: Files that the demo writes to the output folder, with their descriptions.
 _LEFT = {
     "gflops.png": "the figures above",
     "c": "the generated C",
@@ -100,7 +100,7 @@ def command(out: Path, count: int, seconds: float, as_json: bool) -> None:
 
 
 def _data(one: Measured) -> dict[str, Any]:
-    """Return the figures of a kernel: seconds of a call in a C loop, and the ratio to numpy."""
+    """Return a kernel's figures for ``--json``: times of a call in a C loop, and ratio to numpy."""
     return {
         "title": one.title,
         "sizes": one.sizes,
@@ -124,7 +124,7 @@ def _needs_extras() -> None:
 
 
 def _one_core() -> AbstractContextManager[Any]:
-    """Limit numpy's products to one core, which is also what the kernels use."""
+    """Limit numpy's products to one core, because the kernels use one core too."""
     from threadpoolctl import threadpool_limits
 
     limits: AbstractContextManager[Any] = threadpool_limits(1)
@@ -146,7 +146,7 @@ def _say_where_we_are(screen: Console) -> None:
 
 
 def show_machine(seconds: float, screen: Console) -> list[Measured]:
-    """Time products with the cost model's schedule next to numpy, and print the table."""
+    """Time products next to numpy, and print a table. The cost model chooses the schedules."""
     with working(f"compiling {len(_SIZES)} products"):
         kernels = tw.compile_many([tw.Gemm(*sizes) for sizes in _SIZES])
     measured = [_product(kernel, seconds) for kernel in progress(kernels, "timing products")]
@@ -169,7 +169,7 @@ def show_machine(seconds: float, screen: Console) -> list[Measured]:
 
 
 def _product(kernel: tw.Kernel, seconds: float) -> Measured:
-    """Check a product, time it in a C loop, and time it next to numpy."""
+    """Check the results of a product's kernel, time it in a C loop, and time it next to numpy."""
     spec = kernel.spec
     assert isinstance(spec, tw.Gemm)
     m, n, k = (int(size) for size in (spec.m, spec.n, spec.k) if isinstance(size, int))
@@ -191,7 +191,10 @@ def _product(kernel: tw.Kernel, seconds: float) -> Measured:
 
 
 def show_chapter(seconds: float, screen: Console) -> list[Measured]:
-    """Time the chapter's kernels, with its tiles and loops, on this machine; print the table."""
+    """Time the kernels of a book chapter on Neon on this machine, and print a table.
+
+    Tiles and loops are those of the chapter.
+    """
     rows = neon_chapter.ROWS
     with working(f"compiling the chapter's {len(rows) + 1} kernels"):
         kernels = neon_chapter.compile_all("host", fixed=True)
@@ -220,7 +223,10 @@ def show_chapter(seconds: float, screen: Console) -> list[Measured]:
 
 
 def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -> Measured:
-    """Check a kernel, time it in a C loop, and time it next to numpy."""
+    """Check the results of a kernel, time it in a C loop, and time it next to numpy.
+
+    ``row`` describes a product of the chapter. It is None for the transposition.
+    """
     if row is None:
         title, sizes = neon_chapter.TRANSPOSITION, "8x8"
         error = neon_chapter.check_transposition(kernel, padding=0)
@@ -240,14 +246,14 @@ def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -
 
 
 def _multiplying(kernel: tw.Kernel, row: neon_chapter.Row) -> tuple[Callable[[], Any], ...]:
-    """Return the kernel's call and numpy's on the same arrays. Both write in place."""
+    """Return two functions that compute a product in place: with the kernel, and with numpy."""
     m, n, k = row.sizes
     a = neon_chapter.columns(m, k, 0, row.batch, seed=1)
     b = neon_chapter.columns(k, n, 0, row.batch, seed=2)
     c, other = (neon_chapter.columns(m, n, 0, None, seed=3) for _ in range(2))
 
     def theirs() -> None:
-        product = np.matmul(b.mT, a.mT)  # row-major order, so that numpy copies nothing
+        product = np.matmul(b.mT, a.mT)  # transposed: row-major, so numpy copies nothing
         np.add(other.T, product if row.batch is None else product.sum(axis=0), out=other.T)
 
     return (lambda: kernel(a, b, c)), theirs
@@ -262,7 +268,11 @@ def _transposing(kernel: tw.Kernel) -> tuple[Callable[[], Any], ...]:
 
 
 def show_variants(count: int, seconds: float, screen: Console) -> list[float]:
-    """Time schedules of one spec, evenly spaced in the order of their estimates, best first."""
+    """Time ``count`` schedules of one product, print a table, and return their GFLOPS.
+
+    The schedules are evenly spaced in the list of all variants, which the cost model sorts by its
+    estimates, best first.
+    """
     spec = tw.Gemm(*_SHAPE)
     every = list(tw.variants(spec))
     count = min(count, len(every))
@@ -291,7 +301,7 @@ def show_variants(count: int, seconds: float, screen: Console) -> list[float]:
 
 
 def write_c(folder: Path, chapter: list[Measured]) -> None:
-    """Write the C of each kernel for this CPU and for Neon, one file for each kernel."""
+    """Write the C code of each kernel, for this CPU and for Neon, into a file of its own."""
     from tilewright.generate import Request, generate
     from tilewright.runtime.machine.host import resolve
 
@@ -315,7 +325,10 @@ def _plot(
     ranked: Sequence[float],
     title: str,
 ) -> None:
-    """Save the plot. ``ranked`` has the GFLOPS of the variants, in the order of their estimates."""
+    """Draw the plot, and save it to ``path``.
+
+    ``ranked`` has the GFLOPS of the variants in the cost model's order, best estimate first.
+    """
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -345,7 +358,7 @@ def _plot(
 
 
 def _bars(axes: Any, measured: Sequence[Measured], title: str) -> None:
-    """Draw a group of bars for each kernel, with its ratio to numpy next to it."""
+    """Draw a group of bars for each kernel, with the kernel's ratio to numpy next to the bars."""
     places = range(len(measured))
     called = [one.work / one.called.ours for one in measured]
     bars = (

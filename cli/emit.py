@@ -17,7 +17,8 @@ from .words import wanted as takes_kernels
 if TYPE_CHECKING:
     from tilewright.generate import Request
 
-#: Function that returns the C of kernels in one file, given the file's name.
+#: Function that returns the C code of kernels as one text. Its second argument is the file's name,
+#: None for standard output.
 Text = Callable[[Sequence["Request"], str | None], str]
 
 
@@ -90,7 +91,10 @@ def command(
 def _written(
     output: Path, requests: Sequence[Request], text: Text
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the C, or its header; yield each file with the names of its kernels."""
+    """Write the C code of the kernels, or a header that declares them.
+
+    Yield each file that was written, with the names of its kernels.
+    """
     if output.suffix == ".h" and not output.is_dir():
         from tilewright.generate import header
 

@@ -1,6 +1,6 @@
 """Time kernels next to numpy on one core, with the same arrays.
 
-Both are called from Python, in turns.
+The kernel and numpy are called from Python, in turns.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import tilewright as tw
 from tilewright.spec.types import is_integer
 
-#: Seconds for which each function is timed in a round, and the minimum number of rounds. This time
-#: is short compared with a scheduler's time slice.
+#: Seconds for which each function is timed in a round, and the minimum number of rounds. The time
+#: in a round is short compared with the time slice of the operating system's scheduler.
 _SLICE, _ROUNDS = 300e-6, 9
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Seconds of a call from Python, for the kernel and for numpy.
+    """Seconds of a call from Python, for the kernel (``ours``) and for numpy.
 
-    ``ratio`` is numpy's over the kernel's.
+    ``ratio`` is numpy's time divided by the kernel's time.
     """
 
     ours: float
@@ -33,7 +33,10 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of a kernel. ``error`` is the largest error as a fraction of its bound."""
+    """The figures of a kernel in the demo.
+
+    ``error`` is the largest error of a result divided by the allowed error.
+    """
 
     title: str
     sizes: str
@@ -49,17 +52,17 @@ class Measured:
 
     @property
     def work(self) -> float:
-        """The work of one call: 1e9 operations, or for a transposition GiB read and written."""
+        """The work of one call: operations / 1e9, or for a transposition GiB read and written."""
         return work(self.kernel)
 
     @property
     def rate(self) -> str:
-        """The work per second in a C loop, with its unit."""
+        """The kernel's speed in a C loop as text: the work per second, with its unit."""
         return rate(self.kernel, self.timing)
 
 
 def work(kernel: tw.Kernel) -> float:
-    """Return the work of one call: 1e9 operations, or for a transposition GiB read and written."""
+    """Return the work of one call: operations / 1e9, or GiB read and written if it transposes."""
     spec = kernel.spec
     if not isinstance(spec, tw.Transpose):
         return float(kernel.flops) / 1e9
@@ -68,7 +71,7 @@ def work(kernel: tw.Kernel) -> float:
 
 
 def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
-    """Return the work per second in a C loop, with its unit."""
+    """Return a kernel's speed in a C loop as text: the work per second, with its unit."""
     if isinstance(kernel.spec, tw.Transpose):
         return f"{work(kernel) / timing.median:.1f} GiB/s"
     whole = isinstance(kernel.spec, tw.Gemm) and is_integer(kernel.spec.factors[0])
@@ -76,7 +79,10 @@ def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
 
 
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:
-    """Time two functions in turns for about ``seconds``; return medians over the rounds."""
+    """Time a kernel's call and numpy's call in turns for about ``seconds``.
+
+    Return the medians over all rounds.
+    """
     counts = [_calls(function) for function in (ours, theirs)]
     rounds: list[tuple[float, float, float]] = []
     while len(rounds) < _ROUNDS or 2 * _SLICE * len(rounds) < seconds:
@@ -86,7 +92,7 @@ def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -
 
 
 def _calls(function: Callable[[], Any]) -> int:
-    """Return how many calls of a function make up one round."""
+    """Return the number of calls of a function in one round."""
     spent = min(_per_call(function, calls) for calls in (1, 4, 16))
     return max(1, int(_SLICE / spent))
 

@@ -24,7 +24,7 @@ from tilewright.tuning.race import Ranking, rankings
 from .screen import duration, percent
 from .words import schedule_text, sizes_text
 
-#: Number of variants in the table, and in the picture of the ranking.
+#: Maximum number of variants in the table, and in the picture of the ranking.
 _ROWS, _BARS = 15, 25
 _STYLE = (
     "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#1f2933}"
@@ -34,7 +34,7 @@ _STYLE = (
 
 
 def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]]) -> None:
-    """Write the results of the specs that ``database`` has."""
+    """Write the stored results of ``specs`` to the HTML file ``path``."""
     parts = [
         "<!DOCTYPE html>",
         "<html lang='en'><head><title>Tuned kernels</title>",
@@ -70,7 +70,11 @@ def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[
 
 
 def _as_stored(one: Ranking, winner: Winner) -> Ranking:
-    """Return the winner's row with the figures of the last comparison alone, by which it won."""
+    """Return the figures of a variant.
+
+    Figures of the winner are those that were stored with it: they are from the last comparison
+    alone, which decided that it won.
+    """
     if one.schedule != winner.schedule:
         return one
     median = one.hot.median * one.hot.gflops / winner.gflops
@@ -98,7 +102,7 @@ def _table(ranked: Sequence[Ranking]) -> str:
 
 
 def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
-    """Return four pictures as one: tiles, roofline, ranking, and model against measurement."""
+    """Return an SVG with four pictures: tiles, roofline, ranking, and model against measurement."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -121,7 +125,7 @@ def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
 
 
 def _tiles(figure: Any, axes: Any, ranked: Sequence[Ranking]) -> None:
-    """Draw a heat map: for each tile the best share of the peak, with data in cache."""
+    """Draw a heat map with the best share of the peak for each tile, with data in cache."""
     best: dict[tuple[int, int], float] = {}
     for one in ranked:
         if one.schedule.tile is not None:
@@ -143,7 +147,7 @@ def _tiles(figure: Any, axes: Any, ranked: Sequence[Ranking]) -> None:
 
 
 def _roofline(axes: Any, limits: Roof | None, ranked: Sequence[Ranking], winner: Winner) -> None:
-    """Draw GFLOPS over operations per byte: peak, cache bandwidths, the default and the winner."""
+    """Draw the roofline: the peak, cache bandwidths, the default schedule and the winner."""
     axes.set_title("roofline")
     shares = [one.hot.gflops / one.hot.of_peak for one in ranked if one.hot.of_peak]
     if limits is None or not shares:
@@ -169,7 +173,7 @@ def _roofline(axes: Any, limits: Roof | None, ranked: Sequence[Ranking], winner:
 
 
 def _ranking(axes: Any, ranked: Sequence[Ranking]) -> None:
-    """Draw the ratios of the first variants, with twice their standard errors."""
+    """Draw how many times as fast as the default each variant is, with twice the standard error."""
     places = range(1, len(ranked) + 1)
     ratios, errors = [one.ratio for one in ranked], [2 * one.uncertainty for one in ranked]
     axes.errorbar(places, ratios, yerr=errors, fmt="o", markersize=3, capsize=2)
@@ -181,7 +185,7 @@ def _ranking(axes: Any, ranked: Sequence[Ranking]) -> None:
 
 
 def _model(axes: Any, limits: Roof | None, ranked: Sequence[Ranking]) -> None:
-    """Draw estimated cycles against measured cycles."""
+    """Draw the cycles that the cost model estimates against the measured cycles."""
     told = [one for one in ranked if one.cycles and one.hot.of_peak]
     axes.set_title("model against measurement")
     if limits is None or len(told) < 2:

@@ -63,9 +63,10 @@ def command(wanted: Wanted, source: Path, cases: int, as_json: bool) -> None:
 
 
 def _data(kernel: tw.Kernel, generated: tw.Kernel, checked: tw.Verification) -> dict[str, Any]:
-    """Return the results of an edited kernel.
+    """Return the results of an edited kernel for ``--json``.
 
-    The seconds of a call are those of both kernels, or None if they are emulated.
+    ``timing`` compares the times of the edited and the generated kernel. It is None if the target
+    is emulated.
     """
     from tilewright.runtime.bench.timing import compare
 

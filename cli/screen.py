@@ -17,7 +17,8 @@ from rich.table import Table
 
 from tilewright.runtime.store.patience import silence
 
-#: Columns of the output if it is not a terminal: enough that nothing is cut or wrapped.
+#: Width of the output in characters if it is not a terminal. No line is so long that it is cut or
+#: wrapped.
 _WIDE = 10_000
 Item = TypeVar("Item")
 
@@ -28,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def console() -> Console:
     """Return the console on standard output.
 
-    It is as wide as the terminal; elsewhere nothing is cut.
+    It is as wide as the terminal. If the output is not a terminal, no line is cut or wrapped.
     """
     width = columns()
     if width is not None:
@@ -37,13 +38,13 @@ def console() -> Console:
 
 
 class _Unpadded:
-    """A stream that drops the spaces at the ends of lines, which fill up tables."""
+    """A stream that removes the spaces with which tables pad the ends of lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, which has whole lines."""
+        """Write text that consists of whole lines."""
         return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
 
     def __getattr__(self, name: str) -> Any:
@@ -56,7 +57,7 @@ def columns() -> int | None:
 
 
 def json_option(command: Command) -> Command:
-    """Give ``command`` the flag ``--json``, passed as ``as_json``."""
+    """Add the flag ``--json`` to ``command``, which gets it as the argument ``as_json``."""
     option = click.option(
         "--json", "as_json", is_flag=True, help="Print what was found as JSON, for programs."
     )
@@ -65,12 +66,12 @@ def json_option(command: Command) -> Command:
 
 
 def show_json(found: Any) -> None:
-    """Print one JSON document on standard output."""
+    """Print ``found`` as a JSON document on standard output."""
     click.echo(json.dumps(found, indent=2))
 
 
 def progress_console() -> Console:
-    """Return the console for progress: standard error, silent if that is not a terminal."""
+    """Return the console that shows progress on standard error, if that is a terminal."""
     return Console(stderr=True, quiet=not sys.stderr.isatty())
 
 
@@ -96,7 +97,10 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Show a spinner, and return a function that changes the name of the current work."""
+    """Show a spinner until the ``with`` block ends.
+
+    The ``with`` statement gets a function that changes the name of the current work.
+    """
     with silence(), progress_console().status("...") as status:
         yield lambda what: status.update(f"{what} ...")
 

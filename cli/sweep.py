@@ -86,7 +86,11 @@ def command(
 def _data(
     target: str, seed: int, tally: Tally, faults: Sequence[tuple[Case, Outcome]]
 ) -> dict[str, Any]:
-    """Return the numbers of cases by outcome, and the failures with Python to repeat them."""
+    """Return the results for ``--json``.
+
+    They are the number of cases with each outcome, and the failures with Python code that repeats
+    them.
+    """
     return {
         "target": target,
         "seed": seed,
@@ -104,7 +108,10 @@ def _data(
 
 
 def coverage(tally: Tally, heading: str) -> Table:
-    """Return a table of axes and levels: how many cases, and how many of them failed."""
+    """Return a table with the number of cases, and of failures, for each level of each axis.
+
+    An axis is a property of the random cases, for example ``m``. Its levels are the values tried.
+    """
     shown = table(heading, "axis", "cases by level")
     for axis, levels in AXES.items():
         counted = tally.levels.get(axis, {})

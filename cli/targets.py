@@ -12,7 +12,7 @@ from tilewright.settings import settings
 
 from .screen import console, json_option, show_json, table, working
 
-#: How the arrays of a call are checked, by the mode of the dispatcher.
+#: For each mode of the dispatcher: how the arrays of a call are checked, as text.
 _MODES = {
     "api": "in C, by an extension module",
     "abi": "in C, by a library without Python.h, which was not found",
@@ -21,7 +21,7 @@ _MODES = {
 
 
 def compiler_of(target: Target) -> str:
-    """Return the compiler for ``target`` on this machine."""
+    """Return the name and version of the compiler for ``target`` on this machine, or "none"."""
     from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
@@ -33,7 +33,7 @@ def compiler_of(target: Target) -> str:
 
 
 def missing(target: Target) -> list[str]:
-    """Return what must be installed to compile for ``target`` and to run it."""
+    """Return messages that say what must be installed to compile for ``target`` and to run it."""
     from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
@@ -47,7 +47,7 @@ def missing(target: Target) -> list[str]:
 
 
 def _data(name: str, means: str) -> dict[str, Any]:
-    """Return the facts about a target on this machine."""
+    """Return the facts for ``--json`` about a target on this machine."""
     from tilewright.targets import load
 
     target = load(name)

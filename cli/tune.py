@@ -26,7 +26,7 @@ from .words import schedule_text, sizes_text, spec_text, wanted_specs
 if TYPE_CHECKING:
     from tilewright.tuning.tune import Tuning
 
-#: Exit status of a command that the user interrupted.
+#: Exit status if the user interrupts the command: 128 + SIGINT, as in a shell.
 _INTERRUPTED = 130
 _PATH = click.Path(path_type=Path, dir_okay=False)
 _GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -130,7 +130,10 @@ def command(
 
 
 def _forget(specs: Sequence[Spec], target: str, as_json: bool) -> None:
-    """Remove the results of the specs, or all, and print how many there were."""
+    """Remove the stored results of ``specs``, or all results if there are no specs.
+
+    Print how many results were removed.
+    """
     from tilewright.runtime.driver import tuning_subject
     from tilewright.runtime.machine.host import resolve
 
@@ -146,7 +149,7 @@ def _forget(specs: Sequence[Spec], target: str, as_json: bool) -> None:
 
 
 def _listed(path: Path, read: Callable[[str], Spec]) -> list[Spec]:
-    """Return the specs in a file."""
+    """Return the specs in a file, one on each line. ``read`` converts a line to a spec."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         said = line.partition("#")[0].strip()
@@ -183,7 +186,10 @@ def _tuning(spec: Spec, database: Database, options: dict[str, Any]) -> Tuning:
 
 
 def _tune(tunings: Sequence[Tuning], again: bool) -> None:
-    """Run the tunings of specs without a winner, with a progress bar for each."""
+    """Run the tunings, with a progress bar for each.
+
+    Specs that have a stored winner are skipped unless ``again`` is True.
+    """
     columns = (
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[said]}"),
@@ -210,7 +216,7 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
     shown = table(title, "product", *numbers, "tuned", "schedule", numbers=numbers)
     for tuning in tunings:
         winner = database.winner(tuning.subject)
-        if winner is None:  # the damaged database was renamed, with a message
+        if winner is None:  # the database was damaged; it was renamed, with a message
             continue
         results = database.results(tuning.subject)
         failed = sum(result.status != MEASURED for result in results)
@@ -223,7 +229,7 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
 
 
 def _data(database: Database, tuning: Tuning) -> dict[str, Any]:
-    """Return the winner of a spec: its schedule, GFLOPS, and its ratio to the default."""
+    """Return a spec's winner for ``--json``: its schedule, GFLOPS, and ratio to the default."""
     found: dict[str, Any] = {"spec": repr(tuning.spec), "target": tuning.target.name}
     winner = database.winner(tuning.subject)
     if winner is None:
@@ -233,5 +239,5 @@ def _data(database: Database, tuning: Tuning) -> dict[str, Any]:
 
 
 def gain(winner: Winner) -> str:
-    """Return the winner's ratio to the default, with its uncertainty."""
+    """Return the winner's speed divided by the default's as text, with the uncertainty."""
     return f"{winner.ratio:.3f} +- {winner.uncertainty:.3f}"

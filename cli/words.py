@@ -1,6 +1,7 @@
 """Read specs and schedules from words of the command line: ``64x48x64 --order F --tile 16x6``.
 
-In go the words of arguments and options. Out come specs, a schedule and a target's name.
+The input is the words of arguments and options. The output is specs, a schedule and a target's
+name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ else:  # before version 8.2, click.Choice takes no type parameter
 
 
 class ElementType(_Choice):
-    """A parameter type of click: one of the element types ``names``, or numpy's name of it."""
+    """A parameter type of click for element types.
+
+    It accepts the names ``names``, for example "f32", and numpy's names of the same types.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(list(names))
@@ -56,7 +60,11 @@ _BY_NUMPY = {TYPES[name].numpy: name for name in TYPES}
 
 
 def size(word: str) -> Size:
-    """Return a size from a word: an int, or a dim such as ``m`` or ``m%16``, a multiple of 16."""
+    """Return the size that a word describes.
+
+    A number is an int. A name such as ``m`` is a dim, known only at the call. ``m%16`` is a dim
+    that is a multiple of 16.
+    """
     if word.isdecimal():
         return int(word)
     name, marked, multiple = word.partition("%")
@@ -70,7 +78,7 @@ _TRANSPOSE = "transpose"
 
 
 def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
-    """Return the sizes of a product, ``MxNxK``, or of a transposition, ``ROWSxCOLS``."""
+    """Return the sizes in a word: ``MxNxK`` of a product, or ``ROWSxCOLS`` of a transposition."""
     words = word.split("x")
     if len(words) == (2 if transposed else 3) and all(words):
         return tuple(map(size, words))
@@ -87,9 +95,10 @@ def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
 
 
 def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
-    """Yield the sizes of every kernel. Those of a transposition follow the word "transpose".
+    """Yield the sizes of each kernel on the command line.
 
-    One word of the command line may contain several, such as ``"transpose 64x48"``.
+    The sizes of a transposition follow the word "transpose". An argument may be quoted and contain
+    several words, such as ``"transpose 64x48"``.
     """
     every = " ".join(words).split()
     if len(every) > 1 and all(map(str.isdecimal, every)):
@@ -105,7 +114,7 @@ def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
 
 
 def _one(line: str) -> tuple[Size, ...]:
-    """Return the sizes of the kernel that a line describes."""
+    """Return the sizes of the one kernel that a line of a file describes."""
     found = list(_said([line]))
     if len(found) != 1:
         raise ValueError(f"{line!r} describes {len(found)} kernels, not one")
@@ -115,7 +124,7 @@ def _one(line: str) -> tuple[Size, ...]:
 def _read(meaning: Callable[[Any], Any]) -> Callable[[Any, Any, Any], Any]:
     """Return a callback for click that applies ``meaning`` to the words of an option or argument.
 
-    Words that ``meaning`` refuses are a usage error.
+    If ``meaning`` raises an error, the callback reports a usage error.
     """
 
     def read(_context: Any, _parameter: Any, words: Any) -> Any:
@@ -148,7 +157,10 @@ def _factor(word: str) -> Factor:
 
 
 def _quantity(word: str) -> float | str:
-    """Return a scale or zero point: a number, or how many are passed at the call."""
+    """Return a scale or zero point: a number, or "scalar", "row" or "column".
+
+    With "scalar", a call passes one number; with "row" or "column", one for each row or column.
+    """
     if word in ("scalar", "row", "column"):
         return word
     try:
@@ -158,7 +170,10 @@ def _quantity(word: str) -> float | str:
 
 
 def _operand(word: str) -> str | Packed:
-    """Return a type, or a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``, ``packed:q4_0``."""
+    """Return the type of B, or a packed B.
+
+    Examples are ``s8``, ``packed:s8``, ``packed:s8:64`` (blocks of 64 columns) and ``packed:q4_0``.
+    """
     kind, marked, rest = word.partition(":")
     if not marked:
         return Matrix(type_name(word)).type
@@ -171,8 +186,8 @@ def _operand(word: str) -> str | Packed:
 
 
 def _epilogue(word: str) -> Expression:
-    """Return the function of one argument that has this name, applied to the sums."""
-    with suppress(TypeError):  # functions with more arguments
+    """Return an epilogue: the function called ``word``, applied to the sums of the product."""
+    with suppress(TypeError):  # raised by functions with more arguments
         if word in postops.NAMES:
             return as_expression(getattr(postops, word)(acc))
     raise ValueError(f"{word!r} is no function of one value, such as relu or gelu_erf")
@@ -359,7 +374,7 @@ _SCHEDULE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The kernels that a command line asks for: specs of one kind, a schedule, and a target's name.
+    """The kernels that a command line asks for: specs, a schedule for all, and a target's name.
 
     ``asked`` is the schedule if the command line has options for it, else None.
     """
@@ -371,9 +386,9 @@ class Wanted:
 
 
 def wanted(command: Command) -> Command:
-    """Give ``command`` the options for specs, a schedule and a target.
+    """Add the options for specs, a schedule and a target to ``command``.
 
-    They are passed to the command as ``wanted``, a Wanted.
+    The command gets their values as the argument ``wanted``, a ``Wanted``.
     """
     from functools import wraps
 
@@ -395,10 +410,10 @@ def wanted(command: Command) -> Command:
 
 
 def wanted_specs(command: Command) -> Command:
-    """Give ``command`` the options for specs and a target, all optional.
+    """Add the options for specs and a target, all optional, to ``command``.
 
-    They are passed to the command as ``specs``, a tuple, and ``target``. The command also gets
-    ``read``, a function that turns a line of a file into a spec. A line has sizes, or a spec as
+    The command gets their values as the arguments ``specs``, a tuple, and ``target``. It also gets
+    ``read``, a function that converts a line of a file to a spec. A line has sizes, or a spec as
     Python prints it.
     """
     from functools import wraps
@@ -435,20 +450,23 @@ def _with_options(run: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
 
 
 def _given(names: Sequence[str]) -> list[str]:
-    """Return which options of these names are on the command line."""
+    """Return those of the options ``names`` that are on the command line, for example ``--lda``."""
     context = click.get_current_context()
     set_ = (n for n in names if context.get_parameter_source(n) == ParameterSource.COMMANDLINE)
     return [f"--{'type' if name == 'element' else name.replace('_', '-')}" for name in set_]
 
 
 def _alone(option: str, value: object, others: Sequence[str]) -> None:
-    """Raise a usage error if an option that says everything is combined with others."""
+    """Raise a usage error if ``option`` is combined with ``others``, which it replaces."""
     if value is not None and others:
         raise click.UsageError(f"{option} says all of it: leave out {', '.join(others)}.")
 
 
 def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> Spec:
-    """Return the spec that the words describe; SpecError if they contradict each other."""
+    """Return the spec with these sizes and options.
+
+    Raise SpecError if the options contradict each other.
+    """
     if len(given) == 3:
         m, n, k = given
         return Gemm(m, n, k, **_operands(element, order, said), **said)
@@ -468,7 +486,10 @@ def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> S
 
 
 def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
-    """Return the operands, and remove their types from ``said``. D has the order of C."""
+    """Return the operands A, B, C and D, and remove their types from the options ``said``.
+
+    ``order`` has a letter each for A, B and C. D has the order of C.
+    """
     first, second, third = cast("tuple[Order, Order, Order]", tuple(order))
     b, c, d = (said.pop(name) for name in "bcd")
     if not isinstance(b, Packed):
@@ -486,18 +507,21 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     return {**made, "d": None if d is None else Matrix(d, third)}
 
 
-#: Names of a spec's sizes, in the order of its arguments.
+#: Names of a spec's sizes, in the order of the spec's arguments.
 _SIZES: dict[type[Any], tuple[str, ...]] = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}
 
 
 def sizes_text(spec: Spec) -> str:
-    """Return the sizes in the form of the command line: ``64x48x64``."""
+    """Return a spec's sizes in the form of the command line, for example ``64x48x64``."""
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
 
 
 def spec_text(spec: Spec) -> str:
-    """Return the sizes and the spec's other arguments as Python: ``64x48x64 a='bf16', beta=1``."""
+    """Return a spec as text: its sizes, then its other arguments as Python prints them.
+
+    An example is ``64x48x64 a='bf16', beta=1``.
+    """
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
     more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
@@ -505,7 +529,7 @@ def spec_text(spec: Spec) -> str:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule as text, without what it leaves open."""
+    """Return a schedule as text, without the parts that it leaves to the cost model."""
     said = []
     if schedule.tile is not None:
         said.append("x".join(map(str, schedule.tile)))

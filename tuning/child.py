@@ -21,7 +21,7 @@ from tilewright.spec.schedule import Schedule
 _WORKER = (sys.executable, "-m", "tilewright.tuning.worker")
 
 
-#: Factors on the time limits of the first task of a kind, and on the time of the first task.
+#: Two factors that extend time limits; see ``Limits``.
 FIRST, LATER = 10, 20
 
 

@@ -36,7 +36,7 @@ _ASKING = 1.01
 _THREADED, _REGION = 1e8, 2e4
 #: Number of pages that the TLB covers, bytes in a page, and cycles of a page walk.
 _PAGES, _PAGE, _WALK = 64, 4096, 7
-#: Dimensions of each operand.
+#: Dimensions of the matrices A, B and C.
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
 
 

@@ -259,7 +259,7 @@ class Tuning:
             elif result.hot:
                 race.samples[result.schedule] = Samples([*result.hot], [*result.cold])
         self._stored.update(race.failures)
-        race.failures.pop(race.default, None)  # the default must be measured
+        race.failures.pop(race.default, None)  # try again: others are compared to it
 
     def _begin(self, race: Race) -> None:
         """Measure the default schedule, the stored winner, and winners of other CPUs or versions.

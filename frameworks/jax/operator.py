@@ -144,7 +144,7 @@ class _Call(NamedTuple):
 
 
 def _as_array(parameter: ArrayParameter, given: Any) -> Any:
-    """Return an argument for XLA. A scalar becomes an array with one element, others stay."""
+    """Return an argument for XLA. A scalar is converted to an array with one element."""
     if parameter.kind != "vector" or parameter.shape != (1,):
         return given
     value = jnp.asarray(given, preferred(parameter.type)) if is_number(given) else given

@@ -161,7 +161,7 @@ class Freezable(torch.nn.Module):
             try:
                 self._check_packable()
             except ArgumentError:
-                return  # calls of the layer raise it until device and type are supported
+                return  # a call of the layer raises the same error
             self._hold()
 
     def _matrix(self, dtype: Any) -> PackedMatrix:
