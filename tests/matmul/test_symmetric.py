@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,10 @@ def views(g: Array) -> list[Array]:
 
 def parts_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rows and columns of each part that Python computes from now on; C knows no kernel yet."""
-    asked._asked.clear()
-    asked.routes_of.cache_clear()
+    fresh = lru_cache(maxsize=None)(asked.routes_of.__wrapped__)
+    for module in (asked, product):
+        monkeypatch.setattr(module, "routes_of", fresh)
+    monkeypatch.setattr(asked, "_asked", {})
     found: list[tuple[int, int]] = []
     original = _One._compute_as_it_lies
 
