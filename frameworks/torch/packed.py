@@ -27,9 +27,9 @@ from .products import LAYER_TYPES, is_parallel, layer_epilogue, register, rows_o
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format
 
-#: How a layer's kernel converts its inputs. blocks: to 8-bit integers with a scale for each block
-#: of a row, where blocks are as long as those of the weight. rows: to 8-bit integers with a scale
-#: for each row. float: not at all.
+#: The conversion of a layer's inputs by its kernel. blocks: 8-bit integers with a scale for each
+#: block of a row; blocks are as long as those of the weight. rows: 8-bit integers with a scale for
+#: each row. float: no conversion.
 Inputs = Literal["blocks", "rows", "float"]
 #: Element types of a layer's inputs: tilewright's name by PyTorch's type.
 INPUT_TYPES: dict[Any, TypeName] = {

@@ -83,10 +83,12 @@ def asked_for(
         made, numbers = lifted(expression, sums)
         options = options._replace(epilogue=made)
         if has_numbers(expression):
-            _asked[key[:_PLAIN]] = _BY_TYPE, options, routes_of(options), numbers
-            key = *key[:_PLAIN], sums
-    _asked[key] = epilogue, options, routes_of(options), numbers
-    return options, routes_of(options), numbers
+            key = key[:_PLAIN]
+            _asked[key] = _BY_TYPE, options, routes_of(options), numbers
+            key = *key, sums
+    found = epilogue, options, routes_of(options), numbers
+    _asked[key] = found
+    return found[1:]
 
 
 #: Descriptions of the values that operands of an epilogue take, by ``per``, for messages.

@@ -53,7 +53,7 @@ class Routes:
     def __init__(self, options: Options) -> None:
         given = () if options.epilogue is None else operands_of(options.epilogue)
         self.names = tuple(operand.name for operand in given)
-        self.reads_out = _reads_out(options)
+        self.reads_out = reads_out(options)
         self.decides = len(given) <= OPERANDS and all(x.per in _PLACES for x in given)
         self._words: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(
             _HEAD + _MOST * _WORDS, np.int64
@@ -152,7 +152,8 @@ def folds(options: Options) -> tuple[bool, bool]:
     return rows, columns and not options.deterministic
 
 
-def _reads_out(options: Options) -> str | None:
+def reads_out(options: Options) -> str | None:
+    """Return the reason why a product reads its output, for messages; None if it does not."""
     if options.reads:
         return "beta is not 0"
     if options.epilogue is not None and uses(options.epilogue, dst):

@@ -17,6 +17,7 @@ from tilewright.spec.expression.nodes import of_rows, rows
 from tilewright.spec.types import TYPES, TypeName, accumulator, is_integer, type_name
 
 from .families import Options
+from .routes import reads_out
 
 #: Types of ``out`` with more digits than f32 and s32 have.
 WIDE = ("f64", "s64")
@@ -71,11 +72,9 @@ def _check_narrow(
     types: tuple[str, str], k: int, written: str, options: Options, reason: str
 ) -> None:
     """Raise ArgumentTypeError if sums in 32 bits could lose digits that ``out`` would hold."""
-    from .asked import routes_of
-
     whole = is_integer(types[0])
     most = k * _largest(types[0]) * _largest(types[1]) if whole else 0
-    if (reads := routes_of(options).reads_out) is not None:
+    if (reads := reads_out(options)) is not None:
         lost = f"{reads}"
     elif most > INTEGERS["s32"][1]:
         lost = f"sums of {k} products of {types[0]} and {types[1]}, which reach {most}"
@@ -99,9 +98,7 @@ def _largest(type_: str) -> int:
 
 def check_read(out: np.ndarray[Any, Any], held: str, options: Options) -> None:
     """Raise ArgumentValueError if ``out`` is read in f64 and f64 cannot represent an element."""
-    from .asked import routes_of
-
-    if held != "f64" or out.dtype != np.int64 or routes_of(options).reads_out is None:
+    if held != "f64" or out.dtype != np.int64 or reads_out(options) is None:
         return
     if out.size and (int(out.max()) > EXACT or int(out.min()) < -EXACT):
         raise ArgumentValueError(

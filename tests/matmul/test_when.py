@@ -1,4 +1,4 @@
-"""How many threads a product gets: as many as the price of a parallel region lets pay."""
+"""The number of threads of a product follows from the price of a parallel region."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_two_threads_pay_from_twice_their_price() -> None:
 
 
 def test_threads_that_shorten_nothing_are_left_out() -> None:
-    """Of 8 trips 5, 6 or 7 threads leave the busiest one two, as 4 do."""
+    """With 8 trips, the busiest of 4 threads has two trips, and so has the busiest of 5 to 7."""
     assert [threads_of(8, 10_000, 80, most) for most in range(1, 10)] == [
         1, 2, 3, 4, 4, 4, 4, 8, 8,
     ]  # fmt: skip
@@ -124,7 +124,7 @@ print(more, right)
 def test_a_calibration_decides_how_many_threads_start(
     region: int, more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a region costs little a short product starts a thread, where it costs much none."""
+    """A short product starts a thread only if a region costs little."""
     monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert python(LINES.format(region=region, calls=3)).split() == [str(more), "True"]

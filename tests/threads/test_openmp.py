@@ -68,7 +68,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def lines(fake: str, code: str, begin: str = BEGIN, **environment: str) -> list[str]:
-    """What the process prints; it fails after a minute, and when it ends badly."""
+    """Return the lines that a process prints; fail if it takes a minute or ends badly."""
     known = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", begin + code, fake],
