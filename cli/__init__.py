@@ -56,7 +56,7 @@ class Commands(click.Group):
             raise Failure(error) from error
         except BrokenPipeError:
             raise
-        except OSError as error:  # on a path from the command line, or in the cache
+        except OSError as error:  # for example, a file that the user named cannot be written
             raise Failure(_refused(error)) from error
 
 

@@ -52,7 +52,7 @@ X86 = Detection(
     },
     macro="__x86_64__",
     processors=("x86_64", "amd64", "AMD64"),
-    # For example, older kernels do not list amx_fp16 and avx_vnni.
+    # Older Linux kernels leave these flags out of /proc/cpuinfo.
     unlisted=("avx_vnni", "avx_vnni_int8", "avx_vnni_int16", "avx10_2", "amx_fp16", "amx_fp8"),
 )  # fmt: skip
 ARM = Detection(

@@ -71,9 +71,12 @@ OPERATIONS: dict[str, Operation] = {
 
 #: Number of lanes up to which a Python loop over them is faster than numpy.
 _FEW = 64
-#: Integers for the bits of an f64: a mask of all bits but the sign; a mask of the 29 bits that f32
-#: drops; half of the range of these 29 bits; the bits of the smallest normal number of f32.
-_MAGNITUDE, _DROPPED, _HALF, _LEAST = 2**63 - 1, 2**29 - 1, 2**28, 897 << 52
+#: Mask of all bits of an f64 but its sign.
+_MAGNITUDE = 2**63 - 1
+#: Mask of the 29 bits of an f64 that f32 drops, and the value of these bits half way between two f32.
+_DROPPED, _HALF = 2**29 - 1, 2**28
+#: The bits of an f64 that is the smallest normal number of f32.
+_LEAST = 897 << 52
 #: If a product of f64 numbers has a magnitude between these, its rounding error is computed exactly
 #: from the halves of both numbers.
 _SMALL, _LARGE = 2.0**-900, 2.0**900

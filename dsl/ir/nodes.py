@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Role(Enum):
-    """How a node uses the value of one of its fields."""
+    """The use that a node makes of the value in one of its fields."""
 
     READS = "reads"
     WRITES = "gives a value"
@@ -44,7 +44,7 @@ EVERY_ROLE = frozenset(Role)
 
 
 class Space(Enum):
-    """What the text in a field names: a pointer of a tile program, or a loop counter."""
+    """The kind of thing that a name in a field stands for: a pointer, or a loop counter."""
 
     POINTER = "a pointer of a tile program: a parameter, a stack buffer, or what was pointed"
     COUNTER = "the counter of a loop"

@@ -371,9 +371,10 @@ class Unzip(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unpack(Constant):
-    """Extract a low-bit number of type ``type`` in each lane: field ``index`` of its low byte.
+    """Extract a low-bit number of type ``type`` from the low byte of each lane.
 
-    The number is shifted left by ``up`` bits. With a ``table``, the field is a table index.
+    A byte holds several numbers; ``index`` 0 is the one in the lowest bits. The number is shifted
+    left by ``up`` bits. With a ``table``, the number is an index into this table.
     """
 
     kind: ClassVar[str] = "unpack"
@@ -387,7 +388,7 @@ class Unpack(Constant):
 
     @property
     def field(self) -> str:
-        """The key in ``Vector.fields`` for fields of this type and shift."""
+        """The key of the operation's C code in ``Vector.fields``, for example ``"u4"``."""
         return f"{self.type}<<{self.up}" if self.up else self.type
 
 

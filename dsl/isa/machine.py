@@ -229,7 +229,7 @@ class CompilerHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """How programs for a target run on a CPU that lacks the target's instructions.
+    """The emulator for programs of a target, used if the CPU lacks the target's instructions.
 
     - ``qemu``: qemu's user-mode program, None if there is none. ``cpu`` is its ``-cpu`` option.
     - ``least``: oldest version of qemu that computes correctly, "" for any.
@@ -261,7 +261,7 @@ class VectorLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """How C code enters and leaves the processor mode that a target's instructions need.
+    """C code that enters and leaves the processor mode that a target's instructions need.
 
     - ``inside``: attribute of a function that is called in the mode and stays in it.
     - ``helper``: attribute of a function that works in any mode.

@@ -29,27 +29,22 @@ _THIN_STEPS = 1024
 #: If K is below ``LARGE``, this many elements of a row of C (column for order F) are written before
 #: the next row is begun. C is then written in long stretches, and the packed operand stays in L2.
 _LINE = 2048
-#: L2 holds this many rows of A (or columns of B), whatever K is, and blocks of the other operand.
+#: Maximum number of rows of A that stay in L2 during the whole product, together with blocks of B
+#: (for order F: columns of B, with blocks of A).
 NEAR_LINES = 256
-#: Number of contiguous rows (or columns) that a product with few rows reads at the same time. A
-#: core prefetches about this many by itself. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4
-#: with K in blocks of 8, and 6.4 ms in blocks of 64. One row by 2048x2048 with contiguous K takes
-#: 0.25 ms in tiles of 8, 0.41 ms in tiles of 12 and 0.54 ms in tiles of 16.
+#: Number of rows of B that a product with few rows reads at the same time. A core prefetches about
+#: this many. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4, and 6.4 ms with 64 rows.
 LINES = 8
-#: Pairs (rows, work): if C has at most ``rows`` rows, and m n k is at least ``work``, B is
-#: streamed: read once, in small blocks of K. Each block reads and writes the sums in C, which costs
-#: nothing while memory is the limit. ``work`` is for 4-byte elements. For example, on Emerald
-#: Rapids 8x8192x8192 takes 28 ms this way, and 62 ms with K in blocks of 64. The smaller
-#: 16x2048x2048, whose B fits a cache, takes 1.5 ms this way, and 1.2 ms in blocks of 64.
+#: Pairs (rows, work): B is streamed if C has at most ``rows`` rows and m n k is at least ``work``.
+#: This is for elements of 4 bytes. Streaming reads B once, in blocks of ``LINES`` steps of K. For
+#: example, on Emerald Rapids 8x8192x8192 in f32 takes 28 ms, and 62 ms in blocks of 64 steps.
 _STREAMS = ((1, 1 << 16), (4, 1 << 19), (8, 1 << 25), (16, 5 << 25))
 FEW_ROWS = _STREAMS[-1][0]
-#: Cache lines are prefetched this many steps of K ahead, which is longer than L2 takes. Larger
-#: values are slower: if the distance of two rows is a power of two, lines of eight steps fill the
-#: sets of L1 that they share. For example, 120x1024x2048 in f64 takes 1.13 times as long with 8 as
-#: with 4 on Emerald Rapids.
+#: Cache lines are prefetched this many steps of K before they are used. For example, 120x1024x2048
+#: in f64 takes 1.13 times as long with 8 steps on Emerald Rapids.
 STEPS_AHEAD = 4
-#: For few rows of C, B is read in place, without packing, if B's rows are short. If C has at most
-#: this many rows, B's rows may be four times as long as for more rows (see ``line_in_place``).
+#: Maximum number of rows of C for which B is read in place, not packed, even if B has long rows:
+#: see ``line_in_place``.
 HALF_ROWS = MANY_ROWS // 2
 
 
@@ -93,11 +88,9 @@ CONVERTED_WORK = 1 << 26
 #: is in bytes. The second is in elements, for a matrix that is also transposed. To convert the
 #: whole matrix first would be slower, because each call would write to new pages of memory.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
-#: For 16-bit and 8-bit types, vectors along K are faster than packed blocks up to this many rows of
-#: C. For example, ``x @ w.T`` in bf16 with a w of 2048x2048 takes, on Zen 4, 1.7 ms along K and 1.8
-#: ms in blocks with 31 rows, and 2.3 ms and 2.1 ms with 40 rows. In s8, 31 rows take 0.71 ms and
-#: 0.94 ms. A target with fewer vector registers than this has their number as its limit: with 16
-#: registers, for example, fewer rows share a load.
+#: Maximum number of rows of C for which 16-bit and 8-bit types are multiplied by vectors along K.
+#: For more rows, packed blocks are faster. Targets with fewer vector registers than this use their
+#: number of registers as the limit.
 FEW_ALONG_K = 32
 #: Vectors along K are faster than a matrix unit up to this many rows of C. For example, bf16 on
 #: Emerald Rapids: 4, 6 and 8 rows by 2048x2048 take 0.46, 0.84 and 1.1 ms along K, and 0.54 ms in
@@ -140,7 +133,7 @@ def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:
 @spelled(ScheduleTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
-    """How a product is computed. ``None`` leaves a choice to the cost model.
+    """A way to compute a product. ``None`` leaves a choice to the cost model.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Functio
 
 
 class _Shape(NamedTuple):
-    """How the output's shape follows from the inputs.
+    """A rule that gives the output's shape from the inputs.
 
     Each of ``sizes`` is a number, or a pair: the index of an input, and the index of its axis that
     has this size. If ``turned``, the columns of the output are contiguous.

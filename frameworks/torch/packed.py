@@ -27,9 +27,11 @@ from .products import LAYER_TYPES, is_parallel, layer_epilogue, register, rows_o
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format
 
-#: The conversion of a layer's inputs by its kernel. blocks: 8-bit integers with a scale for each
-#: block of a row; blocks are as long as those of the weight. rows: 8-bit integers with a scale for
-#: each row. float: no conversion.
+#: The type to which a layer's kernel converts its inputs.
+#:
+#: - blocks: 8-bit integers, with a scale for each block of a row, as long as the weight's blocks.
+#: - rows: 8-bit integers, with a scale for each row.
+#: - float: no conversion.
 Inputs = Literal["blocks", "rows", "float"]
 #: Element types of a layer's inputs: tilewright's name by PyTorch's type.
 INPUT_TYPES: dict[Any, TypeName] = {

@@ -40,7 +40,7 @@ PREAMBLE, OUTPUT, READS = "preamble.h", "preamble.h.gch", "reads.d"
 MANIFEST = "manifest.json"
 #: Maximum number of precompiled headers that are kept. One made by gcc takes 24 MB.
 KEPT = 16
-#: How many times a precompiled header that the compiler refused is made again.
+#: Maximum number of times a precompiled header is made again, if the compiler refuses it.
 TRIES = 2
 
 _INCLUDE = re.compile(r"#\s*include\b")

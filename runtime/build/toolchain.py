@@ -35,11 +35,12 @@ from .compilers import (
 #: too.
 _EXACT = ("-fno-fast-math",)
 _GCC_EXACT = ("-fno-unsafe-math-optimizations",)
-#: Flags for all compilers. With -ffp-contract=off, multiply-adds are fused only if the generated C
-#: says so. Without -fno-tree-vectorize, gcc 12 turns K loops over four pairs of scalars into loads
-#: beyond the operands. Without -fno-strict-aliasing, clang 19 drops SVE stores of several elements
-#: if single elements are loaded afterwards. Without -falign-loops, a K loop that straddles a cache
-#: line took twice as long on Zen 5.
+#: Flags for all compilers.
+#:
+#: - -ffp-contract=off: multiply-adds are fused only if the generated C says so.
+#: - -fno-tree-vectorize: gcc 12 would turn some K loops into loads beyond the operands.
+#: - -fno-strict-aliasing: clang 19 would drop some SVE stores.
+#: - -falign-loops: a K loop across two cache lines took twice as long on Zen 5.
 _FLAGS = (
     "-O2", "-std=c11", "-fPIC", *_EXACT, "-ffp-contract=off", "-fno-strict-aliasing", "-fno-tree-vectorize", "-Wall", "-Wextra",
     "-Werror", "-falign-loops=64", "-fno-unroll-loops",

@@ -59,14 +59,12 @@ SKEW = 1
 #: The arrays of a kernel begin 0, 1 and 2 times this many bytes after the start of a page. If the
 #: distances were equal, loads from one array could wait for stores to another.
 _SKIP = 17 * 64
-#: Values that are tried for the share of loads that remain possible during multiply-adds.
+#: Factors that are tried on ``Core.loads``: multiply-adds may reduce the loads of a cycle.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 #: Values to try for each parameter of a core's model that describes a K loop.
 K_LOOP: Mapping[str, Sequence[float]] = {
-    # Neither ``overlap`` nor ``strain`` may be 0. With ``overlap`` 0, a tile with many loads would
-    # rank like a tile with few loads. With ``strain`` 0, a tile with just enough accumulators to
-    # hide the latency would rank like a tile with more. On Zen 5, for example, some kernels with
-    # such tiles (4 x 32) take 8 % longer than with larger tiles.
+    # None of them may be 0. Without ``overlap``, a tile with many loads would seem as fast as a tile
+    # with few loads. ``strain`` is the same for few accumulators.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }

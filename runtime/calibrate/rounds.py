@@ -17,8 +17,8 @@ import numpy as np
 #: Approximate time for which each round calls one function, in seconds. Reading the clock takes
 #: much less.
 _SLICE = 25e-6
-#: Number of calls of the chain of additions before and after each function. They too take much
-#: longer than reading the clock.
+#: Number of calls of the chain of additions that are timed before and after each function. This
+#: many calls take much longer than reading the clock.
 _TICKS = 4
 #: Minimum number of rounds in one measurement.
 ROUNDS = 9

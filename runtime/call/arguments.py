@@ -28,7 +28,7 @@ Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 class _Recipe(NamedTuple):
-    """How to put a call's values into the signature's order, for all calls with the same names.
+    """The order in which the signature wants a call's values, for all calls with the same names.
 
     ``pick`` returns the arrays in order. It is None if the values are only arrays, already in
     order. If ``new`` is set, an output of the same library as the value at index ``like`` is

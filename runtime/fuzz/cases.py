@@ -220,7 +220,10 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
 
 
 def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, Any]:
-    """Return the remaining arguments of a product whose C or D holds the s64 sums unchanged."""
+    """Return the remaining arguments of an integer product with C or D in s64.
+
+    Its results are the exact sums: there are no scales and no epilogue that would round them.
+    """
     given["c"] = _matrix(hand, "c", "s64")
     given["d"] = _matrix(hand, "d", "s64") if hand.take("d") else None
     for name in ("alpha", "beta"):

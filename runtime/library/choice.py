@@ -42,7 +42,7 @@ class Choice:
 
     @property
     def detection(self) -> Detection | None:
-        """How C code detects the CPU's features, None if the target needs no features."""
+        """The C code that detects the CPU's features, None if the target needs no features."""
         return self.target.detection
 
     @property

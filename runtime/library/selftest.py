@@ -34,7 +34,7 @@ from .choice import Choice
 from .files import Described
 from .interface import FamilyFunction, Function
 
-#: How many numbers a long array repeats. It is a prime, so that rows of usual lengths differ.
+#: A long array repeats this many numbers. It is a prime, so that rows of usual lengths differ.
 _NUMBERS = 251
 #: Maximum number of elements of an array that is written out in full.
 _SHORT = 512

@@ -80,7 +80,7 @@ class Identity(NamedTuple):
 
     @property
     def emulation(self) -> Emulation:
-        """How kernels for the target run on a CPU that lacks its instructions."""
+        """The emulator of kernels for the target, used on a CPU that lacks its instructions."""
         return self.description.emulation
 
 

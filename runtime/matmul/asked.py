@@ -21,10 +21,11 @@ Array = np.ndarray[Any, Any]
 
 #: Maximum value of the option ``threads``.
 _MOST_THREADS = 4096
-#: Checked options by the arguments of a call. A value has the epilogue, which it keeps alive, the
-#: options, their routes in C, and the epilogue's numbers. If the epilogue has numbers, the key ends
-#: with the type of the sums. Then the key without this type has an entry too, with ``_BY_TYPE`` in
-#: place of the epilogue.
+#: Checked options, by the arguments of a call.
+#:
+#: - The key ends with the type of the sums if the epilogue has numbers. The key without this type
+#:   then has an entry too, whose first item is ``_BY_TYPE``.
+#: - The value has the epilogue, the options, their routes in C, and the epilogue's numbers.
 _asked: dict[tuple[Any, ...], tuple[Any, Options, Routes, dict[str, Array]]] = {}
 _BY_TYPE = object()
 #: Number of parts of a key, not counting the type of the sums.

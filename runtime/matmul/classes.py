@@ -67,14 +67,15 @@ class Class(NamedTuple):
 
     @property
     def cube(self) -> bool:
-        """True if the class holds a single size n x n x n, which has a kernel of its own."""
+        """True if the class has one size only: a kernel is compiled for it, n x n x n."""
         return self.tiny > 0 and self.least[:3] == self.most[:3]
 
 
 class Family(NamedTuple):
-    """A kernel's products: their sizes, element types, orders and options.
+    """A key for all products that the same kernel computes.
 
-    ``types`` are those of a, b and the output. ``axes`` has the contiguous axis of each.
+    ``types`` are the element types of a, b and the output. ``axes`` has the contiguous axis of each
+    of these three arrays. ``sizes`` is the class of m, n and k, for example "up to 31 rows".
     """
 
     types: tuple[str, str, str]

@@ -90,9 +90,8 @@ __all__ = [
 _WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
 #: Largest m, n and k for which a vector may hold several products of a stack, by the sums' type.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
-#: Largest n for which stacks of n x n x n products have a separate kernel, for example for
-#: rotations and blocks of solvers. On Zen 4 in f32 that kernel is 1.5 to 2.5 times as fast as the
-#: kernel for any size if n is 5 to 9, and 1.1 times as fast if n is 12.
+#: Largest n for which a kernel is compiled for stacks of n x n x n products. On Zen 4 in f32, it is
+#: 1.5 to 2.5 times as fast as the kernel for any size if n is 5 to 9.
 CUBES = 16
 #: Minimum number of elements of a matrix, multiplied by a vector, that fits neither L1 nor L2.
 STREAMED = 1 << 16
@@ -116,9 +115,8 @@ IN_PLACE_MANY = 256
 #: Number of steps of K that a deterministic product sums before it adds them to the total, for any
 #: layout and with packed or unpacked B.
 FIXED_STEPS = 256
-#: Maximum length in bytes of a row of C that counts as short. Then B is read in blocks of 128 steps
-#: of K. On Emerald Rapids this makes 49x160x576 in f32 1.04 times as fast. For 17 rows of 4 KiB, it
-#: would give 0.89 times the speed.
+#: Maximum length in bytes of a row of C for which B is read in blocks of 128 steps of K, not of 64.
+#: For example, this makes 49x160x576 in f32 1.04 times as fast on Emerald Rapids.
 SHORT_LINE = 2048
 #: Minimum number of rows of C for each thread with which the threads share C's rows evenly.
 EVEN_ROWS = 256
@@ -127,9 +125,9 @@ EVEN_ROWS = 256
 MOST_ROWS = 1024
 #: Threads that share columns need at least this number of times as many columns as rows.
 WIDE = 2
-#: Shapes of products with one row or column: for each, the shape if the matrix is read from memory.
+#: Shapes with one row or column, each with its name if the matrix fits neither L1 nor L2.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
-#: Shapes of products with few rows or columns: for each, the shape if vectors run along K.
+#: Shapes with few rows or columns, each with its name if vectors run along K.
 _ALONG_K: dict[Shape, Shape] = {
     "column": "column along k", "row": "row along k", "matrix": "along k"
 }  # fmt: skip
@@ -472,8 +470,8 @@ def schedule_of(family: Family) -> Schedule:
     if (shape == "row stream" and family.axes[1] == 1) or (
         shape == "column stream" and family.axes[0] == 0
     ):
-        # The matrix is contiguous along the result, which is a row or column. Read a few of the
-        # matrix's rows (or columns) at a time, from end to end.
+        # For example, a row of x times a B whose rows are contiguous. The loops read LINES rows of
+        # B at the same time, each from its first element to its last.
         return Schedule(loops="knmk" if shape == "row stream" else "kmnk", block={"k": LINES})
     along: Literal["m", "n"] = "n" if by_rows else "m"
     nest = _nest(family)
@@ -515,7 +513,8 @@ def _nest(family: Family) -> Schedule:
     if in_place(family.axes):
         return _in_place(family, along, across)
     if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
-        # So small a K does not fill vectors. Transposing the operand pays if C has many rows.
+        # Such a short K does not fill vectors, so vectors run along C. The operand that is not
+        # contiguous in this direction is packed.
         turned: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
     return Schedule(loops="NMk")

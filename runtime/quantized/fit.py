@@ -42,10 +42,11 @@ def extremes(w: Array) -> tuple[Array, Array]:
 
 
 def by_range(w: Array, grid: Grid, share: float = 1.0) -> Blocks:
-    """Return the least quantization steps, with zeros, for which all elements are in range.
+    """Return for each block the smallest scale, and its zero point, that cover all its elements.
 
-    ``w`` is g x block x n. Steps are rounded to the nearest scale. A ``share`` below 1 makes the
-    steps shorter; elements outside the range then become the least or the greatest number.
+    ``w`` is g x block x n. Scales are rounded to the nearest number that the format can store. A
+    ``share`` below 1 makes the scales smaller. Elements that are then out of range are clipped to
+    the least or the greatest number of the format.
     """
     least, most = extremes(w)
     steps = grid.rounded_steps(share * _exact_steps(least, most, grid))

@@ -56,12 +56,12 @@ _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.p
 #: Packages whose files decide what is generated. In a checkout their folders are side by side. In
 #: an installation the second and the third are inside the first.
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
-#: Folders that an installation holds inside the first package and that are not part of the
-#: language.
+#: Folders inside the first package of an installation whose files do not belong to it in a checkout.
 _OTHER_ROOMS = frozenset(
     {"targets", "templates", "runtime", "tuning", "torch", "jax", "examples", "cli"}
 )
-#: Endings of source files: Python modules, templates, and the numbers of cores.
+#: Endings of files that decide what is generated: Python modules, templates, and the JSON files with
+#: the numbers of processor cores.
 _SOURCES = (".py", ".j2", ".json")
 #: Names of folders that hold no sources.
 _NOT_SOURCES = frozenset({"__pycache__"})

@@ -35,7 +35,7 @@ _FUNCTIONS = {
 
 
 class Told(NamedTuple):
-    """The facts that decide how parallel loops run, and counts of the loops that have run.
+    """Answers of the C library: how parallel loops run, and how many loops have run.
 
     Maximum number of threads of a loop; 0 means no limit:
 
@@ -91,9 +91,10 @@ def attach(path: Path) -> None:
 
 
 def told() -> tuple[Told, str] | None:
-    """Return the facts that C has now, and the path of the OpenMP runtime ("" if there is none).
+    """Ask the C library how parallel loops run now.
 
-    The result is None if the C library could not be built.
+    Returns the answers, and the path of the OpenMP runtime ("" if there is none). Returns None if
+    the C library could not be built.
     """
     found = functions()
     if found is None:

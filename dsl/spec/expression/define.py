@@ -1,4 +1,4 @@
-"""Define ``@tw.postop``, which makes a function of epilogues from a Python function."""
+"""Define ``@tw.postop``: the decorated function can be called in epilogues, as ``tw.relu`` can."""
 
 from __future__ import annotations
 
