@@ -11,7 +11,7 @@ help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
 
 demo: ## the kernels on real data; without root, without a C compiler on the machine
-	@sh scripts/venv.sh demo
+	@sh scripts/venv.sh "demo$$(command -v gcc >/dev/null || command -v clang >/dev/null || echo ,zig)"
 	@$(BIN)/tilewright demo
 
 test: ## everything: lint, types, site, tests; as root on Debian it installs compilers and emulators

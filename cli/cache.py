@@ -27,6 +27,8 @@ from .screen import (
 from .words import ElementType
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tilewright.runtime.store.cache import Entry
 
 
@@ -52,18 +54,29 @@ def list_(as_json: bool) -> None:
     if as_json:
         show_json({"folder": str(root), "libraries": found})
         return
-    columns = ("holds", "target", "runs by", "compiler", "size")
-    shown = table(str(root), *columns, numbers=("size",))
-    for one in found:
-        names = one["kernels"] or [one["library"]]
-        row = (names[0], one["target"], one["runs_by"], one["compiler"], size(one["bytes"]))
-        shown.add_row(*row)
-        for name in names[1:]:
-            shown.add_row(name)
-    if found:
-        console().print(shown)
+    kernels = [one for one in found if one["kernels"]]
+    if kernels:
+        console().print(_table(kernels))
+    if helpers := sum(one["bytes"] for one in found if not one["kernels"]):
+        click.echo(f"libraries that all kernels share: {size(helpers)}")
     count = f"{len(found)} {'library' if len(found) == 1 else 'libraries'}"
     click.echo(f"{root}: {count}, {size(sum(one['bytes'] for one in found))}")
+
+
+def _table(found: list[dict[str, Any]]) -> Table:
+    """Return a table of libraries with kernels. Only emulated ones have an entry in "runs by"."""
+    emulated = any(one["runs_by"] != "native" for one in found)
+    columns = ("kernel", "target", *(("runs by",) if emulated else ()), "compiler", "size")
+    shown = table("", *columns, numbers=("size",))
+    for one in found:
+        first, *others = one["kernels"]
+        runs = one["runs_by"].replace("native", "")
+        compiler = one["compiler"].partition(" (")[0]
+        row = (one["target"], *((runs,) if emulated else ()), compiler, size(one["bytes"]))
+        shown.add_row(first, *row)
+        for name in others:
+            shown.add_row(name)
+    return shown
 
 
 def _data(entry: Entry) -> dict[str, Any]:

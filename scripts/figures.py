@@ -4,8 +4,9 @@
     python -m scripts.figures
 
 A record is one run on one processor. Its name is that of a pair of markers in its page: between
-them are the speed beside each peer, the large products, and the goals that were missed. Of the
-record named ``SHOWN``, README.md has the markers ``speed``, its page the markers ``slower``.
+them are the speed beside each peer, the large products, and the goals that were missed. The record
+named ``SHOWN`` also fills other markers: ``speed`` in README.md, ``slower`` and ``calls`` in its
+page, and ``stacks`` in the page on stacks.
 
 ``--check`` fails when the pages hold other figures.
 """
@@ -24,10 +25,11 @@ from statistics import fmean
 from benchmarks.charts.records import Record as Run
 from benchmarks.pages import placed
 
-from .misses import Record, missed_table, rows_of, slower
+from .misses import Record, calls, figures_of, missed_table, rows_of, slower
 
 ROOT = Path(__file__).resolve().parent.parent
 README, EXPLAIN = ROOT / "README.md", ROOT / "docs" / "explain"
+STACKS = ROOT / "docs" / "how-to" / "stacks.md"
 RECORDS = ROOT / "benchmarks" / "records"
 #: The page of each record, by the record's name.
 PAGES = {"zen5": EXPLAIN / "performance.md", "zen3": EXPLAIN / "performance-avx2.md"}
@@ -45,32 +47,48 @@ def summary(record: Record) -> str:
     """Return README's lines: the average and the smallest ratio to the peers that matter."""
     small, low = _beside(rows_of(record, "gemm")), _beside(rows_of(record, "ukernel"))
     large, f32 = (_of_large(record)[kind] for kind in ("bf16", "f32"))
-    ours, theirs = small["LIBXSMM"], small["oneDNN"]
-    calls = {row["name"]: row["micros"] for row in rows_of(record, "small") if row["size"] == 8}
-    new, given = calls["a @ b, new"], calls["a @ b"]
-    row = next(row for row in rows_of(record, "products")
-               if (row["types"], row["shape"]) == ("f32 f32", "1x2048x2048"))  # fmt: skip
+    new = calls(record)["a @ b, new"][8]
     return "\n".join(
         [
-            f"One thread on a Zen 5 ({record['date']}). Ratios are averages; in brackets is the "
-            "slowest product:",
+            "One thread on a Zen 5. Ratios are averages; in brackets is the slowest product:",
             "",
-            f"- f32, {len(ours)} sizes up to 256x256x256, data in cache: {_told(ours, 'LIBXSMM')}, "
-            f"{_told(theirs, 'oneDNN')}.",
-            f"- bf16 and u8 x s8, {len(low['oneDNN'])} sizes, weights packed beforehand: "
-            f"{_told(low['oneDNN'], 'oneDNN')}.",
-            f"- `tw.matmul`, {len(large['torch'])} layers and square matrices: in bf16 "
-            f"{_told(large['torch'], 'PyTorch')}, in f32 {_told(f32['numpy'], 'numpy')}. numpy's "
-            f"OpenBLAS used {_vectors(record, 'OpenBLAS', [])}.",
-            "- numpy is faster for one small product with a new result (8x8: "
-            f"{new['numpy']:.2f} us, `tw.matmul` {new['tw.matmul']:.2f} us, or "
-            f"{given['tw.matmul']:.2f} us with `out=`), and for one f32 row times a large matrix "
-            f"(1x2048x2048: {1 / row['ratio']:.2f} times as fast).",
+            f"- Kernels, data in cache: f32 {_told(small['LIBXSMM'], 'LIBXSMM')} and "
+            f"{_told(small['oneDNN'], 'oneDNN', short=True)}; bf16 and u8 x s8 "
+            f"{_told(low['oneDNN'], 'oneDNN', short=True)}.",
+            f"- `tw.matmul`, {len(large['torch'])} layers and squares: f32 "
+            f"{_told(f32['numpy'], 'numpy')}, whose OpenBLAS used "
+            f"{_vectors(record, 'OpenBLAS', [])}; bf16 "
+            f"{_told(large['torch'], 'PyTorch', short=True)}.",
+            f"- One 8x8 product with a new result: `tw.matmul` {new['tw.matmul']:.2f} us, numpy "
+            f"{new['numpy']:.2f} us.",
             "",
             "[Where tilewright is slower](docs/explain/performance.md#where-tilewright-is-slower) "
-            "lists all cases. To measure your machine: `make bench`.",
+            "lists the exceptions. `make bench` measures your machine.",
         ]
     )
+
+
+def of_calls(record: Record) -> str:
+    """Return a table of single calls with small matrices: microseconds of tw.matmul and numpy."""
+    lines = ["| f32 | `tw.matmul` | numpy |", "|---|--:|--:|"]
+    for name, what in (("a @ b, new", "new result"), ("a @ b", "`out=`")):
+        for size, micros in calls(record)[name].items():
+            times = f"{micros['tw.matmul']:.2f} us | {micros['numpy']:.2f} us"
+            lines.append(f"| {size}x{size}, {what} | {times} |")
+    return "\n".join(lines)
+
+
+def of_stacks(record: Record) -> str:
+    """Return a table of stacks: the speed of ``tw.matmul`` divided by that of each peer."""
+    lines = ["| products | types | numpy | LIBXSMM |", "|---|---|--:|--:|"]
+    figures = figures_of(record)
+    for row in rows_of(record, "products"):
+        if row["group"] == "stacks":
+            size, types = row["shape"].partition("x")[2], row["types"]
+            name = f"{types}, stack of {size}"
+            ratios = f"{figures[name]:.3g} | {figures[name + ', to LIBXSMM']:.3g}"
+            lines.append(f"| {row['count']} of {size} | {types.partition(' ')[0]} | {ratios} |")
+    return "\n".join(lines)
 
 
 def page(record: Record) -> str:
@@ -180,9 +198,10 @@ def _mean(ratios: Mapping[str, float]) -> float:
     return exp(fmean(map(log, ratios.values())))
 
 
-def _told(ratios: Mapping[str, float], peer: str) -> str:
+def _told(ratios: Mapping[str, float], peer: str, *, short: bool = False) -> str:
     """Return the average ratio to a peer, and the smallest one, in words."""
-    return f"{_mean(ratios):.2f} times as fast as {peer} ({min(ratios.values()):.2f})"
+    fast = "times" if short else "times as fast as"
+    return f"{_mean(ratios):.2f} {fast} {peer} ({min(ratios.values()):.2f})"
 
 
 def _run(record: Record) -> Iterator[str]:
@@ -211,6 +230,8 @@ def main() -> int:
         pages[path] = placed(_text(path), name, f"\n{page(records[name])}\n")
     shown = PAGES[SHOWN]
     pages[shown] = placed(pages[shown], "slower", f"\n{slower(records[SHOWN])}\n\n")
+    pages[shown] = placed(pages[shown], "calls", f"\n{of_calls(records[SHOWN])}\n\n")
+    pages[STACKS] = placed(_text(STACKS), "stacks", f"\n{of_stacks(records[SHOWN])}\n\n")
     if check:
         stale = [path.name for path, text in pages.items()
                  if _text(path) != text]  # fmt: skip

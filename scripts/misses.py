@@ -63,41 +63,75 @@ def missed_table(record: Record) -> Iterator[str]:
             )
 
 
+def calls(record: Record) -> dict[str, dict[int, Mapping[str, float]]]:
+    """Return microseconds of each library, by form of the call and size n of n x n matrices."""
+    found: dict[str, dict[int, Mapping[str, float]]] = {}
+    for row in rows_of(record, "small"):
+        if "torch" in row["micros"]:  # in the other rows, each form has its own meaning of the size
+            found.setdefault(row["name"], {})[row["size"]] = row["micros"]
+    return found
+
+
 def slower(record: Record) -> str:
     """Return the products that a peer computes faster, one item of a list for each kind."""
-    small = {row["name"]: row["micros"] for row in rows_of(record, "small") if row["size"] == 8}
-    new, given = small["a @ b, new"], small["a @ b"]
-    thin = [row for row in rows_of(record, "products") if row["group"] == "thin"]
-    behind = {row["shape"]: row["ratio"] for row in thin if row["types"] == "f32 f32"}
-    figures = {f["name"]: f["value"] for section in record["sections"] for f in section["figures"]}
-    of_16 = "f32 f32, stack of 16x16"
     return "\n".join(
-        [
-            "- **One small product with a new result.** `tw.matmul(a, b)` of 8x8 in f32 takes "
-            f"{new['tw.matmul']:.2f} us, numpy {new['numpy']:.2f} us. With `out=`, tilewright "
-            f"takes {given['tw.matmul']:.2f} us and numpy {given['numpy']:.2f} us. For many "
-            "products, use a [stack](../how-to/stacks.md).",
-            "- **One row or one column times a large f32 matrix.** The speed divided by numpy's is "
-            f"{behind['1x2048x2048']:.2f} for 1x2048x2048 and {behind['2048x1x2048']:.2f} for "
-            f"2048x1x2048. With 1 to 31 rows, the smallest ratio is "
-            f"{figures['f32, few rows, the least']:.2f}; with 1 to 31 columns, "
-            f"{figures['f32, few columns, the least']:.2f}.",
-            f"- **Some layers in bf16 and s8.** PyTorch is faster in {_ahead(record, 'bf16')} and "
-            f"in {_ahead(record, 's8')}.",
-            f"- **Stacks of 16x16 in f32.** The speed divided by LIBXSMM's is "
-            f"{figures[of_16 + ', to LIBXSMM']:.2f}; divided by numpy's, {figures[of_16]:.2f}.",
-        ]
+        [*_slow_calls(record), *_slow_rows(record), *_slow_layers(record), *_slow_stacks(record)]
     )
 
 
+def _slow_calls(record: Record) -> Iterator[str]:
+    for size, micros in calls(record)["a @ b, new"].items():
+        if micros["tw.matmul"] > micros["numpy"]:
+            yield (
+                f"- **One small product with a new result.** `tw.matmul(a, b)` of {size}x{size} in "
+                f"f32 takes {micros['tw.matmul']:.2f} us, numpy {micros['numpy']:.2f} us."
+            )
+
+
+def _slow_rows(record: Record) -> Iterator[str]:
+    thin = [row for row in rows_of(record, "products") if row["group"] == "thin"]
+    ratios = {row["shape"]: row["ratio"] for row in thin if row["types"] == "f32 f32"}
+    figures = figures_of(record)
+    shapes = [f"{ratios[shape]:.2f} for {shape}" for shape in ("1x2048x2048", "2048x1x2048")]
+    least = [figures[f"f32, few {lines}, the least"] for lines in ("rows", "columns")]
+    if min(*ratios.values(), *least) < 1:
+        yield (
+            "- **Few rows or columns times a large f32 matrix.** The speed divided by numpy's is "
+            f"{' and '.join(shapes)}. With 1 to 31 rows, the smallest ratio is {least[0]:.2f}; "
+            f"with 1 to 31 columns, {least[1]:.2f}."
+        )
+
+
+def _slow_layers(record: Record) -> Iterator[str]:
+    said = [_ahead(record, kind) for kind in ("bf16", "s8")]
+    if found := [text for text in said if text]:
+        yield f"- **Some layers.** PyTorch is faster in {' and in '.join(found)}."
+
+
+def _slow_stacks(record: Record) -> Iterator[str]:
+    for row in rows_of(record, "products"):
+        if row["group"] == "stacks" and row["ratio"] < 1:
+            size, peer = row["shape"].partition("x")[2], _fastest(row["gflops"])
+            yield (
+                f"- **Stacks of {size} in {_kind(row['types'])}.** The speed divided by {peer}'s "
+                f"is {row['ratio']:.2f}."
+            )
+
+
+def figures_of(record: Record) -> dict[str, float]:
+    """Return the value of each figure by its name."""
+    return {f["name"]: f["value"] for section in record["sections"] for f in section["figures"]}
+
+
 def _ahead(record: Record, kind: str) -> str:
-    """Return of how many layers and squares of a type PyTorch is faster, in words."""
+    """Return the number of layers and squares in which PyTorch is faster, in words; "" for none."""
     ratios = [
         row["gflops"]["tw.matmul"] / row["gflops"]["torch"]
         for row in rows_of(record, "products")
         if row["group"] == "networks and squares" and _kind(row["types"]) == kind
     ]
-    faster = sum(ratio < 1 for ratio in ratios)
+    if not (faster := sum(ratio < 1 for ratio in ratios)):
+        return ""
     return f"{faster} of {len(ratios)} products in {kind} (smallest ratio {min(ratios):.2f})"
 
 
@@ -150,10 +184,15 @@ def _calls(record: Record, size: str) -> tuple[str, str]:
         micros = row["micros"]
         return float(micros["tw.matmul"] / min(v for n, v in micros.items() if n not in _OURS))
 
-    slowest = max((row for row in rows_of(record, "small") if row["size"] == int(size)), key=ratio)
+    rows = [row for row in rows_of(record, "small") if row["size"] == int(size)]
+    slowest = max((row for row in rows if "torch" in row["micros"]), key=ratio)
     micros = {name: time for name, time in slowest["micros"].items() if name not in _OURS}
     what = slowest["name"].replace(", new", "` with a new result")
     return f"f32, {size}x{size}, one call of `{what}", min(micros, key=lambda name: micros[name])
+
+
+def _to_numpy(record: Record, what: str) -> tuple[str, str]:
+    return f"f32, the slowest of {what}", "numpy"
 
 
 def _shape(record: Record, shape: str, count: str | None) -> tuple[str, str]:
@@ -178,6 +217,7 @@ _FORMS: dict[str, Any] = {
     r"(\w+ \w+), stack of (\d+x\d+)(, compiled for its size)?(?:, to (\w+))?": _stack,
     r"(\w+), few (rows|columns), the least": _few,
     r"small calls of (\d+), the longest to a peer's": _calls,
+    r"(calls of .*|vectors, and stacks that are broadcast), the longest to numpy's": _to_numpy,
     r"(\d+x\d+x\d+)(?: \((\d+)\))? to the best peer": _shape,
     r"(\w+) to f32, (\d+x\d+x\d+), .*": _to_f32,
 }

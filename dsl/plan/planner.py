@@ -254,11 +254,13 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
         reason = "asked for" if plan.schedule.vectorize else "the only way the operands allow"
     else:
         others = ", ".join(
-            f"{p.vectorize}{_ahead(p)} {cost:.0f}"
+            f"{p.vectorize}{_ahead(p)} {cost:.0f}" if cost else f"{p.vectorize}{_ahead(p)}"
             for p, cost in zip(plans, costs, strict=True)
             if p is not plan
         )
         reason = f"estimated at {costs[best]:.0f} cycles; {others}"
+        if not costs[best]:
+            reason = f"estimated as fast as {others}: a size is 0, or known only at the call"
     along = Decision("vectorize", plan.vectorize, reason)
     if not plan.packs:
         return (along,)

@@ -87,8 +87,12 @@ def exact_flags(family: Family) -> tuple[str, ...]:
 def flags_notes(target: Target) -> tuple[str, ...]:
     """Return the lines at the top of a C file that list the flags for each compiler family."""
     able = _families(target)
-    flags = {family: " ".join(source_flags(target, family)) for family in able}
-    notes = tuple(f"Flags:     {family} {text}" for family, text in flags.items())
+    flags = {family: source_flags(target, family) for family in able}
+    shared = [flag for flag in flags[able[0]] if all(flag in given for given in flags.values())]
+    notes = [f"Flags:     {' '.join(shared)}"]
+    for family, given in flags.items():
+        if own := [flag for flag in given if flag not in shared]:
+            notes.append(f"    {family} also: {' '.join(own)}")
     since = [versioned(target, family) for family in able if family in target.compilers]
     return (*notes, f"Compilers: {', '.join(since)}") if since else notes
 
@@ -106,7 +110,7 @@ def versioned(target: Target, family: Family) -> str:
 
 def own_file_notes(target: Target) -> tuple[str, ...]:
     """Return the notes at the top of a C file that a user compiles into a program of their own."""
-    return (*flags_notes(target), "Called by: a program of yours, as it is declared here.")
+    return (*flags_notes(target), "Called by: your program.")
 
 
 def program_commands(target: Target, source: str, program: str) -> dict[Family, tuple[str, ...]]:

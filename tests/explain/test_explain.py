@@ -120,7 +120,7 @@ def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     best, second = ranking(plan.target, 64, 48, True, request)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
-    assert said.startswith(f"8x48  m 8 of 8, n 1 of 48: estimated at {best.cycles:.0f} cycles, ")
+    assert said.startswith(f"8x48  8 tiles of 8 rows, 1 of 48 columns: estimated at {best.cycles:.0f} cycles, ")
     parts = " and ".join(f"{count} of {rows}" for rows, count in second.across)
     assert f"next best m {parts}, n 1 of 48: {second.cycles:.0f}, bound by" in said
 
@@ -213,7 +213,7 @@ def test_a_trip_is_told_beside_what_it_hides() -> None:
 
 def test_tiles_with_other_numbers_are_named() -> None:
     text = told(Gemm(100, 70, 64), "avx2")
-    assert line(text, "tile ").startswith("3x24  m 32 of 3 and 2 of 2, n 3 of 24 less 2: ")
+    assert line(text, "tile ").startswith("3x24  32 tiles of 3 rows and 2 of 2, 3 of 24 columns (2 too many): ")
     assert line(text, "k_split").startswith(
         "1, 2  1 for 3x24, 3x22; 2 for 2x24, 2x22. 3x24: 9 chains"
     )
@@ -221,7 +221,7 @@ def test_tiles_with_other_numbers_are_named() -> None:
 
 def test_the_block_that_is_cut_is_told() -> None:
     text = told(Gemm(40, 40, 64), "avx2", Schedule(loops="nmnk", block={"n": 24}))
-    assert line(text, "tile ").startswith("3x24  m 12 of 3 and 2 of 2, n 1 of 24: ")
+    assert line(text, "tile ").startswith("3x24  12 tiles of 3 rows and 2 of 2, 1 of 24 columns: ")
 
 
 def test_sizes_of_the_call_stand_in_the_formulas() -> None:

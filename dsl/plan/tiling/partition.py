@@ -185,21 +185,25 @@ def _search(
 
 
 def _cut_text(plan: Plan, choice: Choice, extents: Mapping[str, int]) -> str:
-    """How a block is cut, C's rows first: ``m 32 of 3 and 2 of 2, n 3 of 24``."""
+    """How a block is cut: ``32 tiles of 3 rows and 2 of 2, 3 of 24 columns``."""
     lanes = _lanes(plan, choice.vector)
     along = tuple((units * lanes, count) for units, count in choice.along)
     parts = {plan.across: choice.across, plan.along: along}
     if not extents:
         return "x".join(str(parts[d][0][0]) for d in "mn")
-    return ", ".join(f"{d} {_sum(parts[d], extents[d])}" for d in "mn")
+    tiles = "tile of" if parts["m"][0][1] == 1 else "tiles of"
+    rows = _sum(parts["m"], extents["m"], "row").replace("of", tiles, 1)
+    return f"{rows}, {_sum(parts['n'], extents['n'], 'column')}"
 
 
-def _sum(parts: Sequence[tuple[int, int]], total: int) -> str:
-    text = " and ".join(f"{count} of {size}" for size, count in parts)
+def _sum(parts: Sequence[tuple[int, int]], total: int, unit: str) -> str:
+    (size, count), *others = parts
+    text = f"{count} of {size} {unit}{'' if size == 1 else 's'}"
+    text += "".join(f" and {count} of {size}" for size, count in others)
     missing = total - sum(size * count for size, count in parts)
     if missing > 0:
         return f"{text} and {missing} left"
-    return f"{text} less {-missing}" if missing else text
+    return f"{text} ({-missing} too many)" if missing else text
 
 
 def _cycles(choice: Choice) -> str:
