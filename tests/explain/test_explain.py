@@ -120,9 +120,16 @@ def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     best, second = ranking(plan.target, 64, 48, True, request)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
-    assert said.startswith(f"8x48  8 tiles of 8 rows, 1 of 48 columns: estimated at {best.cycles:.0f} cycles, ")
-    parts = " and ".join(f"{count} of {rows}" for rows, count in second.across)
-    assert f"next best m {parts}, n 1 of 48: {second.cycles:.0f}, bound by" in said
+    cut = "8 tiles of 8 rows, 1 of 48 columns"
+    assert said.startswith(f"8x48  {cut}: estimated at {best.cycles:.0f} cycles, ")
+    (rows, count), (fewer, others) = second.across
+    cut = f"{count} tile of {rows} rows and {others} of {fewer}, 1 of 48 columns"
+    assert f"next best {cut}: {second.cycles:.0f}, bound by" in said
+
+
+def test_equal_estimates_without_sizes_are_named_as_equal() -> None:
+    said = line(told(Gemm(dim("m"), dim("n"), dim("k")), "avx2"), "vectorize ")
+    assert said.startswith("n  estimated as fast as m with A packed")
 
 
 def test_another_number_of_sets_is_estimated_too() -> None:
@@ -213,7 +220,9 @@ def test_a_trip_is_told_beside_what_it_hides() -> None:
 
 def test_tiles_with_other_numbers_are_named() -> None:
     text = told(Gemm(100, 70, 64), "avx2")
-    assert line(text, "tile ").startswith("3x24  32 tiles of 3 rows and 2 of 2, 3 of 24 columns (2 too many): ")
+    assert line(text, "tile ").startswith(
+        "3x24  32 tiles of 3 rows and 2 of 2, 3 of 24 columns (2 too many): "
+    )
     assert line(text, "k_split").startswith(
         "1, 2  1 for 3x24, 3x22; 2 for 2x24, 2x22. 3x24: 9 chains"
     )

@@ -132,7 +132,7 @@ def test_every_c_file_says_its_flags_and_who_calls_it() -> None:
             assert "Flags:  " in banner, path
             assert max(map(len, text.splitlines())) <= 120, path
     banner = LIBRARY.files["src/avx2/small_avx2.c"].partition("*/")[0]
-    assert re.search(r"(?s)gcc -O2 .*-mavx2", banner) and "-mcpu=x86_64_v3" in banner
+    assert re.search(r"(?s)-O2 .*gcc also: .*-mavx2", banner) and "-mcpu=x86_64_v3" in banner
     assert "Called by: lib_small of src/lib.c, where the CPU has avx2" in banner
 
 
@@ -149,7 +149,7 @@ def test_the_manifest_says_what_makes_each_file() -> None:
     text = CliRunner().invoke(main, words[1:]).output
     same = LIBRARY.files["src/avx2/layer_avx2.c"]
     banner = text.partition("*/")[0]
-    assert "Flags:     gcc -O2" in banner and "Called by: a program of yours" in banner
+    assert "Flags:     -O2" in banner and "Called by: your program" in banner
     assert _code(text) == _code(same)
     namespace = {name: getattr(tw, name) for name in tw.__all__}
     again = eval(told["command"], namespace)  # noqa: S307, what this test made
