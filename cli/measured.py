@@ -57,7 +57,7 @@ class Measured:
 
     @property
     def rate(self) -> str:
-        """The kernel's speed in a C loop as text: the work per second, with its unit."""
+        """The kernel's speed in a C loop as text, for example ``88.0 GFLOPS``."""
         return rate(self.kernel, self.timing)
 
 

@@ -121,12 +121,12 @@ def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iter
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction of the peak in percent; a dash if the peak is unknown."""
+    """Return a fraction of the peak, for example ``92 %``; a dash if the peak is unknown."""
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
 def duration(seconds: float) -> str:
-    """Return a time with three digits in a suitable unit."""
+    """Return a time with three digits in a suitable unit, for example ``1.23 us``."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -134,7 +134,7 @@ def duration(seconds: float) -> str:
 
 
 def size(n: int) -> str:
-    """Return a number of bytes in a suitable unit."""
+    """Return a number of bytes in a suitable unit, for example ``20.0 KiB``."""
     if n < 1 << 10:
         return f"{n} B"
     for unit, shift in (("KiB", 10), ("MiB", 20)):

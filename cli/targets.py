@@ -21,7 +21,7 @@ _MODES = {
 
 
 def compiler_of(target: Target) -> str:
-    """Return the name and version of the compiler for ``target`` on this machine, or "none"."""
+    """Return the compiler for ``target`` on this machine, for example ``gcc 12.2.0``, or "none"."""
     from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 

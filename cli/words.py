@@ -518,10 +518,7 @@ def sizes_text(spec: Spec) -> str:
 
 
 def spec_text(spec: Spec) -> str:
-    """Return a spec as text: its sizes, then its other arguments as Python prints them.
-
-    An example is ``64x48x64 a='bf16', beta=1``.
-    """
+    """Return a spec as text: its sizes, then other arguments, for example ``4x4x4 beta=1``."""
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
     more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
@@ -529,7 +526,7 @@ def spec_text(spec: Spec) -> str:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule as text, without the parts that it leaves to the cost model."""
+    """Return the given parts of a schedule as text, for example ``4x16`` for a tile."""
     said = []
     if schedule.tile is not None:
         said.append("x".join(map(str, schedule.tile)))

@@ -59,7 +59,7 @@ def described(value: object) -> str:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the packages of one of tilewright's extras.
+    """Return the command that installs an extra, for example ``pip install 'torch>=2.13'``.
 
     The packages are read from the metadata of the installation: tilewright itself is not on PyPI,
     so that ``pip install 'tilewright[...]'`` would fail.

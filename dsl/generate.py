@@ -103,7 +103,9 @@ class KernelText:
 
     @property
     def command(self) -> str:
-        """The command ``tilewright emit ...`` that writes this kernel's C file again."""
+        """The command that writes this kernel's C file again, for example ``tilewright emit
+        8x8x8``.
+        """
         words = ("tilewright", "emit", "--target", self.target.name, "--name", self.name)
         return pasted(
             (

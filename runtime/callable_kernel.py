@@ -283,6 +283,13 @@ class CallableKernel:
             An argument does not fit.
         TargetError
             The kernel is emulated.
+
+        Examples
+        --------
+        >>> a, b = np.ones((4, 4), np.float32), np.ones((4, 4), np.float32)
+        >>> call = tw.compile(tw.Gemm(4, 4, 4)).bind(a, b)
+        >>> call(), float(call.out[0, 0])
+        (0, 4.0)
         """
         self._native("bind")
         frame = self.frame(*arrays, **named)

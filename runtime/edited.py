@@ -112,7 +112,7 @@ def declaration(name: str, text: str) -> str | None:
 
 
 def _without_macros(declared: str) -> str:
-    """Return a declaration without the upper-case words in front of its type, which are macros."""
+    """Remove macros in front of a declaration, for example ``API`` of ``API void f(int n)``."""
     return re.sub(r"^(?:[A-Z_][A-Z0-9_]*\s+)+", "", declared)
 
 

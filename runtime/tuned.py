@@ -155,7 +155,7 @@ def subject(described: Sequence[str], target: str) -> Subject:
 
 
 def cpu_name() -> str:
-    """Return the text that identifies this CPU: vendor, family, model and name."""
+    """Return the text that identifies this CPU, for example ``AuthenticAMD 26 2 AMD EPYC``."""
     found = host.cpu()
     return " ".join(dict.fromkeys((found.processor, found.name)))
 

@@ -73,7 +73,7 @@ OPERATIONS: dict[str, Operation] = {
 _FEW = 64
 #: Mask of all bits of an f64 but its sign.
 _MAGNITUDE = 2**63 - 1
-#: Mask of the 29 bits of an f64 that f32 drops, and the value of these bits half way between two f32.
+#: Mask of the 29 bits of an f64 that f32 drops, and their value half way between two f32.
 _DROPPED, _HALF = 2**29 - 1, 2**28
 #: The bits of an f64 that is the smallest normal number of f32.
 _LEAST = 897 << 52

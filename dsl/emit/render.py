@@ -185,7 +185,9 @@ def _spell(spelling: str, **operands: object) -> str:
 
 
 def _within(text: str) -> str:
-    """Return the C expression ``text``, in parentheses if a cast before it needs them."""
+    """Return the C expression ``text`` as the operand of a cast, for example ``(x + 1)`` for ``x +
+    1``.
+    """
     return text if _SIMPLE.match(text) else f"({text})"
 
 
@@ -206,7 +208,7 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
 
 
 def _special(source: float, element: str) -> str:
-    """Return the C literal of an integer, an infinity or a NaN."""
+    """Return the C text of an integer, an infinity or a NaN, for example ``(1.0f / 0.0f)``."""
     if is_integer(element):
         least = {-(2**31): "(-2147483647 - 1)", -(2**63): "(-9223372036854775807 - 1)"}
         return least.get(int(source), str(int(source)))
@@ -215,7 +217,7 @@ def _special(source: float, element: str) -> str:
 
 
 def _hexadecimal(source: float, element: str) -> str:
-    """Return a C literal in hexadecimal digits, which is exact to the bit."""
+    """Return a C literal that is exact to the bit, for example ``0x1.99999a0000000p-4f``."""
     if is_integer(element) or not math.isfinite(source):
         return _special(source, element)
     end = "f" if element == "f32" else ""
@@ -223,7 +225,9 @@ def _hexadecimal(source: float, element: str) -> str:
 
 
 def _exact(source: float | int, element: str) -> str:
-    """Return the exact value of a floating-point literal, "" if its decimal digits are exact."""
+    """Return the exact value of a literal, for example ``0x1.99999ap-4`` for ``0.1f``; "" if the
+    decimal digits are exact.
+    """
     if is_integer(element) or not math.isfinite(source):
         return ""
     value = _single(source) if element == "f32" else float(source)
@@ -232,7 +236,9 @@ def _exact(source: float | int, element: str) -> str:
 
 
 def _short(hexadecimal: str) -> str:
-    """Return a hexadecimal number without trailing zeros of its fraction."""
+    """Remove trailing zeros of a hexadecimal fraction, for example ``0x1.8p+0`` for
+    ``0x1.8000p+0``.
+    """
     mantissa, power, exponent = hexadecimal.partition("p")
     return mantissa.rstrip("0").removesuffix(".") + power + exponent
 

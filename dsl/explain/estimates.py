@@ -97,7 +97,7 @@ def _time(seconds: float) -> str:
 
 
 def _bytes(count: float) -> str:
-    """Return a number of bytes as text, in the largest unit that gives 10 or more: ``48 KiB``."""
+    """Return a number of bytes in the largest unit that has 10 or more, for example ``48 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= 10 * size:
             return f"{count / size:.0f} {unit}"

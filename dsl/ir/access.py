@@ -32,7 +32,7 @@ from .values import Active, Address, Register
 
 
 def bits_of(type_: str) -> str:
-    """Return an integer type with the size of ``type_``: itself, or an unsigned type for floats."""
+    """Return an integer type with the size of ``type_``, for example u32 for f32 and s8 for s8."""
     return type_ if is_integer(type_) else f"u{8 * ELEMENTS[type_].itemsize}"
 
 

@@ -105,7 +105,7 @@ class ArrayParameter:
 
     @property
     def symbol(self) -> str:
-        """The name in generated C. Only names that users chose end in "_"."""
+        """The name in generated C. Names that users chose end in "_", for example ``bias_``."""
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
@@ -115,7 +115,9 @@ class ArrayParameter:
 
     @property
     def offsets(self) -> str:
-        """The name of the array of offsets into this operand; B2 shares the offsets of B."""
+        """The name of the array of offsets into this operand, for example ``b_offsets`` for B and
+        B2.
+        """
         return f"{self.name[0]}_offsets"
 
 

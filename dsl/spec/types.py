@@ -180,7 +180,9 @@ _UNLIKE = {
 
 
 def _meant(type_: object) -> str | None:
-    """Return a hint: which element type an unknown name probably means; None without a guess."""
+    """Return the type that an unknown name probably means, for example s8 for int8; None without a
+    guess.
+    """
     if isinstance(type_, type):
         said = type_.__name__
     elif isinstance(type_, str) or type(type_).__name__ == "dtype":  # PyTorch dtypes too

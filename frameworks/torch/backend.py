@@ -153,7 +153,7 @@ def _why_left(node: torch.fx.Node) -> Why | None:
 
 
 def _name(node: torch.fx.Node) -> str:
-    """Return the name of the function or method that a node calls."""
+    """Return the name of the function or method that a node calls, for example ``relu``."""
     called = _called(node)
     return called if isinstance(called, str) else getattr(called, "__name__", str(called))
 

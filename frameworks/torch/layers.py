@@ -29,7 +29,9 @@ from .products import ACTIVATIONS, LAYER_TYPES, is_plain
 
 
 def _activation(name: str | None) -> str:
-    """Return the name of an activation, "" for None; raise ArgumentValueError if it is unknown."""
+    """Return the name of an activation, for example "relu", or "" for None; raise
+    ArgumentValueError if it is unknown.
+    """
     if name not in (None, *ACTIVATIONS):
         raise ArgumentValueError(
             "a layer has no such activation",

@@ -48,7 +48,9 @@ def accepts(type_: str, dtype: np.dtype[Any]) -> bool:
 
 
 def title(type_: str) -> str:
-    """Return the dtypes that arrays of ``type_`` may have, as text for an error message."""
+    """Return the dtypes of ``type_`` as text, for example ``ml_dtypes.bfloat16, or its bits as
+    uint16``.
+    """
     if type_ not in FOREIGN:
         return DTYPES[type_].name
     return f"ml_dtypes.{ELEMENTS[type_].numpy}, or its bits as {DTYPES[type_]}"

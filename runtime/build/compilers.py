@@ -123,7 +123,7 @@ def _variable(wanted: str) -> str:
 
 
 def gnu_name(architecture: str) -> str:
-    """Return GNU's name of an architecture: ``powerpc64le`` for ``ppc64le``."""
+    """Return GNU's name of an architecture, for example ``powerpc64le`` for ``ppc64le``."""
     return _GNU.get(architecture, architecture)
 
 
@@ -158,7 +158,7 @@ def _installed(wanted: str) -> Iterator[Compiler]:
 
 
 def _words(named: str, wanted: str) -> tuple[str, ...]:
-    """Return the words of a command, split as a shell splits them."""
+    """Split a command as a shell does, for example ``ccache gcc`` into two words."""
     try:
         return tuple(shlex.split(named))
     except ValueError as error:
@@ -199,7 +199,7 @@ def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Comp
 
 
 def architecture_of(triple: str) -> str:
-    """Return the architecture of a target triple, as ``platform.machine()`` spells it."""
+    """Return the architecture of a triple, for example ``aarch64`` for ``aarch64-linux-gnu``."""
     first = triple.partition("-")[0]
     names = {"amd64": "x86_64", "arm64": "aarch64", **{gnu: name for name, gnu in _GNU.items()}}
     return names.get(first, first)

@@ -80,7 +80,9 @@ def source_flags(target: Target, family: Family) -> tuple[str, ...]:
 
 
 def exact_flags(family: Family) -> tuple[str, ...]:
-    """Return flags that undo -ffast-math and -Ofast, for compiling and for linking."""
+    """Return flags that undo -ffast-math and -Ofast, for example -fno-fast-math, to compile and
+    link.
+    """
     return ("-O2", *_EXACT, *(_GCC_EXACT if family == "gcc" else ()))
 
 
@@ -103,7 +105,7 @@ def _families(target: Target) -> tuple[Family, ...]:
 
 
 def versioned(target: Target, family: Family) -> str:
-    """Return a compiler family with its minimum version for the target: "gcc 13 or later"."""
+    """Return a compiler family and its minimum version, for example "gcc 13 or later"."""
     least = target.compilers.get(family)
     return family if least is None else f"{family} {least} or later"
 

@@ -63,8 +63,8 @@ _SKIP = 17 * 64
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 #: Values to try for each parameter of a core's model that describes a K loop.
 K_LOOP: Mapping[str, Sequence[float]] = {
-    # None of them may be 0. Without ``overlap``, a tile with many loads would seem as fast as a tile
-    # with few loads. ``strain`` is the same for few accumulators.
+    # None of them may be 0. Without ``overlap``, a tile with many loads would seem as fast as one
+    # with few loads. Without ``strain``, few accumulators would seem as fast as many.
     "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }

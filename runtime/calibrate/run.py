@@ -198,7 +198,7 @@ def _of_target(name: str, core: Core) -> Core:
 
 
 def compiler_of(target: Target) -> str:
-    """Return name and version of the compiler that compiles for ``target`` here."""
+    """Return the compiler that compiles for ``target`` here, for example ``gcc 12.2.0``."""
     from tilewright.runtime.build.compilers import find_compiler
 
     found = find_compiler(target, emulated=False)

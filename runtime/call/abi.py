@@ -94,6 +94,6 @@ def interpreter() -> tuple[str, ...]:
 
 
 def module_name() -> str:
-    """Return the extension module's name for this Python and its ABI."""
+    """Return a module name for this Python, for example ``_tilewright_dispatch_`` and 12 digits."""
     digest = hashlib.sha256("\n".join(interpreter()).encode()).hexdigest()
     return f"_tilewright_dispatch_{digest[:12]}"

@@ -396,7 +396,9 @@ def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
 
 
 def describe(value: Any) -> str:
-    """Return a description of an argument for an error message."""
+    """Describe an argument in a message, for example ``float64 array of shape (3, 4), strides (32,
+    8) bytes``.
+    """
     if isinstance(value, np.ndarray):
         masked = "masked " if is_masked(value) else ""
         return f"{masked}{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"

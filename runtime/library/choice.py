@@ -26,18 +26,16 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """The target's name in C identifiers and paths."""
+        """The target's name in C identifiers and paths, for example ``avx512_vnni``."""
         return self.target.name.replace("+", "_").replace(".", "_")
 
     def source(self, kernel: str) -> str:
-        """Return the path of a kernel's C file. The unique file name helps a debugger find the
-        file.
-        """
+        """Return the path of a kernel's C file, for example ``src/avx512/layer_avx512.c``."""
         return f"src/{self.label}/{kernel}_{self.label}.c"
 
     @property
     def machine(self) -> str:
-        """The architecture that the target is compiled for, "" for any."""
+        """The architecture that the target is compiled for, for example x86_64; "" for any."""
         return self.target.machine
 
     @property

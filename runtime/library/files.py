@@ -32,7 +32,7 @@ class Identity:
 
     @property
     def macro(self) -> str:
-        """Prefix of the names of the library's C macros."""
+        """Prefix of the names of the library's C macros, for example ``SMALLMM``."""
         return self.name.upper()
 
     @property

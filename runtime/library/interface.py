@@ -133,13 +133,13 @@ class FamilyFunction:
 
     @property
     def title(self) -> str:
-        """First line of the comment on the family in the header."""
+        """The family in words, for example ``smallmm_sgemm: m x n x k of 8x8x8, mxnxk.``"""
         sizes = ", ".join("x".join(map(_shown, each.member.sizes)) for each in self.members)
         return f"{self.name}: m x n x k of {sizes}."
 
     @property
     def type(self) -> str:
-        """Name of the C type of the family's kernels, which the header declares."""
+        """Name of the C type of the family's kernels, for example ``smallmm_sgemm_kernel``."""
         return f"{self.name}_kernel"
 
     def symbols(self) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _shown(size: int | Dim) -> str:
 
 
 def symbol(library: str, member: Member, choice: Choice) -> str:
-    """Return the C name of the function that implements a kernel for one target."""
+    """Return the C name of a kernel for one target, for example ``smallmm_layer_avx2``."""
     return f"{library}_{member.name}_{choice.label}"
 
 

@@ -66,6 +66,12 @@ class Library:
     def manifest(self) -> dict[str, Any]:
         """The content of manifest.json: the kernels, and for each file the command that makes
         it.
+
+        Examples
+        --------
+        >>> library = tw.library("small", {"square": tw.Gemm(4, 4, 4)}, targets=["scalar"])
+        >>> [each["name"] for each in library.manifest["targets"]]
+        ['scalar']
         """
         found: dict[str, Any] = json.loads(self.files["manifest.json"])
         return found
@@ -93,6 +99,12 @@ class Library:
         ArgumentError
             A file that would be overwritten is not this library's, or was edited. Nothing is
             written.
+
+        Examples
+        --------
+        >>> library = tw.library("small", {"square": tw.Gemm(4, 4, 4)}, targets=["scalar"])
+        >>> (library.write("small") / "include" / "small.h").exists()
+        True
         """
         return folders.write(Path(folder), self.name, self.files)
 

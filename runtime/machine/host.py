@@ -48,7 +48,7 @@ Means = Literal["native", "qemu", "header"]
 
 
 def describe() -> str:
-    """Return the CPU's name and microarchitecture, for people."""
+    """Return the CPU's name and level, for example ``AMD EPYC (x86_64_v4)``."""
     import archspec.cpu
 
     return f"{cpu().name} ({archspec.cpu.host().name})"
@@ -246,7 +246,9 @@ def _runs_natively(target: Target | Identity) -> bool:
 
 
 def find_qemu(target: Target | Identity) -> str | None:
-    """Return the path of the program that emulates ``target``'s CPU, None if there is none."""
+    """Return the path of the emulator, for example ``/usr/bin/qemu-aarch64``; None if there is
+    none.
+    """
     import shutil
 
     name = target.emulation.qemu

@@ -75,7 +75,7 @@ class Identity(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The target's name for people, as error messages print it."""
+        """The target's title in messages, for example ``AVX2, FMA, F16C``."""
         return self.description.title
 
     @property

@@ -40,7 +40,9 @@ def _lines(lines: int, length: int, between: int, within: int, item: int) -> boo
 
 
 def type_of(array: Any, name: str) -> str:
-    """Return the element type of an array; ArgumentTypeError if it has none that is supported."""
+    """Return the element type of an array, for example f32; ArgumentTypeError if it is not
+    supported.
+    """
     if not isinstance(array, np.ndarray) or is_masked(array):
         raise ArgumentTypeError(
             f"{name} must be a numpy array",

@@ -132,7 +132,7 @@ class PackedB(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The sizes (k, n)."""
+        """The sizes (k, n), for example (256, 128)."""
         k, n = self.matrix.shape
         return k, n
 

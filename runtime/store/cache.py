@@ -56,12 +56,12 @@ _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.p
 #: Packages whose files decide what is generated. In a checkout their folders are side by side. In
 #: an installation the second and the third are inside the first.
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
-#: Folders inside the first package of an installation whose files do not belong to it in a checkout.
+#: Folders of the first package that are not part of it in a checkout.
 _OTHER_ROOMS = frozenset(
     {"targets", "templates", "runtime", "tuning", "torch", "jax", "examples", "cli"}
 )
-#: Endings of files that decide what is generated: Python modules, templates, and the JSON files with
-#: the numbers of processor cores.
+#: Endings of files that decide what is generated: Python modules, templates, and the JSON files of
+#: processor cores.
 _SOURCES = (".py", ".j2", ".json")
 #: Names of folders that hold no sources.
 _NOT_SOURCES = frozenset({"__pycache__"})

@@ -59,7 +59,7 @@ def _whose(facts: Told, runtime: str, asked: str) -> tuple[str, str]:
 
 
 def _limit(facts: Told) -> str:
-    """Return the name of the limit that sets the maximum number of threads."""
+    """Return the limit that sets the maximum number of threads, for example ``OMP_NUM_THREADS``."""
     limits = {
         "OMP_NUM_THREADS": facts.environment,
         "the limit of threadpoolctl": facts.limit,

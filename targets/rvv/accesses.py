@@ -133,5 +133,5 @@ def _stores(group: Group, conversions: Conversions, count: str = "$n") -> dict[s
 
 
 def moved_as(element: str) -> str:
-    """Return the type as which elements are loaded and stored: u16 for f16 and bf16."""
+    """Return the type as which elements are loaded and stored, for example u16 for f16 and bf16."""
     return "u16" if element in ("f16", "bf16") else element

@@ -90,7 +90,7 @@ class Group:
 
 
 def cpu(vlen: int) -> str:
-    """Return qemu's ``-cpu`` option for registers of ``vlen`` bits.
+    """Return qemu's ``-cpu`` option for registers of, for example, 256 bits.
 
     The emulated CPU sets all bits of lanes that an instruction leaves undefined. Code that relies
     on such lanes then fails.

@@ -30,7 +30,7 @@ Pair = tuple[str, str]
 
 
 def all_lanes(element: str) -> str:
-    """Return C for the predicate that is true for all lanes of ``element``."""
+    """Return C for a predicate that is true for all lanes, for example ``svptrue_b32()``."""
     return f"svptrue_b{8 * SIZES[element]}()"
 
 

@@ -6,6 +6,7 @@ import doctest
 import inspect
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,35 @@ def test_the_example_of_a_name_runs(
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", before)  # and put back what an example sets
     text = inspect.getdoc(documented(name)) or ""
     names = {"tw": tw, "np": np, "ml_dtypes": ml_dtypes, "os": os, "Path": Path}
+    run_examples(name, text, names)
+
+
+def run_examples(name: str, text: str, names: dict[str, Any]) -> None:
+    """Run the examples in a docstring, and compare what they print."""
     example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     assert example.examples, f"the docstring of tw.{name} has no example"
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     runner.run(example, out=said.append)
     assert not runner.summarize(verbose=False).failed, "".join(said)
+
+
+MEMBERS = {
+    f"{kind.__name__}.{name}": inspect.getdoc(member) or ""
+    for kind in (tw.Kernel, tw.Library)
+    for name, member in inspect.getmembers(kind)
+    if not name.startswith("_") and ">>>" in (inspect.getdoc(member) or "")
+}
+
+
+@pytest.mark.parametrize("name", sorted(MEMBERS))
+def test_the_example_of_a_member_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "Kernel.assembly" and not shutil.which("objdump"):
+        pytest.skip("no objdump")
+    monkeypatch.chdir(tmp_path)
+    run_examples(name, MEMBERS[name], {"tw": tw, "np": np})
 
 
 def test_the_reference_has_every_public_name() -> None:
