@@ -8,9 +8,8 @@ from .neon_words import forms
 from .scalar import wide
 
 _LOW = {v: f"vreinterpretq_u32_s64({{{v}}})" for v in "xy"}
-#: Sum of the cross products of 64-bit factors: the high half of each times the low half of the
-#: other. Their overflow does no harm. The sum is shifted left by 32 bits and added to the product
-#: of the low halves, which gives the low 64 bits of the product.
+#: Sum of the high half of each 64-bit factor times the low half of the other; overflow is harmless.
+#: Shifted left by 32 bits and added to the product of the low halves, it gives the low 64 bits.
 _CROSSING = f"vpaddlq_u32(vmulq_u32({_LOW['x']}, vrev64q_u32({_LOW['y']})))"
 _NARROW = {v: f"vmovn_u64(vreinterpretq_u64_s64({{{v}}}))" for v in "xy"}
 _PRODUCT = f"vmlal_u32(vshlq_n_u64({_CROSSING}, 32), {_NARROW['x']}, {_NARROW['y']})"

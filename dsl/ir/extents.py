@@ -44,9 +44,9 @@ class Pointer:
         return replace(self, low=self.low + least, high=self.high + most)
 
 
-#: For each parameter, the range of elements that a tile touches: the first, and the one after the
-#: last. A key is (name, flag). The flag is True if elements are counted from the beginning of a
-#: matrix of a batch, and False if they are counted from the beginning of the whole array.
+#: For each parameter, the first element that a tile touches, and the one after the last. A key is
+#: (name, flag). The flag is True if elements are counted from the beginning of a matrix of a batch,
+#: not of the whole array.
 Reach: TypeAlias = dict[tuple[str, bool], tuple[int, int]]
 
 

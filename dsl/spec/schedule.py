@@ -19,9 +19,9 @@ LETTERS = "bmnkBMN"
 LARGE = (32, 32, 64)
 #: If C has at least this many rows, packing B is faster, because each element is read often.
 MANY_ROWS = 128
-#: A large C is thin if its rows (columns for order F) have at most this many elements. Then only
-#: one operand is packed, as a whole: packed blocks of the other would be read too rarely. For
-#: example, 3136x64x576 in f32 takes 1.2 ms this way on Granite Rapids, and 1.8 ms in blocks.
+#: Maximum number of elements in a row of a thin C (for order F: in a column). Only one operand is
+#: packed, because packed blocks of the other would be read too rarely. For example, this makes
+#: 3136x64x576 in f32 1.5 times as fast on Granite Rapids.
 THIN = 128
 #: Elements of K in a block of the packed operand of a thin product. L2 holds such a block, so each
 #: element of the other operand is read from memory only once.
@@ -35,9 +35,9 @@ NEAR_LINES = 256
 #: Number of rows of B that a product with few rows reads at the same time. A core prefetches about
 #: this many. For example, 4x4096x4096 in f32 takes 2.5 ms on Zen 4, and 6.4 ms with 64 rows.
 LINES = 8
-#: Pairs (rows, work): B is streamed if C has at most ``rows`` rows and m n k is at least ``work``.
-#: This is for elements of 4 bytes. Streaming reads B once, in blocks of ``LINES`` steps of K. For
-#: example, on Emerald Rapids 8x8192x8192 in f32 takes 28 ms, and 62 ms in blocks of 64 steps.
+#: Pairs (rows, work): B is streamed if C has at most ``rows`` rows and m n k is at least ``work``,
+#: for 4-byte elements. Streaming reads B once. For example, it makes 8x8192x8192 in f32 2.2 times
+#: as fast on Emerald Rapids.
 _STREAMS = ((1, 1 << 16), (4, 1 << 19), (8, 1 << 25), (16, 5 << 25))
 FEW_ROWS = _STREAMS[-1][0]
 #: Cache lines are prefetched this many steps of K before they are used. For example, 120x1024x2048
@@ -84,21 +84,20 @@ def large_converted(*, unit: bool) -> tuple[int, int, int]:
 #: Value of m n k from which operands are converted in blocks, not as a whole, if C has many rows.
 #: For example, 196x256x2304 in f16 was 2.8 times as fast in blocks.
 CONVERTED_WORK = 1 << 26
-#: Even if C has few rows, a matrix of at least this size is converted in blocks. The first number
-#: is in bytes. The second is in elements, for a matrix that is also transposed. To convert the
-#: whole matrix first would be slower, because each call would write to new pages of memory.
+#: Least sizes of a matrix that is converted in blocks even if C has few rows: bytes, and elements
+#: of a matrix that is also transposed. Converting the whole matrix first would write to new pages
+#: of memory in each call.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
 #: Maximum number of rows of C for which 16-bit and 8-bit types are multiplied by vectors along K.
 #: For more rows, packed blocks are faster. Targets with fewer vector registers than this use their
 #: number of registers as the limit.
 FEW_ALONG_K = 32
-#: Vectors along K are faster than a matrix unit up to this many rows of C. For example, bf16 on
-#: Emerald Rapids: 4, 6 and 8 rows by 2048x2048 take 0.46, 0.84 and 1.1 ms along K, and 0.54 ms in
-#: the matrix unit.
+#: Maximum number of rows of C for which vectors along K are faster than a matrix unit. For example,
+#: 4 rows by 2048x2048 in bf16 take 0.46 ms on Emerald Rapids, and 0.54 ms in the matrix unit.
 FEW_BESIDE_UNIT = 4
-#: If A and B are both contiguous along K, and C has at most this many rows, a kernel for a matrix
-#: unit converts only A beforehand, and reads B in place. For example, 16 rows by 2048x2048 take
-#: 0.52 ms this way, and 0.75 ms if B is transposed first.
+#: Maximum number of rows of C for which a kernel for a matrix unit reads B in place, if B is
+#: contiguous along K. For example, 16 rows by 2048x2048 take 0.52 ms, and 0.75 ms if B is
+#: transposed first.
 FEW_IN_MATRICES = 31
 
 

@@ -33,10 +33,9 @@ from tilewright.spec.types import accumulator, is_integer, type_name
 #: Numbers of independent chains of multiply-adds that are tried. The registers must hold one sum
 #: for each chain, and two factors.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
-#: Operands through which multiply-adds of a chain depend on each other: a factor (``source``) or
-#: the sum (``destination``). Throughput is measured with chains through the sum. Some compilers do
-#: not keep the sum in one register. Chains through a factor are then tried too, and the faster
-#: result counts.
+#: Operands through which multiply-adds of a chain depend on each other: the sum (``destination``),
+#: or a factor (``source``) for compilers that do not keep the sum in one register. The faster
+#: chain counts.
 _THROUGH = ("source", "destination")
 #: Approximate number of multiply-adds in a loop's body, and in one call.
 _BODY, _CALL = 32, 1 << 14

@@ -29,10 +29,9 @@ from .compilers import (
     run_tool,
 )
 
-#: Flags that undo -ffast-math and its parts, which ``CC`` or a project may set. They come after the
-#: user's flags, and before -ffp-contract, which clang sets together with -ffast-math. gcc's driver
-#: links start-up code that flushes denormals of the whole process unless ``_GCC_EXACT`` is passed
-#: too.
+#: Flags that undo -ffast-math and its parts. They come after the user's flags, and before
+#: -ffp-contract, which clang sets together with -ffast-math. ``_GCC_EXACT`` also keeps gcc from
+#: linking code that flushes denormals of the whole process.
 _EXACT = ("-fno-fast-math",)
 _GCC_EXACT = ("-fno-unsafe-math-optimizations",)
 #: Flags for all compilers.

@@ -202,7 +202,7 @@ def _row_sum(x: Interval) -> Interval:
     value, low, high = (part.sum(axis=1) for part in (x.value, x.low, x.high))
     size = np.maximum(np.abs(x.low), np.abs(x.high)).sum(axis=1)
     eps = epsilon(x.element)
-    whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1) & (size * eps < 1)
+    whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1) & (size * eps <= 2)
     error = np.where(whole, 0, x.value.shape[1] * eps * size)
     return _row(x, value, [low - error, high + error])
 

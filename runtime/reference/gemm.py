@@ -307,7 +307,7 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
         whole = whole and _whole(c)
     eps = wide(epsilon(spec.type))
     exact = whole and _whole(alpha) and _whole(beta)
-    exact &= np.maximum(size, magnitude) * eps < 1
+    exact &= np.maximum(size, magnitude) * eps <= 2
     # Below the smallest normal number, rounding errors are absolute.
     each = eps * size + LEAST[spec.type]
     return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
@@ -336,7 +336,7 @@ def _halves(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
     bound = (most + 4) * (eps * magnitude + LEAST["f16"])
     if most < steps:
         bound += (-(-steps // most) + 4) * epsilon("f32") * magnitude
-    exact = whole & (magnitude * eps < 1)
+    exact = whole & (magnitude * eps <= 2)
     found = Interval.around(total, np.where(exact, 0, bound), "f32")
     highest = (1 + (most + 4) * eps) * sizes
     up, down = (highest + way * total >= 2 * _BEYOND_F16 for way in (1, -1))

@@ -23,9 +23,8 @@ TEAMS = 2
 #: If the caller of a loop waits for OpenMP's threads for more than this number of nanoseconds, they
 #: count as late. Waking a thread takes much less, a time slice of another program takes longer.
 PATIENCE = 2_000_000
-#: Names of the counters of parallel loops in the C library. A loop ran on OpenMP's threads, or on
-#: tilewright's ("own"), or on the calling thread alone: because another loop ran ("taken"), inside
-#: a parallel region of OpenMP, or in a signal handler.
+#: Names of the counters of parallel loops in the C library: loops on OpenMP's threads, on
+#: tilewright's ("own"), and on the calling thread alone. The last kind is counted by its reason.
 EVENTS = ("openmp", "own", "taken", "inside", "handler")
 
 

@@ -18,6 +18,7 @@ from tilewright.errors import ScheduleError, SpecError
 from tilewright.generate import Request, generate, plan_for
 from tilewright.runtime.build.toolchain import compile_library, disassemble
 from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.reference.gemm import expected
 
 Array = np.ndarray[Any, Any]
 HALF = "avx512+fp16"
@@ -95,6 +96,16 @@ def test_where_they_are_no_faster_sums_are_f32s(target: str) -> None:
 
 
 # --- what they are -------------------------------------------------------------------------------
+
+
+def test_whole_numbers_are_exact_up_to_2048() -> None:
+    """f16 has 11 bits for a number: it holds 2048, but not 2049."""
+    for k, exact in ((2048, True), (2050, False)):
+        a, b = np.ones((1, k), np.float16), np.ones((k, 1), np.float16)
+        assert step_by_step(a, b)[0, 0] == 2048
+        right = expected(halves(1, 1, k), {"a": [a], "b": [b], "out": np.zeros((1, 1))})
+        assert not right.wrong(np.full((1, 1), k, np.float16))
+        assert right.wrong(np.full((1, 1), k - 2, np.float16)) == exact
 
 
 @pytest.mark.twice
