@@ -53,12 +53,12 @@ def summary(record: Record) -> str:
             "One thread on a Zen 5. Ratios are averages; in brackets is the slowest product:",
             "",
             f"- Kernels, data in cache: f32 {_told(small['LIBXSMM'], 'LIBXSMM')} and "
-            f"{_told(small['oneDNN'], 'oneDNN', short=True)}; bf16 and u8 x s8 "
-            f"{_told(low['oneDNN'], 'oneDNN', short=True)}.",
+            f"{_told(small['oneDNN'], 'oneDNN')}; bf16 and u8 x s8 "
+            f"{_told(low['oneDNN'], 'oneDNN')}.",
             f"- `tw.matmul`, {len(large['torch'])} layers and squares: f32 "
             f"{_told(f32['numpy'], 'numpy')}, whose OpenBLAS used "
             f"{_vectors(record, 'OpenBLAS', [])}; bf16 "
-            f"{_told(large['torch'], 'PyTorch', short=True)}.",
+            f"{_told(large['torch'], 'PyTorch')}.",
             f"- One 8x8 product with a new result: `tw.matmul` {new['tw.matmul']:.2f} us, numpy "
             f"{new['numpy']:.2f} us.",
             "",
@@ -198,10 +198,9 @@ def _mean(ratios: Mapping[str, float]) -> float:
     return exp(fmean(map(log, ratios.values())))
 
 
-def _told(ratios: Mapping[str, float], peer: str, *, short: bool = False) -> str:
+def _told(ratios: Mapping[str, float], peer: str) -> str:
     """Return the average ratio to a peer, and the smallest one, in words."""
-    fast = "times" if short else "times as fast as"
-    return f"{_mean(ratios):.2f} {fast} {peer} ({min(ratios.values()):.2f})"
+    return f"{_mean(ratios):.2f} times as fast as {peer} ({min(ratios.values()):.2f})"
 
 
 def _run(record: Record) -> Iterator[str]:

@@ -192,7 +192,9 @@ def _calls(record: Record, size: str) -> tuple[str, str]:
 
 
 def _to_numpy(record: Record, what: str) -> tuple[str, str]:
-    return f"f32, the slowest of {what}", "numpy"
+    """Return the kind of call, for example "f32, calls of 4x4 to 32x32 with out=, the slowest"."""
+    sizes = re.sub(r"of (\d+) to (\d+)", r"of \1x\1 to \2x\2", what)
+    return f"f32, {sizes.replace(' a new', ' with a new')}, the slowest case", "numpy"
 
 
 def _shape(record: Record, shape: str, count: str | None) -> tuple[str, str]:

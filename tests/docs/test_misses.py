@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from support.source_tree import ROOT
 
-from scripts.misses import missed_table
+from scripts.figures import of_calls
+from scripts.misses import missed_table, rows_of, slower
+
+#: Name and size of the row for one small product with a new result.
+NEW = ("a @ b, new", 8)
 
 
 def _record(name: str, value: float, limit: float, at_most: bool = False) -> dict[str, Any]:
@@ -53,3 +59,21 @@ def test_a_figure_that_is_met_is_counted_but_not_listed() -> None:
 def test_a_figure_of_an_unknown_form_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot say what the figure"):
         list(missed_table(_record("something else", 0.5, 1)))
+
+
+@pytest.mark.parametrize(("micros", "named"), [(1.5, False), (1.7, True)])
+def test_only_a_slower_call_is_listed(micros: float, named: bool) -> None:
+    """A new record may end a weakness: then the page no longer names it."""
+    record = json.loads((ROOT / "benchmarks" / "records" / "zen5.json").read_text())
+    (row,) = (row for row in rows_of(record, "small") if (row["name"], row["size"]) == NEW)
+    row["micros"] = {"tw.matmul": micros, "numpy": 1.6, "torch": 3.0}
+    line = f"of 8x8 in f32 takes {micros:.2f} us, numpy 1.60 us."
+    assert (line in slower(record)) is named
+    assert f"{micros:.2f} us | 1.60 us" in of_calls(record)
+
+
+def test_figures_that_compare_only_with_numpy_have_a_form() -> None:
+    name = "calls of 4 to 32 a new result, the longest to numpy's"
+    row = [*missed_table(_record(name, 1.25, 1, True))][-1]
+    what = "f32, calls of 4x4 to 32x32 with a new result, the slowest case"
+    assert row == f"| {what} | numpy | 0.8 | 1 |"
