@@ -95,7 +95,9 @@ def flags_notes(target: Target) -> tuple[str, ...]:
         if own := [flag for flag in given if flag not in shared]:
             notes.append(f"    {family} also: {' '.join(own)}")
     since = [versioned(target, family) for family in able if family in target.compilers]
-    return (*notes, f"Compilers: {', '.join(since)}") if since else notes
+    if since:
+        notes.append(f"Compilers: {', '.join(since)}")
+    return tuple(notes)
 
 
 def _families(target: Target) -> tuple[Family, ...]:

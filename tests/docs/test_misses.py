@@ -66,7 +66,7 @@ def test_only_a_slower_call_is_listed(micros: float, named: bool) -> None:
     """A new record may end a weakness: then the page no longer names it."""
     record = json.loads((ROOT / "benchmarks" / "records" / "zen5.json").read_text())
     (row,) = (row for row in rows_of(record, "small") if (row["name"], row["size"]) == NEW)
-    row["micros"] = {"tw.matmul": micros, "numpy": 1.6, "torch": 3.0}
+    row["micros"].update({"tw.matmul": micros, "numpy": 1.6})
     line = f"of 8x8 in f32 takes {micros:.2f} us, numpy 1.60 us."
     assert (line in slower(record)) is named
     assert f"{micros:.2f} us | 1.60 us" in of_calls(record)
