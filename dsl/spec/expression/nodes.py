@@ -379,10 +379,12 @@ def _hint(value: object) -> str:
     """Return the hint of an error message for a value that cannot be part of an expression."""
     name = getattr(value, "__name__", "")
     if callable(value) and name in REGISTRY:
-        return f"tw.{name}(tw.acc): the function of something"
+        return f"tw.{name}(tw.acc), the function with its argument"
+    if type(value).__name__ == "RowReduction":
+        return "outputs={'total': tw.row_sum(tw.acc)}: reductions of rows are outputs"
     return (
-        "an array is a tw.Operand(name, type, per), passed by name at the call; "
-        "what a row is reduced to is one of outputs"
+        "for an array, write bias = tw.Operand('bias', 'f32', per='column') into the expression, "
+        "and pass bias=array in the call"
     )
 
 
