@@ -74,7 +74,7 @@ def _turns(b: Program, a: Lane) -> tuple[Lane, Lane]:
             grown = b("add", total, term)
             lost.append(b("sub", term, b("sub", grown, total)))
             total = grown
-        return total, b("add", reduce(partial(b, "add"), lost), rest)
+        return total, reduce(partial(b, "add"), reversed(lost), rest)  # the smallest first
 
 
 def _fraction(b: Program, x: Lane, sign: int) -> Lane:
@@ -164,5 +164,5 @@ def cos(x: Term) -> None:
     --------
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 1e30]])
     >>> tw.matmul(one, x, epilogue=tw.cos(tw.acc)).round(4)
-    array([[-0.4161,  1.    ,  0.6116]], dtype=float32)
+    array([[-0.4161,  1.    , -0.6116]], dtype=float32)
     """
