@@ -243,7 +243,10 @@ def test_waves_are_close_to_their_zeros(name: str) -> None:
     rng = np.random.default_rng(4)
     quarters = [int(rng.integers(1, 2**20)) << shift for shift in range(108) for _ in range(8)]
     with mpmath.workprec(300):
-        x = np.array([float(mpmath.pi / 2 * quarter) for quarter in quarters], np.float32)
+        near = [float(mpmath.pi / 2 * quarter) for quarter in quarters]
+        # The two with the largest errors of all numbers, by an earlier program.
+        near += [float.fromhex("0x1.f0eaeep+46"), float.fromhex("0x1.f37c8ap+96")]
+        x = np.array(near, np.float32)
         for point, got in zip(x, value(one, x), strict=True):
             exact = reference(mpmath.mpf(float(point)))
             assert ulps(got, exact) <= bound, (point, got, mpmath.nstr(exact, 12))
