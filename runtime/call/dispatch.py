@@ -110,6 +110,16 @@ def dispatcher() -> Dispatcher:
         return _python_dispatcher()
 
 
+def prepare() -> None:
+    """Load this interpreter's dispatcher if it was built before, to save the first call that time.
+
+    Otherwise the first call builds it or reports the error.
+    """
+    with suppress(TilewrightError):
+        if sys.implementation.name == "cpython" and store.lookup(_key("api")) is not None:
+            dispatcher()
+
+
 def _built_dispatcher() -> Dispatcher:
     """Return the dispatcher as it was built before, else as an extension module or a library."""
     if store.lookup(_key("api")) is not None:

@@ -15,9 +15,11 @@ from tilewright.runtime.arrays.dtypes import loaded, preferred
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
+from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, operands_of
 from tilewright.spec.types import ITEMSIZE, accumulator
 
@@ -210,21 +212,16 @@ setattr(matmul, "__signature__", signature(get_overloads(matmul)[-1]))  # noqa: 
 # --- the usual call ----------------------------------------------------------------------------
 
 
-class _Unused:
-    """Takes the place of the usual call's table of kernels until the first call needs it."""
-
-    def __getattr__(self, name: str) -> Any:
-        global _usual
-        _usual = routes_of(_USUAL)
-        return getattr(_usual, name)
-
-
 #: Options of a call with default arguments, and the table of kernels that C code uses for it.
-_USUAL = Options()
-_usual: Any = _Unused()
+_USUAL, _usual, _ = asked_for(False, False, None, None, False, "host")
 Maker = Callable[[tuple[int, ...]], Any]
 #: Functions that allocate a result, by the type of a, then by its dtype and b's elements.
 _makers: dict[type, dict[tuple[Any, Any], Maker]] = {}
+
+
+# The target is found at import, which makes the first product faster.
+identify("host")
+dispatch.prepare()
 
 
 def _new(a: Any, b: Any) -> Any:

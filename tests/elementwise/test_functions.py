@@ -239,17 +239,19 @@ def test_functions_are_close_everywhere(name: str) -> None:
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_waves_are_close_to_their_zeros(name: str) -> None:
     """The f32 numbers next to multiples of pi / 2, up to the largest: there most digits cancel."""
-    one, reference, bound, _ = CLOSE[name]
+    one, reference, bound, loose = CLOSE[name]
     rng = np.random.default_rng(4)
     quarters = [int(rng.integers(1, 2**20)) << shift for shift in range(108) for _ in range(8)]
     with mpmath.workprec(300):
         near = [float(mpmath.pi / 2 * quarter) for quarter in quarters]
-        # The two with the largest errors of all numbers, by an earlier program.
-        near += [float.fromhex("0x1.f0eaeep+46"), float.fromhex("0x1.f37c8ap+96")]
+        # The largest errors of all numbers.
+        near += map(float.fromhex, ("0x1.f0eaeep+46", "0x1.47d0fep+35", "0x1.13093p+76"))
+        near += [float.fromhex("0x1.484dd6p+110")]
         x = np.array(near, np.float32)
         for point, got in zip(x, value(one, x), strict=True):
             exact = reference(mpmath.mpf(float(point)))
-            assert ulps(got, exact) <= bound, (point, got, mpmath.nstr(exact, 12))
+            small = abs(mpmath.mpf(float(got)) - exact) <= loose * mpmath.mpf(2) ** -149
+            assert small or ulps(got, exact) <= bound, (point, got, mpmath.nstr(exact, 12))
 
 
 @pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh"])
