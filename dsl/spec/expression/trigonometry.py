@@ -35,8 +35,8 @@ _MAGIC = 1.5 * 2.0**23
 _TURN = (6.2831855, -1.7484555e-07)
 #: Below this magnitude, an argument is less than an eighth of a turn, and is not reduced.
 _EIGHTH = 0.785
-#: Error that sin and cos may have besides 2 ulp. It counts only where most digits of the fraction of
-#: a turn cancel: all f32 numbers with a result below 2**-16 were tried, and had at most half of it.
+#: Error that sin and cos may have besides 2 ulp. It counts only near their zeros, where most digits
+#: of the fraction of a turn cancel. The largest found is half of it, for all results below 2**-16.
 _REST = 2.0**-47
 #: Coefficients of polynomials in ``x * x`` for ``(sin(x) / x - 1) / x**2`` and ``(cos(x) - 1) /
 #: x**2``, for x up to pi / 4.
