@@ -126,6 +126,7 @@ if TYPE_CHECKING:  # pyright needs these modules to understand the additions to 
     import tilewright.spec.expression.exponential as exponential  # noqa: PLR0402
     import tilewright.spec.expression.gaussian as gaussian  # noqa: PLR0402
     import tilewright.spec.expression.logarithm as logarithm  # noqa: PLR0402
+    import tilewright.spec.expression.trigonometry as trigonometry  # noqa: PLR0402
 
     __all__ += activations.__all__
     __all__ += arithmetic.__all__
@@ -133,6 +134,7 @@ if TYPE_CHECKING:  # pyright needs these modules to understand the additions to 
     __all__ += exponential.__all__
     __all__ += gaussian.__all__
     __all__ += logarithm.__all__
+    __all__ += trigonometry.__all__
 else:
     del __all__  # so that __getattr__ makes __all__ on demand, with the names of the post-ops
 

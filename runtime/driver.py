@@ -444,9 +444,9 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     from tilewright.generate import Request, generate
     from tilewright.runtime.build.compilers import find_compiler
     from tilewright.runtime.build.toolchain import compiler_flags
-    from tilewright.runtime.store.shelf import TEMPLATES, Shelf
+    from tilewright.runtime.store.compiled import CompiledTemplates
 
-    keep_compiled(Shelf(TEMPLATES))
+    keep_compiled(CompiledTemplates())
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)

@@ -69,12 +69,16 @@ class Source:
 
 
 class Shelf(Protocol):
-    """Storage that keeps bytes by name from one process to the next."""
+    """Storage that keeps compiled templates from one process to the next.
 
-    def read(self, name: str) -> bytes | None:
+    ``template`` is the path of the template. ``name`` changes with everything on which its bytecode
+    depends.
+    """
+
+    def read(self, template: str, name: str) -> bytes | None:
         """Return the bytes written under ``name``; None if there are none that may be used."""
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, template: str, name: str, data: bytes) -> None:
         """Keep ``data`` under ``name``, if that is possible."""
 
 
@@ -83,16 +87,20 @@ class _Compiled(jinja2.BytecodeCache):
 
     shelf: Shelf | None = None
 
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        """Return the path of a template as the key of its bucket."""
+        return filename or name
+
     def load_bytecode(self, bucket: Bucket) -> None:
         """Give ``bucket`` its bytecode from the shelf, if there is any."""
-        data = None if self.shelf is None else self.shelf.read(_name(bucket))
+        data = None if self.shelf is None else self.shelf.read(bucket.key, _name(bucket))
         if data is not None:
             bucket.bytecode_from_string(data)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Write the bytecode of ``bucket`` to the shelf."""
         if self.shelf is not None:
-            self.shelf.write(_name(bucket), bucket.bytecode_to_string())
+            self.shelf.write(bucket.key, _name(bucket), bucket.bytecode_to_string())
 
 
 def _name(bucket: Bucket) -> str:

@@ -11,6 +11,7 @@ from .expression.comparisons import *  # noqa: F403
 from .expression.exponential import *  # noqa: F403
 from .expression.gaussian import *  # noqa: F403
 from .expression.logarithm import *  # noqa: F403
+from .expression.trigonometry import *  # noqa: F403
 
 #: Names of all functions that an epilogue may use.
 NAMES: list[str] = sorted(name for family in FAMILIES for name in family.__all__)

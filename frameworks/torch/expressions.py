@@ -43,6 +43,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erf": torch.erf,
     "erfc": torch.erfc,
     "log": torch.log,
+    "expm1": torch.expm1,
+    "log1p": torch.log1p,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "copysign": torch.copysign,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
     "pow": lambda x, alpha, beta: alpha * torch.pow(x, beta),
 }
 

@@ -17,9 +17,9 @@ from .sources import make
 def serve(connection: Connection) -> None:
     """Generate a C file for each order that arrives, until the connection is closed."""
     from tilewright.emit.render import keep_compiled
-    from tilewright.runtime.store.shelf import TEMPLATES, Shelf
+    from tilewright.runtime.store.compiled import CompiledTemplates
 
-    keep_compiled(Shelf(TEMPLATES))
+    keep_compiled(CompiledTemplates())
     while True:
         try:
             order = connection.recv()

@@ -86,9 +86,9 @@ class _Evaluation:
         args = [self.values[id(arg)] for arg in node.operands]
         numbers = [float(self._held(number)) for number in node.parameters]
         match node.entry.reference:
-            case Within(function, ulps, absolute):
+            case Within(function, ulps, absolute, slope):
                 known = _checked(function, node) if node.own else function
-                return smooth(lambda v: known(v, *numbers), args[0], ulps, absolute)
+                return smooth(lambda v: known(v, *numbers), args[0], ulps, absolute, slope)
             case Monotone(function, rounded):
                 found = monotone(lambda *ends: function(*ends, *numbers), *args)
                 return found.rounded() if rounded else found
@@ -178,6 +178,15 @@ def _neg(x: Interval) -> Interval:
     return Interval(-x.value, -x.high, -x.low, x.element)
 
 
+def _copysign(x: Interval, y: Interval) -> Interval:
+    """Return the magnitude of ``x`` with the sign of ``y``, which is unknown if ``y`` may be 0."""
+    size, nan = _abs(x), np.isnan(y.value)
+    sign = np.where(np.signbit(y.value) & ~nan, -1, 1)
+    other = np.where((y.low > 0) | (y.high < 0) | nan, sign, -sign)
+    ends = [way * end for way in (sign, other) for end in (size.low, size.high)]
+    return hull(sign * size.value, ends, x, y)
+
+
 #: Functions that apply each operator to intervals.
 RULES: dict[str, Callable[..., Interval]] = {
     "add": add,
@@ -186,6 +195,7 @@ RULES: dict[str, Callable[..., Interval]] = {
     "div": div,
     "neg": _neg,
     "abs": _abs,
+    "copysign": _copysign,
     "square": _square,
     "where": choose,
 }

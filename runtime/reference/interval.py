@@ -215,12 +215,17 @@ def monotone(function: Callable[..., Array], *args: Interval) -> Interval:
 
 
 def smooth(
-    function: Callable[[Array], Array], x: Interval, ulps: float, absolute: float = 0.0
+    function: Callable[[Array], Array],
+    x: Interval,
+    ulps: float,
+    absolute: float = 0.0,
+    slope: float | None = None,
 ) -> Interval:
     """Apply a function that a kernel computes within ``ulps`` of its result plus an ``absolute``
     error.
 
-    The function is evaluated at points of the interval, and its range between them is estimated.
+    The function is evaluated at points of the interval. Its range between them is bounded by its
+    largest ``slope``, or estimated if that is None.
     """
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
@@ -228,7 +233,10 @@ def smooth(
     # The value is included, because both ends of a wide interval may be on one side of it.
     seen = hull(value, [value, *found], x)
     with np.errstate(invalid="ignore"):
-        beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
+        between = _BESIDE * (seen.high - seen.low)
+        if slope is not None:  # every number is at most half a step from a point
+            between = slope * (x.high - x.low) / (2 * (_POINTS - 1))
+        beside = np.where(x.exact, 0, between)
         error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside
         low, high = seen.low - error, seen.high + error
     finite = np.isfinite(value)

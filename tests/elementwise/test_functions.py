@@ -43,6 +43,8 @@ ARITHMETIC: dict[str, tuple[Expression, Callable[[Any, Any, Any], Any]]] = {
     "sqrt": (postops.sqrt(acc) + dst, lambda F, x, y: np.sqrt(x) + y),
     "square": (postops.square(acc) - dst, lambda F, x, y: x * x - y),
     "round": (postops.round(acc) + dst, lambda F, x, y: np.rint(x) + y),
+    "floor": (postops.floor(acc) + 0 * dst, lambda F, x, y: np.floor(x) + F(0) * y),
+    "ceil": (postops.ceil(acc) - 0 * dst, lambda F, x, y: np.ceil(x) - F(0) * y),
     "linear": (postops.linear(acc, 1.5, -0.3) + dst, lambda F, x, y: x * F(1.5) + F(-0.3) + y),
     "maximum": (postops.maximum(acc, dst), lambda F, x, y: np.maximum(x, y)),
     "minimum": (postops.minimum(acc, dst), lambda F, x, y: np.minimum(x, y)),
@@ -93,6 +95,14 @@ def test_arithmetic_is_numpys(name: str, element: str) -> None:
     assert found.dtype == real
     zeros_agree = name not in ("maximum", "minimum", "relu", "clip")
     assert (same if zeros_agree else equal)(found, want).all()
+
+
+@np.errstate(invalid="ignore")
+def test_the_sign_is_copied_bit_for_bit_but_not_that_of_nan() -> None:
+    found, want = value(postops.copysign(acc, dst), X, Y), np.copysign(X, Y)
+    assert same(found, np.where(np.isnan(Y), np.abs(X), want)).all()
+    assert same(value(postops.floor(acc), X), np.floor(X)).all()
+    assert same(value(postops.ceil(acc), X), np.ceil(X)).all()
 
 
 @np.errstate(invalid="ignore")
@@ -226,6 +236,24 @@ def test_functions_are_close_everywhere(name: str) -> None:
             assert small or ulps(got, exact) <= bound, (x, got, mpmath.nstr(exact, 12))
 
 
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_waves_are_close_to_their_zeros(name: str) -> None:
+    """The f32 numbers next to multiples of pi / 2, up to the largest: there most digits cancel."""
+    one, reference, bound, loose = CLOSE[name]
+    rng = np.random.default_rng(4)
+    quarters = [int(rng.integers(1, 2**20)) << shift for shift in range(108) for _ in range(8)]
+    with mpmath.workprec(300):
+        near = [float(mpmath.pi / 2 * quarter) for quarter in quarters]
+        # The largest errors of all numbers.
+        near += map(float.fromhex, ("0x1.f0eaeep+46", "0x1.47d0fep+35", "0x1.13093p+76"))
+        near += [float.fromhex("0x1.484dd6p+110")]
+        x = np.array(near, np.float32)
+        for point, got in zip(x, value(one, x), strict=True):
+            exact = reference(mpmath.mpf(float(point)))
+            most = bound * float(np.spacing(abs(got))) + loose * 2.0**-149
+            assert abs(mpmath.mpf(float(got)) - exact) <= most, (point, mpmath.nstr(exact, 12))
+
+
 @pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh"])
 def test_gelu_is_within_1e_6(name: str) -> None:
     one, reference, _, _ = CLOSE[name]
@@ -238,6 +266,10 @@ TOP = float(np.finfo(np.float32).max)
 AT_EDGES: dict[str, tuple[Expression, list[float]]] = {
     #                               NaN  -Inf  -largest  -0    +0   largest  +Inf
     "exp": (postops.exp(acc), [NAN, 0, 0, 1, 1, INF, INF]),
+    "expm1": (postops.expm1(acc), [NAN, -1, -1, -0.0, 0, INF, INF]),
+    "log1p": (postops.log1p(acc), [NAN, NAN, NAN, -0.0, 0, float(np.log(np.float32(TOP))), INF]),
+    "sin": (postops.sin(acc), [NAN, NAN, 0.5218765, -0.0, 0, -0.5218765, NAN]),
+    "cos": (postops.cos(acc), [NAN, NAN, 0.8530211, 1, 1, 0.8530211, NAN]),
     "log": (postops.log(acc), [NAN, NAN, NAN, -INF, -INF, float(np.log(np.float32(TOP))), INF]),
     "tanh": (postops.tanh(acc), [NAN, -1, -1, -0.0, 0, 1, 1]),
     "logistic": (postops.logistic(acc), [NAN, 0, 0, 0.5, 0.5, 1, 1]),

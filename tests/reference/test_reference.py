@@ -18,18 +18,23 @@ from tilewright.spec.expression import Expression, Operand, acc, acc2, call, dst
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.postops import (
     clip,
+    copysign,
+    cos,
     elu,
     erf,
     exp,
+    expm1,
     gelu_erf,
     gelu_tanh,
     hardswish,
     log,
+    log1p,
     logistic,
     maximum,
     mish,
     prelu,
     relu,
+    sin,
     soft_relu,
     sqrt,
     square,
@@ -217,7 +222,7 @@ def test_arithmetic_is_not_rearranged() -> None:
     assert lost.low <= 0.0 <= lost.high
 
 
-@pytest.mark.parametrize("fn", ["relu", "abs", "neg", "round", "square", "sqrt"])
+@pytest.mark.parametrize("fn", ["relu", "abs", "neg", "round", "floor", "ceil", "square", "sqrt"])
 def test_what_is_exact_stays_exact(fn: str) -> None:
     one = relu(acc) if fn == "relu" else call(fn, acc)
     found = single(one, [0.0, 1.0, 4.0, 2.5**2, 16.0])
@@ -232,7 +237,12 @@ EXPRESSIONS = {
     "square": (square(acc) - 1, lambda x, b: x * x - 1),
     "sqrt": (sqrt(abs(acc)), lambda x, b: np.sqrt(abs(x))),
     "exp": (exp(acc), lambda x, b: np.exp(x)),
+    "expm1": (expm1(acc), lambda x, b: np.expm1(x)),
     "log": (log(abs(acc)), lambda x, b: np.log(abs(x))),
+    "log1p": (log1p(abs(acc)), lambda x, b: np.log1p(abs(x))),
+    "sin": (sin(acc), lambda x, b: np.sin(x)),
+    "cos": (cos(acc), lambda x, b: np.cos(x)),
+    "copysign": (copysign(acc, BIAS - acc), lambda x, b: np.copysign(x, b - x)),
     "tanh": (tanh(acc), lambda x, b: np.tanh(x)),
     "logistic": (logistic(acc), lambda x, b: 1 / (1 + np.exp(-x))),
     "swish": (swish(acc, 2), lambda x, b: x / (1 + np.exp(-2 * x))),
@@ -265,6 +275,13 @@ def test_functions_contain_what_f32_computes(name: str) -> None:
     np.testing.assert_allclose(found.value, exact, rtol=1e-6, atol=1e-7)
     sharp = bound < 1e-5
     assert np.median((found.high - found.low)[sharp]) < 1e-4
+
+
+def test_a_wide_interval_contains_all_values_of_a_wave_and_both_signs() -> None:
+    wide = {"acc": Interval.around(np.array([1.0]), np.array([np.pi]), "f32")}
+    for one in (sin(acc), cos(acc), copysign(1, acc)):
+        found = evaluate(one, wide, {})
+        assert found.low <= -1 < 1 <= found.high
 
 
 def test_composed_functions_at_the_ends() -> None:

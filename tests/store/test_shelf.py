@@ -1,7 +1,8 @@
-"""What is kept beside kernels: taken only as it was written, and only from safe directories."""
+"""Files kept beside kernels or templates: read only as written, and only from safe directories."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jinja2
@@ -10,6 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.emit import render
 from tilewright.runtime.store import cache
+from tilewright.runtime.store.compiled import CompiledTemplates
 from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -74,32 +76,44 @@ def test_a_directory_that_takes_no_files(shelf: Shelf, fresh: Path) -> None:
 # -- templates ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates are compiled, or read, as in a new process; how many were is not known yet."""
+@pytest.fixture(params=["beside", "shelf"])
+def anew(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Templates are compiled, or read, as in a new process. Returns the folder that keeps them.
+
+    They are kept like Python's modules, or in the cache directory if Python keeps none.
+    """
+    monkeypatch.setattr(sys, "dont_write_bytecode", request.param == "shelf")
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "bytecode"))
     monkeypatch.setattr(render, "_environment", render._environment.__wrapped__)
     monkeypatch.setattr(render._compiled, "shelf", None)
+    if request.param == "shelf":
+        return Shelf(TEMPLATES).path("").parent
+    return tmp_path / "bytecode"
 
 
-def test_templates_are_compiled_once(anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_templates_are_compiled_once(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tw.compile(tw.Gemm(2, 2, 2), target="scalar")
-    kept = len(list(Shelf(TEMPLATES).path("").parent.iterdir()))
-    assert kept > 5
+    assert len(files(anew)) > 5
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a template was compiled again")
 
     monkeypatch.setattr(jinja2.Environment, "compile", never)
     assert tw.compile(tw.Gemm(2, 2, 3), target="scalar").source
-    for path in Shelf(TEMPLATES).path("").parent.iterdir():
-        path.write_bytes(b"altered")
+    for path in files(anew):
+        path.write_bytes(b"altered" * 20)
     with pytest.raises(AssertionError, match="compiled again"):
         tw.compile(tw.Gemm(2, 2, 4), target="scalar")
 
 
-def test_the_text_is_the_same(anew: None) -> None:
+@pytest.mark.usefixtures("anew")
+def test_the_text_is_the_same() -> None:
     texts = []
-    for shelf in (None, Shelf(TEMPLATES), Shelf(TEMPLATES)):
+    for shelf in (None, CompiledTemplates(), CompiledTemplates()):
         render._compiled.shelf = shelf
         texts.append(render.render("emulation/x86.h.j2"))
     assert texts[0] == texts[1] == texts[2] != ""

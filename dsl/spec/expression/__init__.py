@@ -3,7 +3,15 @@
 A new function needs an entry in one of the modules here, and its name in that module's ``__all__``.
 """
 
-from . import activations, arithmetic, comparisons, exponential, gaussian, logarithm
+from . import (
+    activations,
+    arithmetic,
+    comparisons,
+    exponential,
+    gaussian,
+    logarithm,
+    trigonometry,
+)
 from .define import apply, postop
 from .nodes import (
     Call,
@@ -28,7 +36,7 @@ from .nodes import (
 from .postop import REGISTRY, Arithmetic, Compared, Monotone, PostOp, Truth, Within
 
 #: The modules that define tilewright's functions of epilogues, for example relu.
-FAMILIES = (arithmetic, comparisons, activations, exponential, logarithm, gaussian)
+FAMILIES = (arithmetic, comparisons, activations, exponential, logarithm, gaussian, trigonometry)
 __all__ = [
     "FAMILIES",
     "REGISTRY",

@@ -13,8 +13,14 @@ from .define import builtin
 from .nodes import Term
 from .postop import Arithmetic, Lane, Monotone, Program
 
-__all__ = ["abs", "clip", "linear", "maximum", "minimum", "round", "sqrt", "square"]
+__all__ = [
+    "abs", "ceil", "clip", "copysign", "floor", "linear", "maximum", "minimum", "round", "sqrt",
+    "square",
+]  # fmt: skip
 
+
+#: The sign bit of f32.
+SIGN = 0x80000000
 
 # -- the functions behind Python's operators, which the methods of ``Expression`` call ------------
 
@@ -86,6 +92,37 @@ def abs(x: Term) -> None:
     >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
     >>> tw.matmul(one, x, epilogue=tw.abs(tw.acc))
     array([[2., 0., 3.]], dtype=float32)
+    """
+
+
+def _copysign(b: Program, x: Lane, y: Lane) -> Lane:
+    # A NaN may have any sign, so its sign is not used: results have the same bits on every target.
+    with b.part("sign"):
+        sign = b("and", b("bits", y), SIGN)
+        sign = b("select", b("eq", y, y), sign, 0)
+    with b.part("signed"):
+        return b("float", b("or", b("bits", b("abs", x)), sign))
+
+
+@builtin(lower=_copysign, reference=Arithmetic("copysign"), f64=False)
+def copysign(x: Term, y: Term) -> None:
+    """Return the magnitude of ``x`` with the sign of ``y``, also that of -0.0.
+
+    Parameters
+    ----------
+    x, y : Expression or float
+        The operands. If ``y`` is NaN, its sign does not count, and the result is not negative.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.copysign(1, tw.acc))
+    array([[-1.,  1.,  1.]], dtype=float32)
     """
 
 
@@ -167,6 +204,59 @@ def round(x: Term) -> None:
     >>> one, x = np.float32([[1]]), np.float32([[1, 3, 5]])
     >>> tw.matmul(one, x, epilogue=tw.round(tw.acc / 2))
     array([[0., 2., 2.]], dtype=float32)
+    """
+
+
+def _floor(b: Program, x: Lane) -> Lane:
+    near = _round(b, x)
+    return b("sub", near, b("select", b("lt", x, near), 1.0, 0.0))
+
+
+def _ceil(b: Program, x: Lane) -> Lane:
+    return b("neg", _floor(b, b("neg", x)))  # so that -0.5 gives -0.0
+
+
+@builtin(lower=_floor, reference=Monotone(np.floor), straight=True)
+def floor(x: Term) -> None:
+    """Return the largest integer that is not above ``x``.
+
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
+    >>> one, x = np.float32([[1]]), np.float32([[-3, 2, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.floor(tw.acc / 2))
+    array([[-2.,  1.,  1.]], dtype=float32)
+    """
+
+
+@builtin(lower=_ceil, reference=Monotone(np.ceil), straight=True)
+def ceil(x: Term) -> None:
+    """Return the smallest integer that is not below ``x``.
+
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
+    >>> one, x = np.float32([[1]]), np.float32([[-3, 2, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.ceil(tw.acc / 2))
+    array([[-1.,  1.,  2.]], dtype=float32)
     """
 
 

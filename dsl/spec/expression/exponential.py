@@ -18,18 +18,28 @@ import numpy as np
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .arithmetic import times
+from .arithmetic import SIGN, times
 from .define import builtin
 from .nodes import Expression, Term
 from .postop import COMPOSED, Lane, Program, Within
 
-__all__ = ["elu", "exp", "gelu_tanh", "logistic", "mish", "silu", "soft_relu", "swish", "tanh"]
+__all__ = [
+    "elu",
+    "exp",
+    "expm1",
+    "gelu_tanh",
+    "logistic",
+    "mish",
+    "silu",
+    "soft_relu",
+    "swish",
+    "tanh",
+]
 
 
 #: Adding this to an f32 number rounds it to an integer, because f32 numbers near 1.5 * 2**23 have
 #: no fractional bits. The 127 is the bias of f32's exponent.
 MAGIC = 1.5 * 2.0**23 + 127
-SIGN = 0x80000000
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -180,8 +190,10 @@ def exp(x: Term) -> None:
     """
 
 
-def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
-    """Return ``(exp(x) - 1) * 2**shift`` for an ``x`` from -80 to 80, as elementary operations.
+def _expm1_inside(b: Program, x: Lane, shift: int = 0) -> Lane:
+    """Return ``(exp(x) - 1) * 2**shift`` as elementary operations.
+
+    ``x`` is from -80 to 80, or to 89 if ``shift`` is -1.
 
     The relative error is small for small ``x`` too.
     """
@@ -192,6 +204,38 @@ def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
         return b("fma", s, q, b("sub", s, 2.0**shift))
 
 
+def _expm1(b: Program, x: Lane) -> Lane:
+    """Return ``exp(x) - 1`` as elementary operations; the error is at most 2 ulp."""
+    # Half of it, because the power of two in it may be infinite.
+    half = _expm1_inside(b, clamp(b, x, -20.0, 89.0), shift=-1)
+    with b.part("tiny"):
+        tiny = b("lt", b("abs", x), 2.0**-26)
+    with b.part("expm1"):
+        return b("select", tiny, x, b("mul", half, 2.0))
+
+
+@builtin(lower=_expm1, reference=Within(np.expm1, 2), f64=False)
+def expm1(x: Term) -> None:
+    """Return ``e**x - 1``, within 2 units in the last place for small ``x`` too.
+
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 1e-10, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.expm1(tw.acc))
+    array([[-8.6466473e-01,  1.0000000e-10,  1.9085537e+01]], dtype=float32)
+    """
+
+
 def _tanh(b: Program, x: Lane) -> Lane:
     """Return ``tanh(x)`` as elementary operations; the error is at most 2 ulp.
 
@@ -199,7 +243,7 @@ def _tanh(b: Program, x: Lane) -> Lane:
     """
     with b.part("twice"):
         twice = b("mul", b("min", 10.0, b("abs", x)), 2.0)
-    y = _expm1(b, twice, shift=-1)
+    y = _expm1_inside(b, twice, shift=-1)
     with b.part("quotient"):
         quotient = b("div", y, b("add", y, 1.0))
     with b.part("corrected"):
@@ -234,7 +278,7 @@ def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
     """Return ``elu(x)`` as elementary operations; the error is at most 3 ulp."""
     with b.part("clamped"):
         negative = b("max", -20.0, b("min", 0.0, x))
-    below = _expm1(b, negative)
+    below = _expm1_inside(b, negative)
     with b.part("positive"):
         positive = b("max", 0.0, x)
     return b("fma", below, alpha, positive)

@@ -1,4 +1,4 @@
-"""Define log and pow by elementary operations on f32.
+"""Define log, log1p and pow by elementary operations on f32.
 
 "ulp" means units in the last place of the result.
 """
@@ -9,12 +9,13 @@ import math
 
 import numpy as np
 
+from .arithmetic import SIGN
 from .define import builtin
-from .exponential import LOG2, SIGN, TWO_PAIRS, clamp, polynomial, reduce
+from .exponential import LOG2, TWO_PAIRS, clamp, polynomial, reduce
 from .nodes import Term
 from .postop import Lane, Program, Within
 
-__all__ = ["log", "pow"]
+__all__ = ["log", "log1p", "pow"]
 
 
 #: The bits of sqrt(1/2) as f32. Mantissas are chosen from sqrt(1/2) to sqrt(2).
@@ -43,19 +44,32 @@ def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
     with b.part("normal"):
         scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
         bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
-    with b.part("exponent"):
-        exponent = b("and", b("sub", bits, _LEAST), _EXPONENT)
+    exponent = _exponent(b, bits)
     with b.part("fraction"):
         mantissa = b("float", b("sub", bits, exponent))
-    with b.part("exponent"):
-        whole = b("to_f32", b("shr", exponent, 23))
+    whole = _whole(b, exponent)
     with b.part("fraction"):
         return whole, b("sub", mantissa, 1.0)
 
 
+def _exponent(b: Program, bits: Lane) -> Lane:
+    """Return k * 2**23 for the ``bits`` of a number between 2**k * sqrt(1/2) and 2**k * sqrt(2)."""
+    with b.part("exponent"):
+        return b("and", b("sub", bits, _LEAST), _EXPONENT)
+
+
+def _whole(b: Program, exponent: Lane) -> Lane:
+    with b.part("exponent"):
+        return b("to_f32", b("shr", exponent, 23))
+
+
 def _log(b: Program, x: Lane) -> Lane:
     """Return ``log(x)`` as elementary operations; the error is at most 2 ulp."""
-    k, f = _split(b, x)
+    return _log_of_parts(b, x, *_split(b, x))
+
+
+def _log_of_parts(b: Program, x: Lane, k: Lane, f: Lane) -> Lane:
+    """Return ``log(x)``, where ``x`` is ``2**k * (1 + f)`` if it is positive and finite."""
     with b.part("log1p"):
         rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
     with b.part("sum"):
@@ -85,6 +99,47 @@ def log(x: Term) -> None:
     >>> one, x = np.float32([[1]]), np.float32([[0, 1, 2]])
     >>> tw.matmul(one, x, epilogue=tw.log(tw.acc)).round(4)
     array([[  -inf, 0.    , 0.6931]], dtype=float32)
+    """
+
+
+def _log1p(b: Program, x: Lane) -> Lane:
+    """Return ``log(1 + x)`` as elementary operations; the error is at most 2 ulp.
+
+    The fraction f in ``1 + x = 2**k * (1 + f)`` is computed from ``x``, not from the rounded sum.
+    """
+    with b.part("sum"):
+        total = b("add", x, 1.0)
+    exponent = _exponent(b, b("bits", total))
+    with b.part("fraction"):
+        # 2**(2 - k) is a normal number, because k is from -24 to 128.
+        scale = b("float", b("sub", 129 << 23, exponent))
+        f = b("fma", scale, b("mul", x, 0.25), b("fma", scale, 0.25, -1.0))
+    found = _log_of_parts(b, total, _whole(b, exponent), f)
+    with b.part("tiny"):
+        return b("select", b("lt", b("abs", x), 2.0**-24), x, found)
+
+
+@builtin(lower=_log1p, reference=Within(np.log1p, 2), f64=False)
+def log1p(x: Term) -> None:
+    """Return ``log(1 + x)``, within 2 units in the last place for small ``x`` too.
+
+    It is -Inf at -1, and NaN below.
+
+    Parameters
+    ----------
+    x : Expression or float
+        The operand.
+
+    Returns
+    -------
+    Expression
+        The value for each element.
+
+    Examples
+    --------
+    >>> one, x = np.float32([[1]]), np.float32([[-1, 1e-10, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.log1p(tw.acc))
+    array([[         -inf, 1.0000000e-10, 1.3862944e+00]], dtype=float32)
     """
 
 

@@ -70,12 +70,14 @@ class Within:
     """A reference ``function`` on float64 arrays, and the allowed error of a kernel's result.
 
     The error is ``ulps`` units in the last place of the result plus ``absolute``. Parameters follow
-    the operand as floats.
+    the operand as floats. ``slope`` is the largest slope of a function that turns again and again,
+    so that a few points of an interval do not show its range; None for others.
     """
 
     function: Callable[..., Any]
     ulps: float
     absolute: float = 0.0
+    slope: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

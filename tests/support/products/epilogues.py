@@ -64,6 +64,10 @@ def _log(x: Any) -> Any:
     return mpmath.log(x) if x > 0 else mpmath.nan
 
 
+def _log1p(x: Any) -> Any:
+    return mpmath.log1p(x) if x > -1 else -mpmath.inf if x == -1 else mpmath.nan
+
+
 def _power(beta: float) -> Callable[[Any], Any]:
     exponent = mpmath.mpf(float(np.float32(beta)))
 
@@ -78,7 +82,11 @@ def _power(beta: float) -> Callable[[Any], Any]:
 #: Expression, reference, ulp, and an error in the smallest subnormal numbers that is let pass.
 CLOSE: dict[str, tuple[Expression, Callable[[Any], Any], float, float]] = {
     "exp": (postops.exp(acc), mpmath.exp, 2, 0),
+    "expm1": (postops.expm1(acc), mpmath.expm1, 2, 0),
     "log": (postops.log(acc), _log, 2, 0),
+    "log1p": (postops.log1p(acc), _log1p, 2, 0),
+    "sin": (postops.sin(acc), mpmath.sin, 2, 2.0**102),
+    "cos": (postops.cos(acc), mpmath.cos, 2, 2.0**102),
     "tanh": (postops.tanh(acc), mpmath.tanh, 2, 0),
     "logistic": (postops.logistic(acc), _logistic, 2, 0),
     "erf": (postops.erf(acc), mpmath.erf, 2, 0),
