@@ -254,7 +254,7 @@ class Plan(Decided):
     def corrects(self) -> bool:
         """Whether zero points, or shifts that do their work, are subtracted from the sums."""
         zeros = (self.spec.a_zero, self.spec.b_zero)
-        if is_empty(self.spec):
+        if is_empty(self.spec) or self.spec.quantized is not None:
             return False
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 

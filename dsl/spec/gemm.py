@@ -70,7 +70,8 @@ class Gemm:
         ``a_scale=("row", 32)`` has one scale for each block of a row, for an s8 A that meets a
         block-quantized B.
     a_zero, b_zero, d_zero : int, "scalar", "row" or "column", optional
-        Zero points, given as scales are.
+        Zero points, given as scales are. If B is block-quantized, its zero points belong to
+        ``tw.Quantized``, and ``a_zero`` of an s8 A must be -128 to 127.
     epilogue : Expression, optional
         An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
     b2 : type, Matrix or Packed, optional
@@ -307,6 +308,12 @@ class Gemm:
     def scales_of_blocks(self) -> int | None:
         """Length of the blocks of A's rows if the call passes a scale for each block, else None."""
         return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
+
+    @property
+    def offsets_blocks(self) -> bool:
+        """True if A's integers have zero points, which multiply sums of blocks of a low-bit B."""
+        made = isinstance(self.a, Quantize) and self.a.zero is not None
+        return made or (self.sums_blocks and self.a_zero not in (None, 0))
 
     @property
     def factors(self) -> tuple[TypeName, TypeName]:

@@ -9,7 +9,7 @@ from tilewright.keywords import spelled
 
 from .operands import Matrix, Order, Packed, Strided, check_order
 from .quantized import Quantize, Quantized, check_quantized
-from .sizes import Dim, Size, check_dims, check_extent, check_size
+from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
 from .sums import check_sums, default_c
 from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 
@@ -116,7 +116,7 @@ class Pack:
 
 
 @spelled(SpecTypeError)
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class PackQuantized:
     """A kernel that packs a low-bit B (k x n) into the format of ``tw.Packed(type, nb)``.
 
@@ -137,6 +137,8 @@ class PackQuantized:
         Columns of a block, as in ``tw.Packed``.
     order : {"C", "F"}
         Order of the given arrays, which are tight.
+    a_zero : bool
+        True for kernels with ``a_zero``: sums of B's blocks are packed too.
 
     Raises
     ------
@@ -159,6 +161,7 @@ class PackQuantized:
     a: TypeName | Quantize
     nb: int | None
     order: Order
+    a_zero: bool
 
     def __init__(
         self,
@@ -169,6 +172,7 @@ class PackQuantized:
         a: DTypeLike | Quantize,
         nb: int | None = None,
         order: Order = "C",
+        a_zero: bool = False,
     ) -> None:
         if not isinstance(type, Quantized):
             raise SpecError(
@@ -184,13 +188,20 @@ class PackQuantized:
             "a": a if isinstance(a, Quantize) else type_name(a),
             "nb": Packed(type, nb).nb,
             "order": order,
+            "a_zero": bool(a_zero),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         check_order(order)
         of_a = self.a if isinstance(self.a, Quantize) else Matrix(self.a)
-        check_quantized(of_a, type, self.k, {})
+        check_quantized(of_a, type, self.k, {"a_zero": 1 if self.a_zero else None})
         check_extent((self.k, self.n), 8, "B")
+
+    def __repr__(self) -> str:
+        options: dict[str, tuple[object, object]] = {
+            name: (getattr(self, name), ...) for name in ("k", "n", "type", "a", "nb", "order")
+        }
+        return call_text("PackQuantized", [], {**options, "a_zero": (self.a_zero, False)})
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (): a packed matrix has fixed sizes, so no size is known only at the call."""

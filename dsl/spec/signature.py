@@ -60,7 +60,8 @@ class ArrayParameter:
     The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
     ``format``. ``quantized`` is the format of its elements. ``chosen`` means that the user chose
     the name. ``leading`` is None if rows or columns have no gaps, ``batch_stride`` is None if
-    matrices have no gaps. ``stored`` is the type in memory if it is not ``type``.
+    matrices have no gaps. ``stored`` is the type in memory if it is not ``type``. ``within`` is a
+    smaller type whose range must hold all values; "" means that any value is allowed.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ArrayParameter:
     stored: str = ""
     chosen: bool = False
     quantized: Quantized | None = None
+    within: str = ""
 
     @property
     def element(self) -> str:
@@ -290,7 +292,8 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
     slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     type_ = quantity_type(name, spec.type)
-    return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
+    within = spec.a.type if name == "a_zero" and spec.sums_blocks else ""
+    return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "", within=within)
 
 
 def _block_scales(spec: Gemm, block: int) -> ArrayParameter:

@@ -204,10 +204,13 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     output = hand.take("d")
     given["d"] = output and _matrix(hand, "d", "f64" if sums == "f64" else output)
     given |= {name: _factor(hand.take(name), sums) for name in ("alpha", "beta")}
+    integers = form is not None and isinstance(given["a"], Matrix) and is_integer(given["a"].type)
     for name in QUANTITIES:
-        operand = {"a": first, "b": second}.get(name[0])
+        operand = {"a": "s8" if integers else first, "b": second}.get(name[0])
         whole = name.endswith("_scale") or operand is None or is_integer(operand)
         given[name] = hand.take(name, whole)
+    if integers and isinstance(given["a_zero"], int):
+        given["a_zero"] = min(given["a_zero"], 127)
     given["a_scale"] = blocks or given["a_scale"]
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)

@@ -231,7 +231,7 @@ def _factored(
 ) -> Interval:
     """Return ``alpha * sum + beta * C`` in f32 or f64; without the last term unless ``with_c``."""
     if spec.sums_blocks:
-        sums, steps = block_sums(spec, operands, b), block_count(spec, operands, b)
+        sums, steps = block_sums(spec, operands, b, given["a_zero"]), block_count(spec, operands, b)
         return _in_f32(spec, operands, sums, with_c=with_c, steps=steps)
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)

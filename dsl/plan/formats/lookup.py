@@ -27,7 +27,8 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
         packed = Packed(spec.type, spec.nb)
         return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
     if isinstance(spec, PackQuantized):
-        spec = Gemm(1, spec.n, spec.k, a=spec.a, b=Packed(spec.type, spec.nb))
+        zero = 1 if spec.a_zero else None
+        spec = Gemm(1, spec.n, spec.k, a=spec.a, b=Packed(spec.type, spec.nb), a_zero=zero)
         return quantized_format(spec, target)
     return plain_format(spec, target) if spec.quantized is None else quantized_format(spec, target)
 
