@@ -18,7 +18,7 @@ from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
-from .contraction import Product, choose_product, converting_lanes, held_as
+from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
 from .formats.lookup import plain_format
 from .formats.packed_b import CACHED_BYTES, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
@@ -58,16 +58,6 @@ class Staging:
         steps = self.operands["a"].strides
         rows = value(steps["k"]) == 1 and value(steps["m"]) != 1  # else groups of a single line
         return stays and "a" in self.sources and rows
-
-
-def loads_as(target: Target, type_: str, element: str) -> bool:
-    """Whether the vectors of ``element`` read elements of ``type_`` by themselves.
-
-    One element alone is read and converted in steps where there is no such load.
-    """
-    vectors = target.of(element)
-    wide = [v for v in vectors if v.lanes > 1] or vectors
-    return type_ == element or all(type_ in v.loads for v in wide)
 
 
 def spreads_as(target: Target, type_: str, element: str) -> bool:
@@ -124,7 +114,7 @@ def fits_along(
     if operand.type == packed_type(operand, product):
         few = few or widens_tails(target, operand.type, element, extents[line])
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
-    return few and contiguous and loads_as(target, operand.type, element)
+    return few and contiguous and reads_as(target, operand.type, element)
 
 
 def widens_tails(target: Target, type_: str, element: str, extent: Expr) -> bool:
@@ -303,7 +293,7 @@ def _along_k(operand: Operand, product: Product, target: Target) -> bool:
     """Whether vectors along K are read from the operand where it is."""
     made = product.along
     alone = all(vector.lanes == 1 for vector in target.of(made))
-    widened = alone or loads_as(target, operand.type, made)
+    widened = alone or reads_as(target, operand.type, made)
     read = operand.type == made or widened or shifts_as(target, operand.type, made)
     return value(operand.strides["k"]) == 1 and read
 
@@ -394,8 +384,9 @@ def _buffers(held: str, line: str, sizes: Mapping[str, Expr], lanes: int) -> dic
     steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}
     sums, columns = ([Name(text, product) for product in range(2)] for text in ("sums", "b_sums"))
     found = [Operand(str(name), held, steps, name) for name in sums]
-    found.append(Operand("a_sums", "s32", {"m": ONE, "n": ZERO}))
-    found += [Operand(str(name), "s32", {"m": ZERO, "n": ONE}, name) for name in columns]
+    of_lines = "s32" if is_integer(held) else "f32"
+    found.append(Operand("a_sums", of_lines, {"m": ONE, "n": ZERO}))
+    found += [Operand(str(name), of_lines, {"m": ZERO, "n": ONE}, name) for name in columns]
     return {buffer.name: buffer for buffer in found}
 
 

@@ -16,7 +16,16 @@ from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent
 from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
-from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
+from .types import (
+    INPUTS,
+    ITEMSIZE,
+    TYPES,
+    DTypeLike,
+    TypeName,
+    accumulator,
+    is_integer,
+    mixes,
+)
 
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:
@@ -537,6 +546,12 @@ def _check_types(spec: Gemm) -> None:
             raise SpecError(
                 f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
             )
+    if spec.a_zero is not None and isinstance(spec.b, Packed) and mixes(*spec.factors):
+        raise SpecError(
+            "a_zero multiplies sums of B, which a packed B of floating point does not have",
+            got=f"a={spec.a.type}, b={spec.b!r}",
+            hint="a B that is not packed",
+        )
 
 
 def _check_expressions(spec: Gemm) -> None:

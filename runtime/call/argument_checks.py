@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, described
 from tilewright.runtime.arrays.dtypes import FOREIGN, accepts, title
+from tilewright.runtime.arrays.elements import INTEGERS
 from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.arrays.views import (
     OF_ANY,
@@ -21,7 +22,6 @@ from tilewright.runtime.arrays.views import (
     is_view_of_tensor,
     what_to_do,
 )
-from tilewright.runtime.arrays.elements import INTEGERS
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size

@@ -236,7 +236,7 @@ def _factored(
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
     if spec.type != "s32":
-        return _floats(spec, operands, b, with_c=with_c)
+        return _floats(spec, operands, given, b, with_c=with_c)
     if is_integer(spec.factor_type):
         return _real(_integers(spec, operands, given, b, with_c=with_c))
     return _in_f32(spec, operands, _real(_integer_sums(spec, operands, given, b)), with_c=with_c)
@@ -284,10 +284,18 @@ def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
     return np.zeros(operands["c" if "c" in operands else "out"].shape, dtype)
 
 
-def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) -> Interval:
+def _floats(
+    spec: Gemm,
+    operands: Mapping[str, Any],
+    zeros: Mapping[str, Array | None],
+    b: str,
+    *,
+    with_c: bool,
+) -> Interval:
     """Return the sums with bounds of ``(k * count + 4) * eps`` times the sum of magnitudes.
 
-    Sums of whole numbers are exact while their magnitudes are exact.
+    Sums of whole numbers are exact while their magnitudes are exact. Kernels subtract a zero point
+    times the sums of the other operand from the sums of products, so magnitudes include both.
     """
     wide: Any = np.longdouble if spec.type == "f64" else np.float64
     total = _zeros(spec, operands, wide)
@@ -295,8 +303,9 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
     pairs = zip(_pairs(spec, operands, b), operands[b], strict=True)
     for (left, right), given in pairs:
         x, y = left.astype(wide), right.astype(wide)
-        total += x @ y
-        magnitude += np.abs(x) @ _sizes(spec, given, y)
+        of_a, of_b = (0 if zeros[name] is None else zeros[name] for name in ("a_zero", "b_zero"))
+        total += (x - of_a) @ (y - of_b)
+        magnitude += (np.abs(x) + np.abs(of_a)) @ (_sizes(spec, given, y) + np.abs(of_b))
         steps += x.shape[1]
         whole = whole and _whole(x) and _whole(y)
     alpha, beta = (factor(spec, name, operands) for name in ("alpha", "beta"))

@@ -166,7 +166,7 @@ def needed_sums(plan: Plan) -> tuple[str, ...]:
 
 
 def sum_lines(plan: Plan, name: str) -> Filled:
-    """The sums of A's rows or B's columns over K and the batch, as s32."""
+    """The sums of A's rows or B's columns over K and the batch, as s32 or f32."""
     source = plan.sources.get(name, plan.operands[name])
     operand = plan.operands[f"{name}_sums"]
     extent = plan.sizes[LINE[name]]

@@ -230,4 +230,4 @@ def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) ->
     word = turned[k // together]
     word = b("shl", word, above) if above else word
     lane = b("shr" if is_signed(source) else "ushr", word, 32 - bits)
-    return lane if is_integer(source) or c.bits else widen(b, lane, source)
+    return lane if (is_integer(source) and not c.mixed) or c.bits else widen(b, lane, source)

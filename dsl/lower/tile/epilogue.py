@@ -200,6 +200,8 @@ class _Finisher:
         b, shifts = self.b, self.plan.product.shifts
         self._shared("zeros", "Zero points.")
         za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
+        if not is_integer(self.spec.type):
+            return self._less_zero(total, output, (za, zb), b_sums)
         if (of_a := _plus(b, za, shifts["a"])) != 0:
             note = "Zero point of A, times the sums of B's columns over K: subtracted."
             self._times_sums(output, "a_zero", f"{b_sums}_{output.n}", note)
@@ -216,6 +218,19 @@ class _Finisher:
             self._stage(output, "less_b_zero", "")
             total = b("sub", total, less)
         return total
+
+    def _less_zero(
+        self, total: Argument, output: Output, zeros: tuple[Argument, Argument], b_sums: str
+    ) -> Argument:
+        """``sum (A - za) B`` or ``sum A (B - zb)`` from ``sum A B``, where the other is no integer."""
+        name, zero, sums = ("a", zeros[0], b_sums) if zeros[0] != 0 else ("b", zeros[1], "a_sums")
+        note = f"Zero point of {name.upper()}, times the sums of the other operand: subtracted."
+        place = output.n if name == "a" else output.m
+        self._times_sums(output, f"{name}_zero", f"{sums}_{place}", note)
+        less = self.b("neg", self._as(zero, "s32", self.b.real))
+        of_lines = self._operand(sums, output)
+        self._stage(output, f"less_{name}_zero", "")
+        return self.b("fma", less, of_lines, total)
 
     def _times_sums(self, output: Output, zero: str, sums: str, note: str) -> None:
         """A zero point times sums: one value for a row or column, unless it has many itself."""

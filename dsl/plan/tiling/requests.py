@@ -10,10 +10,11 @@ from tilewright.spec.schedule import LINES
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
+from ..contraction import loads_as
 from ..estimate.caches import WAYS, places
 from ..operands import Operand
 from ..plan import NOMINAL, Plan
-from ..staging import loads_as, takes_scalars
+from ..staging import takes_scalars
 from .scaled import ADDING, SCALING, UNPACKING, Scaled
 from .tile_shape import STEPS, TileRequest
 
