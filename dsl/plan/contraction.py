@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, TargetError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, MulAdd, Vector
+from tilewright.spec.gemm import Gemm
 from tilewright.spec.types import FORMATS, accumulator, is_integer, mixes
 
 #: What an element of the first type becomes in a register of the second without loss.
@@ -348,6 +349,31 @@ def _wide(target: Target, element: str) -> tuple[Vector, ...]:
     """The vectors of ``element`` with several lanes, or the one of one lane where it is alone."""
     vectors = target.of(element)
     return tuple(v for v in vectors if v.lanes > 1) or vectors
+
+
+#: How many times as fast as f32 a smaller type must be multiplied, so that rounding to it pays.
+ROUNDING_PAYS = 1.5
+
+
+def check_math(spec: Gemm, target: Target) -> None:
+    """TargetError if ``math`` asks for rounding that does not pay on ``target``."""
+    if spec.math is None or isinstance(spec.math, tuple):
+        return
+    chosen = [choose_product(target, dict(zip("ab", types, strict=True)), "b")
+              for types in (spec.factors, spec.rounded)]  # fmt: skip
+    alike = ({"b": product.along, "a": product.across} for product in chosen)
+    given, rounded = (
+        _cycles(target, product, types, "b") for product, types in zip(chosen, alike, strict=True)
+    )
+    if given >= ROUNDING_PAYS * rounded and "bf16" in (chosen[1].along, chosen[1].across):
+        return
+    times = f"{given / rounded:.2g} times as fast as f32"
+    raise TargetError(
+        f"rounding operands to {spec.math} does not pay on {target.name}",
+        got=f"math={spec.math!r}, and {chosen[1].mnemonic or 'a product'} multiplies {times}",
+        expected=f"a target that multiplies {spec.math} {ROUNDING_PAYS} times as fast, or more",
+        hint=f"leave math out, or math=({spec.math!r}, 'always') to round all the same",
+    )
 
 
 def converts(type_: str, element: str) -> bool:

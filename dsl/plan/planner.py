@@ -16,7 +16,7 @@ from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
-from .contraction import Product
+from .contraction import Product, check_math
 from .defaults import asking_ahead, default_schedule, is_alone
 from .estimate.work import convert_cycles, move_cycles, unpack_cycles
 from .formats.lookup import format_of
@@ -62,6 +62,7 @@ PAYS = 1 / 20
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    check_math(spec, target)
     many = None if spec.quantized is None else _of_many_rows(spec, schedule, target)
     if schedule.unpack_rows is not None and many is None:
         raise ScheduleError(

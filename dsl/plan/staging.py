@@ -19,7 +19,7 @@ from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
-from .formats.lookup import plain_format
+from .formats.lookup import plain_format, rounded_b
 from .formats.packed_b import CACHED_BYTES, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
@@ -87,6 +87,8 @@ def fits_across(operand: Operand, product: Product, target: Target, line: str) -
     It must be of the type in registers, or become it as it is spread; and contiguous along K if a
     group of it is one factor, or if matrices are read from it; along ``line`` if vectors are.
     """
+    if operand.rounded:
+        return False
     if product.unit is not None:
         return operand.type == product.across and value(operand.strides["k"]) == 1
     whole = product.depth == 1 or value(operand.strides["k"]) == 1
@@ -107,6 +109,8 @@ def fits_along(
     across: where there are more than a few lines across, once beforehand costs less, unless loads
     alone widen it. Where ``line`` is K itself it may be of any depth.
     """
+    if operand.rounded:
+        return False
     if line == "k":
         return _along_k(operand, product, target)
     element, lines = product.along, value(extents["n" if line == "m" else "m"])
@@ -219,7 +223,8 @@ def is_plain(spec: Gemm, target: Target) -> bool:
 
 def same_types(spec: Gemm) -> bool:
     """Whether A and B are of the accumulators' type, and neither is packed."""
-    return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
+    alike = spec.a.type == spec.b.type == spec.type and spec.math is None
+    return alike and not isinstance(spec.b, Packed)
 
 
 def is_empty(spec: Gemm) -> bool:
@@ -243,10 +248,10 @@ def product_of(
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
+    types = dict(zip("ab", spec.rounded, strict=True))
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
-        return packed_product(target, spec.a.type, spec.b, spec.n, held)
-    types = {"a": spec.a.type, "b": spec.b.type}
+        return packed_product(target, types["a"], rounded_b(spec), spec.n, held)
     flat, along = along == "k", "b" if along == "k" else along
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
     operand, other = operand_of(spec, across), other_sign(types[across])
@@ -291,6 +296,8 @@ def has_few_along_k(spec: Gemm, target: Target) -> bool:
 
 def _along_k(operand: Operand, product: Product, target: Target) -> bool:
     """Whether vectors along K are read from the operand where it is."""
+    if operand.rounded:
+        return False
     made = product.along
     alone = all(vector.lanes == 1 for vector in target.of(made))
     widened = alone or reads_as(target, operand.type, made)

@@ -11,7 +11,7 @@ from .operands import Batch, Matrix, Order, Packed
 from .quantized import Quantize, check_block_scales, check_quantized
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
 from .sizes import Size, check_size
-from .sums import check_sums, computed_in, default_c
+from .sums import check_math, check_sums, computed_in, default_c
 from .types import TypeName
 
 # For type checkers only. At run time, only specs with an expression import these modules.
@@ -50,6 +50,9 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
         "outputs": reduced,
         "algebra": algebra,
         "sums": check_sums(given["sums"], *factors, operands["c"].type),
+        "math": check_math(
+            given["math"], *factors, quantized=getattr(operands["b"], "quantized", None) is not None
+        ),
     }
 
 

@@ -15,7 +15,16 @@ from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent
-from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
+from .sums import (
+    SUM_OUTPUTS,
+    Math,
+    Sums,
+    check_wide,
+    computed_in,
+    default_c,
+    default_sums,
+    rounded_type,
+)
 from .types import (
     INPUTS,
     ITEMSIZE,
@@ -94,6 +103,9 @@ class Gemm:
     sums : {"f16", "f32"} or ("f16", int), optional
         Type that holds the sums of an f16 product. ``("f16", 64)`` sums up to 64 elements of K in
         f16 and adds these sums in f32.
+    math : "bf16" or ("bf16", "always"), optional
+        "bf16" rounds operands of f32 to bf16 while they are packed. A target that multiplies bf16
+        no faster than f32 refuses this. ``("bf16", "always")`` rounds on every target.
 
     Raises
     ------
@@ -105,7 +117,13 @@ class Gemm:
     Products of integers are exact in s32 modulo 2**32, also with integer alpha and beta. With
     ``c="s64"`` they are exact in s64; C is then the only result. All other arithmetic is done in
     f32 after conversion, or in f64. Conversion to integers rounds half to even and saturates; NaN
-    becomes 0.
+    becomes 0. If one of A and B is an integer type and the other floating point, the integers are
+    converted, and sums are f32. A zero point is then multiplied by sums of the other operand, so
+    Inf there gives NaN.
+
+    ``math="bf16"`` rounds each f32 to 8 bits, half to even: ``|error| <= (2**-7 + 2**-16 + (k *
+    count + 4) * 2**-23) * (|A| |B|)``, or with 2**-8 in place of the first two numbers if only one
+    operand is f32. Sums are f32.
 
     Sums are held in f16 only on request: by A, B and C of f16, or by ``sums``. Each product is
     rounded once, with its sum, to the 11 bits of f16: ``|error| <= (k * count + 4) * 2**-10 * (|A|
@@ -159,6 +177,7 @@ class Gemm:
     outputs: Outputs
     algebra: bool
     sums: Sums
+    math: Math
     order: Order
 
     def __init__(
@@ -190,6 +209,7 @@ class Gemm:
         outputs: Mapping[str, RowReduction] | None = None,
         algebra: bool = False,
         sums: Sums = None,
+        math: Math = None,
     ) -> None:
         check_order(order)
         for name, value in fields_of(locals()).items():
@@ -226,6 +246,7 @@ class Gemm:
             "outputs": (dict(self.outputs), {}),
             "algebra": (self.algebra, False),
             "sums": (self.sums, usual),
+            "math": (self.math, None),
         }
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
@@ -330,9 +351,15 @@ class Gemm:
         return factors_of(self.a, self.b)
 
     @property
+    def rounded(self) -> tuple[TypeName, TypeName]:
+        """The types of A and B after ``math`` has rounded f32."""
+        a, b = self.factors
+        return rounded_type(self.math, a), rounded_type(self.math, b)
+
+    @property
     def multiplied(self) -> tuple[TypeName, ...]:
         """The types on which a core's peak speed depends: A's, B's, and s64 for 64-bit sums."""
-        both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.factors
+        both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.rounded
         return (*both, "s64") if self.type == "s64" else both
 
     @property

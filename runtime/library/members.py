@@ -168,8 +168,8 @@ def _packer(member: Member) -> Iterator[Member]:
         return
     batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
     pack = Pack(
-        spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch,
-        sums=spec.sum_type,
+        spec.k, spec.n, spec.rounded[1], a=spec.rounded[0], nb=spec.b.nb, source=spec.b.type,
+        ldb=dim("ldb"), batch=batch, sums=spec.sum_type,
     )  # fmt: skip
     yield Member(name, pack, Schedule(), packs=member.name)
 

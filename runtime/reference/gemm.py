@@ -8,12 +8,12 @@ every rounding that a kernel may do. The bound is 0 if no rounding can occur.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arrays.elements import decode, epsilon, in_range, nearest
+from tilewright.runtime.arrays.elements import decode, encode, epsilon, in_range, nearest
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, magnitudes
 from tilewright.spec.dtypes import DTYPES
@@ -277,6 +277,17 @@ def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Ar
         yield decode(np.asarray(left), spec.a.type), wide
 
 
+def _as_multiplied(spec: Gemm, left: Array, right: Array) -> tuple[Array, Array]:
+    """Return the elements of A and B as a kernel multiplies them: rounded, if ``math`` says so."""
+    if spec.math is None:
+        return left, right
+    rounded = (
+        decode(encode(each, type_), type_) if type_ == "bf16" else each
+        for each, type_ in zip((left, right), spec.rounded, strict=True)
+    )
+    return next(rounded), next(rounded)
+
+
 def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
     """Return zeros of D's shape: the shape of C, or of the output if the batch is empty."""
     for a, b in zip(operands["a"], operands["b"], strict=True):
@@ -300,26 +311,33 @@ def _floats(
     wide: Any = np.longdouble if spec.type == "f64" else np.float64
     total = _zeros(spec, operands, wide)
     magnitude, steps, whole = np.zeros_like(total), 0, True
+    held = np.zeros_like(total)
     pairs = zip(_pairs(spec, operands, b), operands[b], strict=True)
     for (left, right), given in pairs:
         x, y = left.astype(wide), right.astype(wide)
         of_a, of_b = (0 if zeros[name] is None else zeros[name] for name in ("a_zero", "b_zero"))
         total += (x - of_a) @ (y - of_b)
+        x, y = _as_multiplied(spec, x, y)
+        held += (x - of_a) @ (y - of_b) if spec.math else 0
         magnitude += (np.abs(x) + np.abs(of_a)) @ (_sizes(spec, given, y) + np.abs(of_b))
         steps += x.shape[1]
         whole = whole and _whole(x) and _whole(y)
     alpha, beta = (factor(spec, name, operands) for name in ("alpha", "beta"))
     value, size = alpha * total, abs(alpha) * magnitude
+    held = alpha * held if spec.math else value
     if with_c and beta != 0:
         c = decode(operands["c"], spec.c.type).astype(wide)
         value, size = value + beta * c, size + abs(beta) * np.abs(c)
+        held = held + beta * c
         whole = whole and _whole(c)
     eps = wide(epsilon(spec.type))
     exact = whole and _whole(alpha) and _whole(beta)
     exact &= np.maximum(size, magnitude) * eps < 1
     # Below the smallest normal number, rounding errors are absolute.
     each = eps * size + LEAST[spec.type]
-    return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
+    found = Interval.around(held, np.where(exact, 0, (steps + 4) * each), spec.type)
+    # What ``math`` rounds is part of the error, but not of what is uncertain.
+    return found if spec.math is None else replace(found, value=value)
 
 
 #: Least magnitude that rounds to infinity in f16.

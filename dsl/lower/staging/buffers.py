@@ -128,6 +128,7 @@ def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Co
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
         zero_row_tails=plan.dot,
+        type="" if packed.type == source.rounded else source.rounded,
     )
 
 

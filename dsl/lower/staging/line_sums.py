@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
-from tilewright.ir.access import read
+from tilewright.elementwise.conversions import narrow, widen
+from tilewright.ir.access import load, read
 from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Add,
     Advance,
+    Apply,
     Load,
     Loop,
     Op,
@@ -65,8 +68,17 @@ class LineSums:
         return Register(f"{name}{index}", self.target.holding(self.element, lanes or self.lanes))
 
     def read(self, dst: Register, address: Address, active: Active = None) -> Iterator[Op]:
-        """The elements of lines that are added to sums."""
-        yield from read(self.target, dst, address, active, self.source.type)
+        """The elements of lines that are added to sums, rounded as those that are multiplied."""
+        kind = self.source.rounded
+        if not kind:
+            yield from read(self.target, dst, address, active, self.source.type)
+            return
+        emitter = Emitter(self.target, dst.vector.lanes, f"{dst.name}_given_", self.element)
+        found = load(emitter, address, active, self.source.type, "x")
+        widen(emitter.builder, narrow(emitter.builder, found, kind), kind)
+        *ops, last = emitter.emit()
+        assert isinstance(last, Apply)
+        yield from (*ops, replace(last, dst=dst))
 
 
 def sums_nest(

@@ -222,7 +222,7 @@ class _Finisher:
     def _less_zero(
         self, total: Argument, output: Output, zeros: tuple[Argument, Argument], b_sums: str
     ) -> Argument:
-        """``sum (A - za) B`` or ``sum A (B - zb)`` from ``sum A B``, where the other is no integer."""
+        """``sum (A - za) B`` or ``sum A (B - zb)`` from ``sum A B`` in floating point."""
         name, zero, sums = ("a", zeros[0], b_sums) if zeros[0] != 0 else ("b", zeros[1], "a_sums")
         note = f"Zero point of {name.upper()}, times the sums of the other operand: subtracted."
         place = output.n if name == "a" else output.m
