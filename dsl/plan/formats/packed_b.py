@@ -124,7 +124,7 @@ def packed_format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) 
     held = held_as(target, a, b.type, sums)
     product = packed_product(target, a, b, n, held).in_steps(k)
     lanes = max(target.of(held)[0].lanes, converting_lanes(target, held))
-    stored = _stored_type(target, b.type, product, k * n)
+    stored = _stored_type(b.type, product, k * n)
     columns = b.nb or _columns(product, n, k * n * ITEMSIZE[stored])
     return PackedFormat(
         type=b.type,
@@ -167,19 +167,15 @@ def _alone(b: Packed, n: int, product: Product) -> bool:
     return n == 1 and b.nb is None and product.unit is None
 
 
-def _stored_type(target: Target, type_: str, product: Product, elements: int) -> str:
+def _stored_type(type_: str, product: Product, elements: int) -> str:
     """The type that a B packed ahead is stored as: what the multiply-add takes, or a smaller one.
 
     Where B is too large for the cache it keeps its smaller source type, and kernels convert it as
     they load it.
     """
     if mixes(type_, product.along):
-        far = elements * ITEMSIZE[product.along] > CACHED_BYTES
-        if not far or product.unit is not None or product.blocks:
-            return product.along
-        held = {product.held(target, vector, "along") for vector in product.ops}
-        loaded = product.along == "f32" or all(type_ in vector.loads for vector in held)
-        return type_ if loaded else product.along
+        small = product.along == "f32" and product.op.form not in ("matrix", "block")
+        return type_ if small and elements * ITEMSIZE["f32"] > CACHED_BYTES else product.along
     if product.accumulator == "s64" and product.depth == 1:
         return type_  # one load makes an element four or eight times as large
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
