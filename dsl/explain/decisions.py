@@ -204,14 +204,14 @@ def _staging(plan: Plan, name: str) -> Row:
         return "B", "packed before", f"{plan.packed_format.text}{loaded}"
     grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
     if name in plan.packs:
-        change = _change(operand.type, element, shift)
+        change = _change(operand.type, element, shift, operand.rounded)
         if product.unit is not None and plan.input_of(plan.across).name == name:
             done = "copied" if operand.type == element and not shift else "converted"
             return name.upper(), f"{done} in blocks", f"{change}, rows along K, filled with zeros"
         return name.upper(), "converted as it is packed", f"{change}, {grouped}"
     if name not in plan.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
-    change = _change(plan.sources[name].type, operand.type, shift)
+    change = _change(plan.sources[name].type, operand.type, shift, plan.sources[name].rounded)
     if plan.spec.sums_blocks:
         return name.upper(), *_in_blocks(plan.spec, change)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
@@ -222,14 +222,20 @@ def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
     """Return choice and reason for A if sums are computed in blocks of K: copied or quantized."""
     assert isinstance(spec, Gemm)
     if not isinstance(spec.a, Quantize):
-        return "copied first", f"{change}, rows of whole blocks"
+        zeros = "" if spec.a_zero in (None, 0) else ", with a zero point"
+        return "copied first", f"{change}{zeros}, rows of whole blocks"
     where = "a row" if spec.a.block is None else f"{spec.a.block} of a row"
     zeros = " and a zero point" if spec.a.zero else ""
     return "quantized first", f"{change}, a scale{zeros} for {where}"
 
 
-def _change(source: str, type_: str, shift: int) -> str:
-    """Return the conversion of elements in words, for example ``u8 - 128 to s8``."""
+def _change(source: str, type_: str, shift: int, rounded: str = "") -> str:
+    """Return the conversion of elements in words, for example ``u8 - 128 to s8``.
+
+    ``rounded`` is the type to which they are rounded on the way, "" for none.
+    """
+    if rounded:
+        return f"{source} rounded to {rounded}" + ("" if rounded == type_ else f", as {type_}")
     if shift:
         return f"{source} {'+' if shift > 0 else '-'} {abs(shift)} to {type_}"
     return type_ if source == type_ else f"{source} to {type_}"

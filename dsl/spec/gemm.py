@@ -25,16 +25,7 @@ from .sums import (
     default_sums,
     rounded_type,
 )
-from .types import (
-    INPUTS,
-    ITEMSIZE,
-    TYPES,
-    DTypeLike,
-    TypeName,
-    accumulator,
-    is_integer,
-    mixes,
-)
+from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer, mixes
 
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:

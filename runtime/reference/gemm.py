@@ -315,7 +315,7 @@ def _floats(
     pairs = zip(_pairs(spec, operands, b), operands[b], strict=True)
     for (left, right), given in pairs:
         x, y = left.astype(wide), right.astype(wide)
-        of_a, of_b = (0 if zeros[name] is None else zeros[name] for name in ("a_zero", "b_zero"))
+        of_a, of_b = (_or_zero(zeros[name]) for name in ("a_zero", "b_zero"))
         total += (x - of_a) @ (y - of_b)
         x, y = _as_multiplied(spec, x, y)
         held += (x - of_a) @ (y - of_b) if spec.math else 0
@@ -338,6 +338,11 @@ def _floats(
     found = Interval.around(held, np.where(exact, 0, (steps + 4) * each), spec.type)
     # What ``math`` rounds is part of the error, but not of what is uncertain.
     return found if spec.math is None else replace(found, value=value)
+
+
+def _or_zero(given: Array | None) -> Array:
+    """Return a zero point, or 0 for None."""
+    return np.zeros(1) if given is None else given
 
 
 #: Least magnitude that rounds to infinity in f16.
