@@ -7,9 +7,10 @@ publish it in the cache. In go specs with schedules and targets; out come kernel
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -353,9 +354,17 @@ def described(spec: Spec) -> list[str]:
 
     The text of a post-op is the sequence of its elementary operations. Two specs with equal texts
     have equal kernels. The Python source of a post-op, its reference and its error bound do not
-    change a kernel.
+    change a kernel. A kind of routine that another package defines has its module's source as well.
     """
-    return [canonical(spec), *own_programs_of(spec)]
+    return [canonical(spec), *own_programs_of(spec), *_foreign_source(spec.routine)]
+
+
+def _foreign_source(module: str) -> Iterator[str]:
+    """Yield the source of a module outside tilewright, whose own sources are in each key anyway."""
+    if not module.startswith("tilewright."):
+        file = getattr(import_module(module), "__file__", None)
+        if file is not None:
+            yield Path(file).read_text(encoding="utf-8")
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:

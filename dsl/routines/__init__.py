@@ -1,1 +1,1 @@
-"""One entry for each kind of routine: its plan, its stages, and how it is explained"""
+"""One entry for each kind of routine: its plan, stages, and explanation"""
