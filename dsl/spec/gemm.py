@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .arguments import LEADING, MAKE_D, ZEROS, factors_of, fields_of
-from .operands import SHAPES, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Pack, PackQuantized
+from .arguments import LEADING, MAKE_D, factors_of, fields_of
+from .operands import (
+    SHAPES,
+    Batch,
+    Matrix,
+    Offsets,
+    Order,
+    Packed,
+    Strided,
+    batch_words,
+    check_order,
+)
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
-from .sizes import Dim, Size, call_text, check_dims, check_extent
+from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, sizes_word
 from .sums import (
     SUM_OUTPUTS,
     Math,
@@ -25,7 +34,7 @@ from .sums import (
     default_sums,
     rounded_type,
 )
-from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer, mixes
+from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:
@@ -44,7 +53,7 @@ def stride_slot(name: str) -> str:
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Gemm:
+class Gemm(Spec):
     """The spec of a matrix product, of a sum of products (batch-reduce), or of a product stack.
 
     ::
@@ -142,6 +151,8 @@ class Gemm:
     >>> tw.compile(half)(np.ones((2, 4), np.float16), np.ones((4, 3), np.float16)).dtype
     dtype('float16')
     """
+
+    routine: ClassVar[str] = "tilewright.routines.product"
 
     m: Size
     n: Size
@@ -299,6 +310,13 @@ class Gemm:
         if self.batch is not None:
             named.append(("count", self.batch.count))
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        orders = "".join(getattr(self, name).order for name in "abc").lower()
+        sizes = sizes_word(("m", self.m), ("n", self.n), ("k", self.k))
+        beta = [] if self.beta == 0 else ["beta1" if self.beta == 1 else "beta"]
+        return ["gemm", self.type, sizes, orders, *batch_words(self.batch), *beta]
 
     @property
     def products(self) -> int:
@@ -558,18 +576,6 @@ def _check_types(spec: Gemm) -> None:
         raise SpecError(
             "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"
         )
-    for name in ZEROS:
-        operand = getattr(spec, name[0])
-        if getattr(spec, name) is not None and not is_integer(operand.type):
-            raise SpecError(
-                f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
-            )
-    if spec.a_zero is not None and isinstance(spec.b, Packed) and mixes(*spec.factors):
-        raise SpecError(
-            "a_zero multiplies sums of B, which a packed B of floating point does not have",
-            got=f"a={spec.a.type}, b={spec.b!r}",
-            hint="a B that is not packed",
-        )
 
 
 def _check_expressions(spec: Gemm) -> None:
@@ -587,6 +593,3 @@ def _check_expressions(spec: Gemm) -> None:
     if spec.outputs and spec.type == "f64":
         raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
-
-
-Spec = Gemm | Transpose | Pack | PackQuantized

@@ -113,9 +113,9 @@ def check_math(given: Math, a: str, b: str, *, quantized: bool) -> Math:
     """
     if given is None:
         return None
-    if isinstance(given, (list, tuple)):
-        given = tuple(given)  # type: ignore[assignment]
-    if given not in ("bf16", ("bf16", "always")):
+    type_, *rest = given if isinstance(given, tuple) and given else (given,)
+    named = isinstance(type_, str) and all(isinstance(word, str) for word in rest)
+    if not named or type_ != "bf16" or rest not in ([], ["always"]):
         raise SpecError(
             "math is no type to which operands are rounded",
             got=given,
