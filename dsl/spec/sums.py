@@ -113,9 +113,9 @@ def check_math(given: Math, a: str, b: str, *, quantized: bool) -> Math:
     """
     if given is None:
         return None
-    type_, *rest = given if isinstance(given, tuple) and given else (given,)
-    named = isinstance(type_, str) and all(isinstance(word, str) for word in rest)
-    if not named or type_ != "bf16" or rest not in ([], ["always"]):
+    words: tuple[object, ...] = given if isinstance(given, tuple) else (given,)
+    named = all(isinstance(word, str) for word in words)
+    if not named or words not in (("bf16",), ("bf16", "always")):
         raise SpecError(
             "math is no type to which operands are rounded",
             got=given,
