@@ -59,7 +59,9 @@ def read(
         yield Load(dst, address, active, memory, loose=loose)
     else:
         emitter = Emitter(target, vector.lanes, f"{dst.name}x", vector.element)
-        load(emitter, address, active, memory, "")
+        found = load(emitter, address, active, memory, "")
+        if is_integer(memory):
+            widen(emitter.builder, found, memory)
         *ops, last = emitter.emit()
         assert isinstance(last, Apply)
         yield from ops

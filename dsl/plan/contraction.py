@@ -7,18 +7,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, TargetError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, MulAdd, Vector
-from tilewright.spec.types import FORMATS, accumulator, is_integer
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.types import FORMATS, accumulator, is_integer, mixes
 
 #: What an element of the first type becomes in a register of the second without loss.
 _WIDENS = {
     **dict.fromkeys(FORMATS, ("f32",)),
-    "s8": ("s16", "s32", "s64"),
-    "u8": ("s16", "u16", "s32", "s64"),
-    "s16": ("s32", "s64"),
-    "u16": ("s32", "s64"),
+    "s8": ("s16", "s32", "s64", "bf16", "f16", "f32"),
+    "u8": ("s16", "u16", "s32", "s64", "bf16", "f16", "f32"),
+    "s16": ("s32", "s64", "f32"),
+    "u16": ("s32", "s64", "f32"),
     "u4": ("s8", "u8", "s16", "u16", "s32"),
     "s5": ("s8", "s16", "s32"),
 }
@@ -248,7 +249,7 @@ def _products(target: Target, held: str, types: Mapping[str, str], along: str) -
         x, y = op.x or held, op.y or held
         shifts = _reach(types[along], x), _reach(types[across], y)
         given = types[along], types[across]
-        if None in shifts or (op.form == "matrix" and (x, y) != given):
+        if None in shifts or (op.form == "matrix" and (x, y) != given and not mixes(*given)):
             continue
         if held == "s64" and any(shifts):  # sums of lines, which undo shifts, are s32
             continue
@@ -323,6 +324,56 @@ def in_few(target: Target, product: Product, largest: int) -> Product | None:
 def converting_lanes(target: Target, sums: str) -> int:
     """The lanes of vectors that convert operands where sums are of type ``sums``."""
     return target.of("s32" if sums == "s64" else sums)[0].lanes
+
+
+def loads_as(target: Target, type_: str, element: str) -> bool:
+    """Whether the vectors of ``element`` read elements of ``type_`` by themselves.
+
+    One element alone is read and converted in steps where there is no such load.
+    """
+    return type_ == element or all(type_ in v.loads for v in _wide(target, element))
+
+
+def reads_as(target: Target, type_: str, element: str) -> bool:
+    """Whether vectors of ``element`` are read from elements of ``type_``: by a load, or, where f32
+    is of integers, by one of s32 that are then converted.
+    """
+    if loads_as(target, type_, element):
+        return True
+    through = element == "f32" and is_integer(type_)
+    words = (target.holding("s32", v.lanes) for v in _wide(target, element)) if through else ()
+    return through and all(type_ in v.loads for v in words)
+
+
+def _wide(target: Target, element: str) -> tuple[Vector, ...]:
+    """The vectors of ``element`` with several lanes, or the one of one lane where it is alone."""
+    vectors = target.of(element)
+    return tuple(v for v in vectors if v.lanes > 1) or vectors
+
+
+#: How many times as fast as f32 a smaller type must be multiplied, so that rounding to it pays.
+ROUNDING_PAYS = 1.5
+
+
+def check_math(spec: Gemm, target: Target) -> None:
+    """TargetError if ``math`` asks for rounding that does not pay on ``target``."""
+    if spec.math is None or isinstance(spec.math, tuple):
+        return
+    chosen = [choose_product(target, dict(zip("ab", types, strict=True)), "b")
+              for types in (spec.factors, spec.rounded)]  # fmt: skip
+    alike = ({"b": product.along, "a": product.across} for product in chosen)
+    given, rounded = (
+        _cycles(target, product, types, "b") for product, types in zip(chosen, alike, strict=True)
+    )
+    if given >= ROUNDING_PAYS * rounded and "bf16" in (chosen[1].along, chosen[1].across):
+        return
+    times = f"{given / rounded:.2g} times as fast as f32"
+    raise TargetError(
+        f"rounding operands to {spec.math} does not pay on {target.name}",
+        got=f"math={spec.math!r}, and {chosen[1].mnemonic or 'a product'} multiplies {times}",
+        expected=f"a target that multiplies {spec.math} {ROUNDING_PAYS} times as fast, or more",
+        hint=f"leave math out, or math=({spec.math!r}, 'always') to round all the same",
+    )
 
 
 def converts(type_: str, element: str) -> bool:

@@ -13,6 +13,7 @@ from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm, stride_slot
 from tilewright.spec.operands import Addresses, Batch, Offsets, Strided
 from tilewright.spec.scalars import quantity_type
 from tilewright.spec.signature import symbol_of
+from tilewright.spec.sums import rounded_type
 from tilewright.symbolic import ONE, ZERO, div, size_expr
 
 from .contraction import Product
@@ -31,6 +32,7 @@ class Operand:
     ``buffer`` is where it lies, under its own name if it is not packed. ``b`` is the stride from
     one batch element to the next of a packed operand. ``at``: it lies in the bytes of an operand
     of the caller's, from that one on; None: it is one itself, or a buffer of the kernel's.
+    ``rounded`` is the type to which elements are rounded before they are multiplied, "" for none.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Operand:
     strides: Mapping[str, Expr] = field(hash=False)
     buffer: Name = NOWHERE
     at: int | None = None
+    rounded: str = ""
 
     def __post_init__(self) -> None:
         if self.buffer == NOWHERE:
@@ -72,7 +75,8 @@ def operand_of(spec: Gemm, name: str) -> Operand:
         leading = size_expr(leading_slot, given)
     in_c = operand.order == "C"
     strides = {rows: leading, cols: ONE} if in_c else {rows: ONE, cols: leading}
-    return Operand(name, operand.type, strides)
+    rounded = rounded_type(spec.math, operand.type) if rows == "k" or cols == "k" else operand.type
+    return Operand(name, operand.type, strides, rounded="" if rounded == operand.type else rounded)
 
 
 def vectors_of(spec: Gemm) -> dict[str, Operand]:

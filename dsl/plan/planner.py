@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from tilewright.errors import ScheduleError
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target, uncut, vectors_alone, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
@@ -16,7 +17,7 @@ from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
-from .contraction import Product
+from .contraction import Product, check_math
 from .defaults import asking_ahead, default_schedule, is_alone
 from .estimate.work import convert_cycles, move_cycles, unpack_cycles
 from .formats.lookup import format_of
@@ -24,7 +25,7 @@ from .formats.quantized_b import quantized_product
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
-from .plan import NOMINAL, STACK_BYTES, ManyRows, Plan
+from .plan import NOMINAL, ManyRows, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
@@ -62,6 +63,7 @@ PAYS = 1 / 20
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    check_math(spec, target)
     many = None if spec.quantized is None else _of_many_rows(spec, schedule, target)
     if schedule.unpack_rows is not None and many is None:
         raise ScheduleError(
@@ -448,7 +450,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    steps = plan.counted(*plan.steps(plan.sizes["k"], finish=False))
+    steps = plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False))
     request, tile = tile_request(plan, steps, False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles

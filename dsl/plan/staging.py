@@ -18,8 +18,8 @@ from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
-from .contraction import Product, choose_product, converting_lanes, held_as
-from .formats.lookup import plain_format
+from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
+from .formats.lookup import plain_format, rounded_b
 from .formats.packed_b import CACHED_BYTES, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
@@ -60,16 +60,6 @@ class Staging:
         return stays and "a" in self.sources and rows
 
 
-def loads_as(target: Target, type_: str, element: str) -> bool:
-    """Whether the vectors of ``element`` read elements of ``type_`` by themselves.
-
-    One element alone is read and converted in steps where there is no such load.
-    """
-    vectors = target.of(element)
-    wide = [v for v in vectors if v.lanes > 1] or vectors
-    return type_ == element or all(type_ in v.loads for v in wide)
-
-
 def spreads_as(target: Target, type_: str, element: str) -> bool:
     """Whether the vectors of ``element`` convert one element of ``type_`` as they spread it."""
     wide = [v for v in target.of(element) if v.lanes > 1 and v.muladd]
@@ -97,6 +87,8 @@ def fits_across(operand: Operand, product: Product, target: Target, line: str) -
     It must be of the type in registers, or become it as it is spread; and contiguous along K if a
     group of it is one factor, or if matrices are read from it; along ``line`` if vectors are.
     """
+    if operand.rounded:
+        return False
     if product.unit is not None:
         return operand.type == product.across and value(operand.strides["k"]) == 1
     whole = product.depth == 1 or value(operand.strides["k"]) == 1
@@ -117,6 +109,8 @@ def fits_along(
     across: where there are more than a few lines across, once beforehand costs less, unless loads
     alone widen it. Where ``line`` is K itself it may be of any depth.
     """
+    if operand.rounded:
+        return False
     if line == "k":
         return _along_k(operand, product, target)
     element, lines = product.along, value(extents["n" if line == "m" else "m"])
@@ -124,7 +118,7 @@ def fits_along(
     if operand.type == packed_type(operand, product):
         few = few or widens_tails(target, operand.type, element, extents[line])
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
-    return few and contiguous and loads_as(target, operand.type, element)
+    return few and contiguous and reads_as(target, operand.type, element)
 
 
 def widens_tails(target: Target, type_: str, element: str, extent: Expr) -> bool:
@@ -229,7 +223,8 @@ def is_plain(spec: Gemm, target: Target) -> bool:
 
 def same_types(spec: Gemm) -> bool:
     """Whether A and B are of the accumulators' type, and neither is packed."""
-    return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
+    alike = spec.a.type == spec.b.type == spec.type and spec.math is None
+    return alike and not isinstance(spec.b, Packed)
 
 
 def is_empty(spec: Gemm) -> bool:
@@ -253,10 +248,10 @@ def product_of(
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
+    types = dict(zip("ab", spec.rounded, strict=True))
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
-        return packed_product(target, spec.a.type, spec.b, spec.n, held)
-    types = {"a": spec.a.type, "b": spec.b.type}
+        return packed_product(target, types["a"], rounded_b(spec), spec.n, held)
     flat, along = along == "k", "b" if along == "k" else along
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
     operand, other = operand_of(spec, across), other_sign(types[across])
@@ -301,9 +296,11 @@ def has_few_along_k(spec: Gemm, target: Target) -> bool:
 
 def _along_k(operand: Operand, product: Product, target: Target) -> bool:
     """Whether vectors along K are read from the operand where it is."""
+    if operand.rounded:
+        return False
     made = product.along
     alone = all(vector.lanes == 1 for vector in target.of(made))
-    widened = alone or loads_as(target, operand.type, made)
+    widened = alone or reads_as(target, operand.type, made)
     read = operand.type == made or widened or shifts_as(target, operand.type, made)
     return value(operand.strides["k"]) == 1 and read
 
@@ -394,8 +391,9 @@ def _buffers(held: str, line: str, sizes: Mapping[str, Expr], lanes: int) -> dic
     steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}
     sums, columns = ([Name(text, product) for product in range(2)] for text in ("sums", "b_sums"))
     found = [Operand(str(name), held, steps, name) for name in sums]
-    found.append(Operand("a_sums", "s32", {"m": ONE, "n": ZERO}))
-    found += [Operand(str(name), "s32", {"m": ZERO, "n": ONE}, name) for name in columns]
+    of_lines = "s32" if is_integer(held) else "f32"
+    found.append(Operand("a_sums", of_lines, {"m": ONE, "n": ZERO}))
+    found += [Operand(str(name), of_lines, {"m": ZERO, "n": ONE}, name) for name in columns]
     return {buffer.name: buffer for buffer in found}
 
 

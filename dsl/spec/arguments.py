@@ -11,8 +11,8 @@ from .operands import Batch, Matrix, Order, Packed
 from .quantized import Quantize, check_block_scales, check_quantized
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
 from .sizes import Size, check_size
-from .sums import check_sums, computed_in, default_c
-from .types import TypeName
+from .sums import check_math, check_sums, computed_in, default_c
+from .types import TypeName, is_integer, mixes
 
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
     """Return the fields of a ``Gemm`` from its arguments ``given``, each checked by itself."""
     operands = _operands(given)
     factors = factors_of(operands["a"], operands["b"])
+    _check_zeros(given, operands["a"], operands["b"])
     sums = computed_in(*factors, operands["c"].type)
     expression, reduced = _expressions(given["epilogue"], given["outputs"])
     batch, algebra = given["batch"], given["algebra"]
@@ -50,6 +51,9 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
         "outputs": reduced,
         "algebra": algebra,
         "sums": check_sums(given["sums"], *factors, operands["c"].type),
+        "math": check_math(
+            given["math"], *factors, quantized=getattr(operands["b"], "quantized", None) is not None
+        ),
     }
 
 
@@ -73,6 +77,21 @@ def factors_of(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, Type
     """Return the types of A and B; f32 for both if B is quantized: block sums are added in f32."""
     scaled = isinstance(b, Packed) and b.quantized is not None
     return ("f32", "f32") if scaled else (a.type, b.type)
+
+
+def _check_zeros(given: Mapping[str, Any], a: Any, b: Any) -> None:
+    """Raise SpecError for a zero point of floating point, or one that needs sums of a packed B."""
+    for name, operand in zip(ZEROS, (a, b), strict=True):
+        if given[name] is not None and not is_integer(operand.type):
+            raise SpecError(
+                f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
+            )
+    if given["a_zero"] is not None and isinstance(b, Packed) and mixes(*factors_of(a, b)):
+        raise SpecError(
+            "a_zero multiplies sums of B, which a packed B of floating point does not have",
+            got=f"a={a.type}, b={b!r}",
+            hint="a B that is not packed",
+        )
 
 
 def _leading(given: Size | None, name: str) -> Size | None:

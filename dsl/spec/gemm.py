@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .arguments import LEADING, MAKE_D, ZEROS, factors_of, fields_of
-from .operands import SHAPES, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Pack, PackQuantized
+from .arguments import LEADING, MAKE_D, factors_of, fields_of
+from .operands import (
+    SHAPES,
+    Batch,
+    Matrix,
+    Offsets,
+    Order,
+    Packed,
+    Strided,
+    batch_words,
+    check_order,
+)
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
-from .sizes import Dim, Size, call_text, check_dims, check_extent
-from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
+from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, sizes_word
+from .sums import (
+    SUM_OUTPUTS,
+    Math,
+    Sums,
+    check_wide,
+    computed_in,
+    default_c,
+    default_sums,
+    rounded_type,
+)
 from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
 # For type checkers only. At run time, only specs with an expression import these modules.
@@ -35,7 +53,7 @@ def stride_slot(name: str) -> str:
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Gemm:
+class Gemm(Spec):
     """The spec of a matrix product, of a sum of products (batch-reduce), or of a product stack.
 
     ::
@@ -70,7 +88,8 @@ class Gemm:
         ``a_scale=("row", 32)`` has one scale for each block of a row, for an s8 A that meets a
         block-quantized B.
     a_zero, b_zero, d_zero : int, "scalar", "row" or "column", optional
-        Zero points, given as scales are.
+        Zero points, given as scales are. If B is block-quantized, its zero points belong to
+        ``tw.Quantized``, and ``a_zero`` of an s8 A must be -128 to 127.
     epilogue : Expression, optional
         An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
     b2 : type, Matrix or Packed, optional
@@ -84,6 +103,9 @@ class Gemm:
     sums : {"f16", "f32"} or ("f16", int), optional
         Type that holds the sums of an f16 product. ``("f16", 64)`` sums up to 64 elements of K in
         f16 and adds these sums in f32.
+    math : "bf16" or ("bf16", "always"), optional
+        "bf16" rounds operands of f32 to bf16 while they are packed. A target that multiplies bf16
+        no faster than f32 refuses this. ``("bf16", "always")`` rounds on every target.
 
     Raises
     ------
@@ -95,7 +117,13 @@ class Gemm:
     Products of integers are exact in s32 modulo 2**32, also with integer alpha and beta. With
     ``c="s64"`` they are exact in s64; C is then the only result. All other arithmetic is done in
     f32 after conversion, or in f64. Conversion to integers rounds half to even and saturates; NaN
-    becomes 0.
+    becomes 0. If one of A and B is an integer type and the other floating point, the integers are
+    converted, and sums are f32. A zero point is then multiplied by sums of the other operand, so
+    Inf there gives NaN.
+
+    ``math="bf16"`` rounds each f32 to 8 bits, half to even: ``|error| <= (2**-7 + 2**-16 + (k *
+    count + 4) * 2**-23) * (|A| |B|)``, or with 2**-8 in place of the first two numbers if only one
+    operand is f32. Sums are f32.
 
     Sums are held in f16 only on request: by A, B and C of f16, or by ``sums``. Each product is
     rounded once, with its sum, to the 11 bits of f16: ``|error| <= (k * count + 4) * 2**-10 * (|A|
@@ -124,6 +152,8 @@ class Gemm:
     dtype('float16')
     """
 
+    routine: ClassVar[str] = "tilewright.routines.product"
+
     m: Size
     n: Size
     k: Size
@@ -149,6 +179,7 @@ class Gemm:
     outputs: Outputs
     algebra: bool
     sums: Sums
+    math: Math
     order: Order
 
     def __init__(
@@ -180,6 +211,7 @@ class Gemm:
         outputs: Mapping[str, RowReduction] | None = None,
         algebra: bool = False,
         sums: Sums = None,
+        math: Math = None,
     ) -> None:
         check_order(order)
         for name, value in fields_of(locals()).items():
@@ -216,6 +248,7 @@ class Gemm:
             "outputs": (dict(self.outputs), {}),
             "algebra": (self.algebra, False),
             "sums": (self.sums, usual),
+            "math": (self.math, None),
         }
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
@@ -278,6 +311,13 @@ class Gemm:
             named.append(("count", self.batch.count))
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
 
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        orders = "".join(getattr(self, name).order for name in "abc").lower()
+        sizes = sizes_word(("m", self.m), ("n", self.n), ("k", self.k))
+        beta = [] if self.beta == 0 else ["beta1" if self.beta == 1 else "beta"]
+        return ["gemm", self.type, sizes, orders, *batch_words(self.batch), *beta]
+
     @property
     def products(self) -> int:
         """The number of products for each A of the batch: 2 if there is a second B, else 1."""
@@ -309,14 +349,26 @@ class Gemm:
         return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
 
     @property
+    def offsets_blocks(self) -> bool:
+        """True if A's integers have zero points, which multiply sums of blocks of a low-bit B."""
+        made = isinstance(self.a, Quantize) and self.a.zero is not None
+        return made or (self.sums_blocks and self.a_zero not in (None, 0))
+
+    @property
     def factors(self) -> tuple[TypeName, TypeName]:
         """The types of A and B that determine the type of the sums; both f32 for a quantized B."""
         return factors_of(self.a, self.b)
 
     @property
+    def rounded(self) -> tuple[TypeName, TypeName]:
+        """The types of A and B after ``math`` has rounded f32."""
+        a, b = self.factors
+        return rounded_type(self.math, a), rounded_type(self.math, b)
+
+    @property
     def multiplied(self) -> tuple[TypeName, ...]:
         """The types on which a core's peak speed depends: A's, B's, and s64 for 64-bit sums."""
-        both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.factors
+        both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.rounded
         return (*both, "s64") if self.type == "s64" else both
 
     @property
@@ -524,12 +576,6 @@ def _check_types(spec: Gemm) -> None:
         raise SpecError(
             "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"
         )
-    for name in ZEROS:
-        operand = getattr(spec, name[0])
-        if getattr(spec, name) is not None and not is_integer(operand.type):
-            raise SpecError(
-                f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
-            )
 
 
 def _check_expressions(spec: Gemm) -> None:
@@ -547,6 +593,3 @@ def _check_expressions(spec: Gemm) -> None:
     if spec.outputs and spec.type == "f64":
         raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
-
-
-Spec = Gemm | Transpose | Pack | PackQuantized

@@ -246,12 +246,12 @@ def _check_zeros(form: Quantized) -> None:
         _check_length(form, form.along)
 
 
-def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
+def _check_length(form: Quantized, length: int, *, wide: bool = False) -> None:
     """Raise SpecError if a block is so long that the integer sum over it might not be exact.
 
-    ``a`` is the A of the product if the kernel quantizes it.
+    ``wide`` is True if the A of the product has zero points.
     """
-    own, wide = form.zeros == "zeros", a is not None and a.zero is not None
+    own = form.zeros == "zeros"
     most = longest_block(form.stored.bits, own=own, wide=wide)
     if length > most:
         own_zeros = " with zero points of their own" if own else ""
@@ -444,7 +444,8 @@ def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: o
 def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
     """Raise SpecError unless the quantized formats of A and B fit each other along K.
 
-    ``zeros`` are the arguments ``a_zero`` and ``b_zero``, which a quantized B does not allow.
+    ``zeros`` are the arguments ``a_zero`` and ``b_zero``. Beside a quantized B, only an A of
+    integers may have a zero point.
     """
     if not isinstance(a, Quantize) and b is None:
         return
@@ -455,13 +456,7 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
             expected="a B of integers with scales",
             hint='b=tw.Packed(tw.Quantized("s8", block=32))',
         )
-    for name, zero in zeros.items():
-        if zero is not None:
-            raise SpecError(
-                f"{name} is given, but what is quantized in blocks has no zero point beside them",
-                got=zero,
-                hint="tw.Quantized(zero=...) for B's",
-            )
+    _check_beside(a, zeros)
     type_: Any = getattr(a, "type", None)
     if not isinstance(a, Quantize):
         if type_ not in (*_FLOATS, "s8"):
@@ -488,4 +483,27 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
             hint=f"per={b.per!r}, or per='row'",
         )
     if isinstance(k, int):
-        _check_length(b, b.block_of(k), a if isinstance(a, Quantize) else None)
+        wide = a.zero is not None if isinstance(a, Quantize) else zeros.get("a_zero") is not None
+        _check_length(b, b.block_of(k), wide=wide)
+
+
+def _check_beside(a: object, zeros: Mapping[str, object]) -> None:
+    """Raise SpecError for a zero point that A and a quantized B do not allow."""
+    hints = {
+        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8',
+        "b_zero": "tw.Quantized(zero=...) for B's",
+    }
+    for name, zero in zeros.items():
+        given = name == "a_zero" and getattr(a, "type", None) == "s8"
+        if zero is not None and (not given or isinstance(a, Quantize)):
+            raise SpecError(
+                f"{name} is given, but what is quantized in blocks has no zero point beside them",
+                got=zero,
+                hint=hints[name],
+            )
+        if isinstance(zero, int) and not -128 <= zero < 128:
+            raise SpecError(
+                "the zero point of an A that meets a quantized B must be a number of A's type",
+                got=zero,
+                expected="-128 to 127",
+            )

@@ -1,4 +1,4 @@
-"""Choose and check the type that holds the sums of a product: f32, f16, f64, s32 or s64."""
+"""Choose and check the types of arithmetic: of the sums of a product, and of its factors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from .types import TypeName, accumulator, is_integer
 #: The argument ``sums``: a type; or ("f16", count), where each ``count`` elements of K are summed
 #: in f16 and these sums in f32; or None for the default type.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
+
+#: The argument ``math``: the type to which f32 is rounded before it is multiplied, or None. With
+#: "always" a target that multiplies the type no faster than f32 rounds too.
+Math: TypeAlias = "Literal['bf16'] | tuple[Literal['bf16'], Literal['always']] | None"
+#: The types of A and B that ``math`` allows.
+_ROUNDED = ("f32", "bf16", "s8", "u8")
 
 #: The types that C may have if C is the result, for each type of the sums. If there is a D, C is
 #: only read, and may have any type that D may have.
@@ -98,3 +104,33 @@ def check_wide(sums: str, given: Mapping[str, object], types: Mapping[str, str])
             expected="exact sums as they are: alpha * acc + beta * C, with whole alpha and beta",
             hint="c='s32' for scales, zero points, post-ops and a D of another type",
         )
+
+
+def check_math(given: Math, a: str, b: str, *, quantized: bool) -> Math:
+    """Return the argument ``math`` of a product of types ``a`` and ``b``; SpecError if it is wrong.
+
+    ``quantized`` is True if B is quantized in blocks.
+    """
+    if given is None:
+        return None
+    words: tuple[object, ...] = given if isinstance(given, tuple) else (given,)
+    named = all(isinstance(word, str) for word in words)
+    if not named or words not in (("bf16",), ("bf16", "always")):
+        raise SpecError(
+            "math is no type to which operands are rounded",
+            got=given,
+            expected='"bf16"; or ("bf16", "always"), which rounds on every target',
+        )
+    if quantized or "f32" not in (a, b) or not {a, b} <= set(_ROUNDED):
+        raise SpecError(
+            "math rounds operands of f32, and these have none, or others that bf16 does not hold",
+            got=f"a={a}, b={b}{', quantized in blocks' if quantized else ''}",
+            expected=f"f32 in A or B, and {', '.join(_ROUNDED)} in the other",
+            hint="leave math out",
+        )
+    return given
+
+
+def rounded_type(math: Math, type_: TypeName) -> TypeName:
+    """Return the type that elements of ``type_`` are rounded to before they are multiplied."""
+    return "bf16" if math is not None and type_ == "f32" else type_

@@ -217,16 +217,22 @@ def other_sign(name: str) -> str:
 def accumulator(a: str, b: str) -> TypeName:
     """Return the type that sums of products of types ``a`` and ``b`` have by default.
 
-    SpecError if the two types cannot be multiplied.
+    An integer that meets floating point becomes floating point. SpecError if the two types cannot
+    be multiplied.
     """
     if is_integer(a) and is_integer(b):
         return "s32"
     if a == b == "f64":
         return "f64"
-    if is_integer(a) or is_integer(b) or "f64" in (a, b):
+    if "f64" in (a, b):
         raise SpecError(
             "no product of these types",
             got=f"a={a}, b={b}",
-            expected="two of s8, u8, s16 and u16, two f64, or two of f32, f16, bf16 and the f8",
+            expected="two f64, or two of s8, u8, s16, u16, f32, f16, bf16 and the f8",
         )
     return "f32"
+
+
+def mixes(a: str, b: str) -> bool:
+    """Return True if one of two element types is an integer type, and the other is not."""
+    return is_integer(a) != is_integer(b)

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, described
 from tilewright.runtime.arrays.dtypes import FOREIGN, accepts, title
+from tilewright.runtime.arrays.elements import INTEGERS
 from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.arrays.views import (
     OF_ANY,
@@ -46,6 +47,7 @@ def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
     _limits(signature, known)
     check_leading(signature.arrays, known)
     check_scales(signature.arrays, held)
+    check_zeros(signature.arrays, held)
     check_overlaps(signature, held, known)
     return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
 
@@ -375,6 +377,25 @@ def check_scales(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) ->
                 else f"{name} must be a finite number of {parameter.type}",
                 got=f"{where} == {array[wrong[0]]}",
                 expected=f"finite, and at least {least:.8g} in magnitude" if least else "finite",
+            )
+
+
+def check_zeros(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> None:
+    """Raise ArgumentError for zero points that are no number of the operand's type.
+
+    Sums over blocks of a low-bit B are exact only for zero points in the range of A's type.
+    """
+    for parameter, array in zip(parameters, arrays, strict=True):
+        if not parameter.within:
+            continue
+        low, high = INTEGERS[parameter.within]
+        wrong = np.flatnonzero((array < low) | (array > high))
+        if wrong.size:
+            where = f"{parameter.name}[{wrong[0]}]" if array.size > 1 else parameter.name
+            raise ArgumentValueError(
+                f"{parameter.name} must be a number of {parameter.within}",
+                got=f"{where} == {array[wrong[0]]}",
+                expected=f"{low} to {high}: B is quantized in blocks",
             )
 
 

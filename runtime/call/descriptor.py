@@ -52,9 +52,16 @@ class _Packer:
             int(batched and parameter.batch_stride is None),
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
-            0 if parameter.least is None else 2 if parameter.least else 1,
+            _checked(parameter),
             *_plain(parameter),
         ]  # fmt: skip
+
+
+def _checked(parameter: ArrayParameter) -> int:
+    """Return which values C refuses: none, infinite ones, small divisors, or zeros beyond s8."""
+    if parameter.within:
+        return 3
+    return 0 if parameter.least is None else 2 if parameter.least else 1
 
 
 def descriptor(

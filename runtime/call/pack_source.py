@@ -65,8 +65,8 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
     pack = Pack(
         spec.k,
         spec.n,
-        spec.b.type,
-        a=spec.a.type,
+        spec.rounded[1],
+        a=spec.rounded[0],
         nb=spec.b.nb,
         source=type_name(source),
         order=order,

@@ -11,6 +11,7 @@ Combinations that ``Gemm`` or ``Schedule`` refuses are left out too:
 - sums in f64 with C, D, operands or functions of another type;
 - sums in s64 with fractions, scales, zero points, expressions, or a D of another type;
 - a batch by offsets if no array of the call shows a size, and a batch of 0 addresses;
+- zero points of an A of integers, if B is floating point and packed;
 - loops over m or n outside of the batch loop, if B is low-bit and found by addresses;
 - vectors along K, if operands are converted, or if both have K as their slow dimension;
 - an uneven register tile, if a size of C is known only at the call.
@@ -108,6 +109,8 @@ AXES: dict[str, tuple[Level, ...]] = {
         512, 608, RUN_TIME, EIGHTS,
     ),
     "types": (*_INTEGERS, *_INTEGERS, *_WORDS, *_FLOATS, *_MIXED),
+    "mixed": (*[NONE] * 10, ("a", "u8"), ("a", "s8"), ("b", "s8"), ("b", "s16")),
+    "math": (NONE, NONE, NONE, "bf16 always"),
     "c": (NONE, NONE, "f16", "bf16"),
     "sums": (NONE, NONE, "f16", "f32", 16, 64),
     "sums of integers": (NONE, NONE, NONE, "s64"),

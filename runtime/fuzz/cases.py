@@ -46,6 +46,8 @@ _CURVED = 4.0
 _USUAL = 32
 #: Root mean square of the elements of A and B, by their type.
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0, "s16": 18_900.0, "u16": 37_800.0}
+#: Types of A and B of which f32 may be rounded to bf16.
+_ROUNDED = {"f32", "bf16", "s8", "u8"}
 #: Magnitude at which sums of integers wrap.
 _MOST = 2.0**31
 _NAMES = (
@@ -176,6 +178,10 @@ class _Hand:
 def _arguments(hand: _Hand) -> dict[str, Any]:
     """Return the arguments of ``Gemm`` for a case. An argument that is None is left out."""
     first, second = hand.take("types")
+    floats = not {first, second} & {"f64", "s8", "u8", "s16", "u16"}
+    mixed = hand.take("mixed", floats)
+    if mixed is not None:
+        first, second = (mixed[1], second) if mixed[0] == "a" else (first, mixed[1])
     sums = accumulator(first, second)
     kind = hand.take("batch")
     flat = kind in ("offsets", "static offsets")
@@ -185,7 +191,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     whole = all(isinstance(given[slot], int) for slot in "nk")
     packed = hand.take("packed b", whole)
     blocks: tuple[str, int] | None = None
-    form = _quantized(hand, whole and sums == "f32")
+    form = _quantized(hand, whole and sums == "f32" and mixed is None)
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
         integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")
@@ -204,10 +210,18 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     output = hand.take("d")
     given["d"] = output and _matrix(hand, "d", "f64" if sums == "f64" else output)
     given |= {name: _factor(hand.take(name), sums) for name in ("alpha", "beta")}
+    integers = form is not None and isinstance(given["a"], Matrix) and is_integer(given["a"].type)
     for name in QUANTITIES:
-        operand = {"a": first, "b": second}.get(name[0])
+        operand = {"a": "s8" if integers else first, "b": second}.get(name[0])
         whole = name.endswith("_scale") or operand is None or is_integer(operand)
         given[name] = hand.take(name, whole)
+    if integers and isinstance(given["a_zero"], int):
+        given["a_zero"] = min(given["a_zero"], 127)
+    if mixed is not None and isinstance(given["b"], Packed):
+        given["a_zero"] = None
+    rounds = form is None and "f32" in (first, second) and {first, second} <= _ROUNDED
+    if hand.take("math", rounds) is not None:
+        given["math"] = ("bf16", "always")
     given["a_scale"] = blocks or given["a_scale"]
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)
@@ -491,6 +505,8 @@ def _along_k(given: Mapping[str, Any]) -> bool:
     if not (isinstance(a, Matrix) and isinstance(b, Matrix) and given["sums"] is None):
         return False
     rows, columns = a.order == "C", b.order == "F"
+    if given.get("math") is not None:
+        return False
     if a.type == b.type == accumulator(a.type, b.type):
         return rows or columns
     wide = getattr(given["c"], "type", "") == "s64"

@@ -162,13 +162,14 @@ def _packer(member: Member) -> Iterator[Member]:
     name = f"{member.name}_pack_b"
     if spec.quantized is not None:
         of_a = spec.a if isinstance(spec.a, Quantize) else spec.a.type
-        parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb)
+        zero = spec.a_zero is not None and spec.offsets_blocks
+        parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb, a_zero=zero)
         yield Member(name, parts, Schedule(), packs=member.name)
         return
     batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
     pack = Pack(
-        spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch,
-        sums=spec.sum_type,
+        spec.k, spec.n, spec.rounded[1], a=spec.rounded[0], nb=spec.b.nb, source=spec.b.type,
+        ldb=dim("ldb"), batch=batch, sums=spec.sum_type,
     )  # fmt: skip
     yield Member(name, pack, Schedule(), packs=member.name)
 

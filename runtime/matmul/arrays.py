@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError
 from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
 from tilewright.spec.operands import Order
-from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, type_name
+from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, mixes, type_name
 
 #: numpy's names of orders, indexed by the result of ``contiguous_axis``.
 ORDERS: tuple[Order, Order] = ("F", "C")
@@ -97,15 +97,14 @@ def _cure(dtype: np.dtype[Any], name: str) -> str | None:
 def factors(a: str, b: str) -> tuple[TypeName, TypeName]:
     """Return the types of A and B, both f64 if one of them is f64.
 
-    Raise ArgumentTypeError if one is floating point and the other is an integer type.
+    Raise ArgumentTypeError if one is f64 and the other is an integer type.
     """
-    if is_integer(a) != is_integer(b):
-        whole, other = ("a", b) if is_integer(a) else ("b", a)
+    if "f64" in (a, b) and mixes(a, b):
         raise ArgumentTypeError(
-            "matmul multiplies integers by integers, and floating point by floating point",
+            "matmul multiplies no integers by float64",
             got=f"a of {TYPES[a].numpy}, b of {TYPES[b].numpy}",
-            expected="two of int8, uint8, int16 and uint16, or two of floating point",
-            hint=f"{whole}.astype(np.{'float64' if other == 'f64' else 'float32'}), which is exact",
+            expected="two of float64, or two of smaller types",
+            hint=f"{'a' if is_integer(a) else 'b'}.astype(np.float64), which is exact",
         )
     if "f64" in (a, b):
         return "f64", "f64"

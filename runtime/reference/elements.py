@@ -60,7 +60,7 @@ class Draws:
         if name in QUANTITIES and name.endswith("_scale"):
             numbers = self._scale(name, shape)
         elif name in QUANTITIES:
-            numbers = self._zero(name, shape)
+            numbers = self._zero(parameter, shape)
         elif is_integer(parameter.type):
             low, high = self._range(parameter)
             numbers = self._rng.integers(low, high + 1, shape)
@@ -120,14 +120,15 @@ class Draws:
             numbers *= fit if name == "d_scale" else 1 / fit
         return np.exp2(np.rint(np.log2(numbers))) if self._whole else numbers
 
-    def _zero(self, name: str, shape: tuple[int, ...]) -> Array:
+    def _zero(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
         """Return random zero points: in the operand's range, one time in ``_RARE`` any of s32."""
+        name = parameter.name
         names = {p.name for p in self._signature.arrays}
         operand = name[0] if name[0] in names else self._signature.output.name
         low, high = INTEGERS.get(self._signature.array(operand).type, (-1000, 1000))
         if self._whole:
             low, high = -3, 3
-        elif name != "d_zero" and self._rng.integers(_RARE) == 0:
+        elif name != "d_zero" and not parameter.within and self._rng.integers(_RARE) == 0:
             low, high = INTEGERS["s32"]
         return self._rng.integers(low, high, shape, endpoint=True)
 

@@ -8,12 +8,12 @@ every rounding that a kernel may do. The bound is 0 if no rounding can occur.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arrays.elements import decode, epsilon, in_range, nearest
+from tilewright.runtime.arrays.elements import decode, encode, epsilon, in_range, nearest
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, magnitudes
 from tilewright.spec.dtypes import DTYPES
@@ -231,12 +231,12 @@ def _factored(
 ) -> Interval:
     """Return ``alpha * sum + beta * C`` in f32 or f64; without the last term unless ``with_c``."""
     if spec.sums_blocks:
-        sums, steps = block_sums(spec, operands, b), block_count(spec, operands, b)
+        sums, steps = block_sums(spec, operands, b, given["a_zero"]), block_count(spec, operands, b)
         return _in_f32(spec, operands, sums, with_c=with_c, steps=steps)
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
     if spec.type != "s32":
-        return _floats(spec, operands, b, with_c=with_c)
+        return _floats(spec, operands, given, b, with_c=with_c)
     if is_integer(spec.factor_type):
         return _real(_integers(spec, operands, given, b, with_c=with_c))
     return _in_f32(spec, operands, _real(_integer_sums(spec, operands, given, b)), with_c=with_c)
@@ -277,6 +277,17 @@ def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Ar
         yield decode(np.asarray(left), spec.a.type), wide
 
 
+def _as_multiplied(spec: Gemm, left: Array, right: Array) -> tuple[Array, Array]:
+    """Return the elements of A and B as a kernel multiplies them: rounded, if ``math`` says so."""
+    if spec.math is None:
+        return left, right
+    rounded = (
+        decode(encode(each, type_), type_) if type_ == "bf16" else each
+        for each, type_ in zip((left, right), spec.rounded, strict=True)
+    )
+    return next(rounded), next(rounded)
+
+
 def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
     """Return zeros of D's shape: the shape of C, or of the output if the batch is empty."""
     for a, b in zip(operands["a"], operands["b"], strict=True):
@@ -284,33 +295,54 @@ def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
     return np.zeros(operands["c" if "c" in operands else "out"].shape, dtype)
 
 
-def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) -> Interval:
+def _floats(
+    spec: Gemm,
+    operands: Mapping[str, Any],
+    zeros: Mapping[str, Array | None],
+    b: str,
+    *,
+    with_c: bool,
+) -> Interval:
     """Return the sums with bounds of ``(k * count + 4) * eps`` times the sum of magnitudes.
 
-    Sums of whole numbers are exact while their magnitudes are exact.
+    Sums of whole numbers are exact while their magnitudes are exact. Kernels subtract a zero point
+    times the sums of the other operand from the sums of products, so magnitudes include both.
     """
     wide: Any = np.longdouble if spec.type == "f64" else np.float64
     total = _zeros(spec, operands, wide)
     magnitude, steps, whole = np.zeros_like(total), 0, True
+    held = np.zeros_like(total)
     pairs = zip(_pairs(spec, operands, b), operands[b], strict=True)
     for (left, right), given in pairs:
         x, y = left.astype(wide), right.astype(wide)
-        total += x @ y
-        magnitude += np.abs(x) @ _sizes(spec, given, y)
+        of_a, of_b = (_or_zero(zeros[name]) for name in ("a_zero", "b_zero"))
+        total += (x - of_a) @ (y - of_b)
+        x, y = _as_multiplied(spec, x, y)
+        held += (x - of_a) @ (y - of_b) if spec.math else 0
+        magnitude += (np.abs(x) + np.abs(of_a)) @ (_sizes(spec, given, y) + np.abs(of_b))
         steps += x.shape[1]
         whole = whole and _whole(x) and _whole(y)
     alpha, beta = (factor(spec, name, operands) for name in ("alpha", "beta"))
     value, size = alpha * total, abs(alpha) * magnitude
+    held = alpha * held if spec.math else value
     if with_c and beta != 0:
         c = decode(operands["c"], spec.c.type).astype(wide)
         value, size = value + beta * c, size + abs(beta) * np.abs(c)
+        held = held + beta * c
         whole = whole and _whole(c)
     eps = wide(epsilon(spec.type))
     exact = whole and _whole(alpha) and _whole(beta)
     exact &= np.maximum(size, magnitude) * eps <= 2
     # Below the smallest normal number, rounding errors are absolute.
     each = eps * size + LEAST[spec.type]
-    return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
+    found = Interval.around(held, np.where(exact, 0, (steps + 4) * each), spec.type)
+    # What ``math`` rounds is part of the error, but not of what is uncertain.
+    return found if spec.math is None else replace(found, value=value)
+
+
+def _or_zero(given: Array | None) -> Array:
+    """Return a zero point, or 0 for None."""
+    return np.zeros(1) if given is None else given
 
 
 #: Least magnitude that rounds to infinity in f16.

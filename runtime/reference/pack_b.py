@@ -63,7 +63,7 @@ def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
 
 def _stored(matrix: Array, form: PackedFormat) -> Array:
     """Return a matrix's elements in the type that the target's multiply-adds read."""
-    if is_integer(form.type):
+    if is_integer(form.type) and is_integer(form.stored):
         shift = _SHIFTS.get((form.type, form.stored), 0)
         return (decode(matrix, form.type) + shift).astype(DTYPES[form.stored])
     if form.type == form.stored:

@@ -77,9 +77,12 @@ def block_count(spec: Gemm, operands: Mapping[str, Any], b: str) -> int:
     return sum(spec.quantized.blocks(*right.shape)[0] for right in operands[b])
 
 
-def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
+def block_sums(
+    spec: Gemm, operands: Mapping[str, Any], b: str, zero: Array | None = None
+) -> Interval:
     """Return the sums of products as kernels compute them: exact in each block of K, then in f32.
 
+    ``zero`` is A's zero point, in a shape that broadcasts to D's.
     The sum of a block is multiplied by its scales and added with one FMA.
     A kernel that adds parts of K separately is also within the bound.
     """
@@ -94,6 +97,8 @@ def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
         block = form.block_of(k)
         rows = decode(np.asarray(left), spec.a.type).astype(np.float32)
         a = quantized(rows, spec.a if isinstance(spec.a, Quantize) else None, block)
+        if zero is not None:
+            a.q[:, :k] -= zero
         if spec.scales_of_blocks is not None:
             a = a._replace(scales=np.asarray(operands["a_scale"]))
         whole = np.zeros((a.q.shape[1], n), np.int64)

@@ -128,6 +128,7 @@ def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Co
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
         zero_row_tails=plan.dot,
+        type="" if packed.type == source.rounded else source.rounded,
     )
 
 
@@ -166,7 +167,7 @@ def needed_sums(plan: Plan) -> tuple[str, ...]:
 
 
 def sum_lines(plan: Plan, name: str) -> Filled:
-    """The sums of A's rows or B's columns over K and the batch, as s32."""
+    """The sums of A's rows or B's columns over K and the batch, as s32 or f32."""
     source = plan.sources.get(name, plan.operands[name])
     operand = plan.operands[f"{name}_sums"]
     extent = plan.sizes[LINE[name]]

@@ -14,9 +14,9 @@ from tilewright.elementwise.conversions import narrow, widen
 from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import zipped
 from tilewright.ir.nest import Argument as Passed
 from tilewright.ir.nest import BlockLoop, Call, NestNode
-from tilewright.ir.networks import zipped
 from tilewright.ir.ops import (
     Load,
     MakeMask,
@@ -91,8 +91,14 @@ class Conversion:
     def moves(self) -> bool:
         """Whether elements keep their size and value: whole K groups are then moved as they are."""
         source, packed = self.source.type, self.packed.type
-        kept = self.kind == source and (source == packed or is_integer(source))
+        integers = is_integer(source) and is_integer(packed)
+        kept = self.kind == source and (source == packed or integers)
         return kept and ITEMSIZE[source] == ITEMSIZE[packed]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether elements are integers on the way, and are stored as floating point."""
+        return is_integer(self.kind) and not is_integer(self.packed.type)
 
     @property
     def bits(self) -> bool:
@@ -107,7 +113,7 @@ class Conversion:
     def element(self, emitter: Emitter, address: Address, active: Active, name: str) -> Argument:
         """One element in each lane, as an s32 value, as bits in s32, or as floating point.
 
-        Integers are values; floating point whose bits are kept is bits.
+        Integers are values, unless they become floating point; that whose bits are kept is bits.
         """
         source = self.source.type
         if self.bits:
@@ -119,10 +125,11 @@ class Conversion:
     def rounded(self, emitter: Emitter, found: Argument) -> Argument:
         """An element that was loaded, rounded to the type that it has on the way."""
         b, kind = emitter.builder, self.kind
-        if kind == self.source.type:
-            return found
-        found = narrow(b, found, kind)
-        return found if is_integer(kind) or kind == self.packed.type else widen(b, found, kind)
+        if kind != self.source.type:
+            found = narrow(b, found, kind)
+            if not is_integer(kind):
+                return found if kind == self.packed.type else widen(b, found, kind)
+        return widen(b, found, kind) if self.mixed else found
 
     @property
     def word_elements(self) -> int:
@@ -141,7 +148,7 @@ class Conversion:
         for place, element in enumerate(elements):
             if is_real(element):
                 element = narrow(b, element, self.packed.type)
-            if is_signed(self.kind) and place + 1 < self.word_elements:
+            if is_signed(self.kind) and not self.mixed and place + 1 < self.word_elements:
                 element = b("and", element, (1 << bits) - 1)  # the sign would fill what follows
             moved = b("shl", element, bits * place) if place else element
             word = b("or", word, moved) if place else moved

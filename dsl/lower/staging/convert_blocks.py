@@ -17,8 +17,8 @@ from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import NestNode, When, repeated
-from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.tiling.parts import Part, cut
@@ -230,4 +230,4 @@ def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) ->
     word = turned[k // together]
     word = b("shl", word, above) if above else word
     lane = b("shr" if is_signed(source) else "ushr", word, 32 - bits)
-    return lane if is_integer(source) or c.bits else widen(b, lane, source)
+    return lane if (is_integer(source) and not c.mixed) or c.bits else widen(b, lane, source)

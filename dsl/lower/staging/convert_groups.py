@@ -152,7 +152,7 @@ def _group_tile(
             continue
         found = _group(c, emitter, (index, start), active, existing)
         if not existing and c.k_group == 1:
-            found = [0 if is_integer(c.kind) else 0.0]
+            found = [0 if is_integer(c.kind) and not c.mixed else 0.0]
         if c.k_group == 1:
             put(c, emitter, found[0], write, lines if c.exact else None)
         else:

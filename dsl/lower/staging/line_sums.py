@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
+from tilewright.elementwise.conversions import narrow, widen
+from tilewright.ir.access import load, read
 from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Add,
     Advance,
+    Apply,
     Load,
     Loop,
     Op,
@@ -27,7 +31,7 @@ from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand, whole_vectors
 from tilewright.plan.tiling.parts import cut
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 #: Vectors that one call sums.
@@ -39,9 +43,10 @@ Nodes = tuple[NestNode, ...]
 
 @dataclass(frozen=True, slots=True)
 class LineSums:
-    """Where lines lie (``line`` is their dimension) and the buffer of s32 that takes their sums.
+    """Where lines lie (``line`` is their dimension) and the buffer that takes their sums.
 
-    ``stored``: where in ``source`` the sums begin that were taken when it was packed.
+    Those of integers are s32, others f32. ``stored``: where in ``source`` the sums begin that were
+    taken when it was packed.
     """
 
     target: Target
@@ -53,9 +58,27 @@ class LineSums:
     prefix: str
     stored: int | None = None
 
+    @property
+    def element(self) -> str:
+        """The type of the sums."""
+        return "s32" if is_integer(self.source.type) else "f32"
+
     def vector(self, index: int, name: str, lanes: int | None = None) -> Register:
-        """An s32 register of ``lanes``."""
-        return Register(f"{name}{index}", self.target.holding("s32", lanes or self.lanes))
+        """A register of ``lanes`` sums."""
+        return Register(f"{name}{index}", self.target.holding(self.element, lanes or self.lanes))
+
+    def read(self, dst: Register, address: Address, active: Active = None) -> Iterator[Op]:
+        """The elements of lines that are added to sums, rounded as those that are multiplied."""
+        kind = self.source.rounded
+        if not kind:
+            yield from read(self.target, dst, address, active, self.source.type)
+            return
+        emitter = Emitter(self.target, dst.vector.lanes, f"{dst.name}_given_", self.element)
+        found = load(emitter, address, active, self.source.type, "x")
+        widen(emitter.builder, narrow(emitter.builder, found, kind), kind)
+        *ops, last = emitter.emit()
+        assert isinstance(last, Apply)
+        yield from (*ops, replace(last, dst=dst))
 
 
 def sums_nest(
@@ -162,7 +185,7 @@ def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> 
     for index, acc in enumerate(accumulators):
         element = sums.vector(index, "x")
         address = Address("px", index * sums.lanes * ONE)
-        body += [Load(element, address, active, sums.source.type), Add(acc, acc, element)]
+        body += [*sums.read(element, address, active), Add(acc, acc, element)]
     yield Loop("kt", depth, (*body, Advance("px", sums.source.strides["k"])))
     for index, acc in enumerate(accumulators):
         yield from _update(acc, index * sums.lanes * ONE)
@@ -187,13 +210,12 @@ def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
         acc, element = (sums.vector(0, name, 1) for name in ("s", "x"))
     yield Zero(acc)
     yield Point("px", "x", ZERO, type_)
-    body = (Load(element, Address("px", ZERO), None, type_), Add(acc, acc, element))
+    body = (*sums.read(element, Address("px", ZERO)), Add(acc, acc, element))
     whole, tail = div(depth, lanes), mod(depth, lanes)
     if whole != 0:
         yield Loop("kt", whole, (*body, Advance("px", lanes * step)))
     if tail != 0:
-        part = (Load(last, Address("px", ZERO), _known(tail), type_), Add(acc, acc, last))
-        yield from part
+        yield from (*sums.read(last, Address("px", ZERO), _known(tail)), Add(acc, acc, last))
     total = acc
     if lanes > 1:
         total = sums.vector(0, "total", 1)
@@ -219,10 +241,10 @@ def _program(
     used = sizes_used(walk(ops), sums.slots)
     return TileProgram(
         name=sums.prefix + name,
-        element="s32",
+        element=sums.element,
         parameters=(
             *inputs,
-            Parameter("out", "out", "s32"),
+            Parameter("out", "out", sums.element),
             *(Parameter(slot, "size") for slot in used),
         ),
         body=ops,

@@ -16,7 +16,7 @@ from tilewright.elementwise.builder import Builder
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import pointers_used, sizes_used
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
@@ -36,6 +36,7 @@ from tilewright.isa.vector import Vector
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.spec.quantized import Quantize
+from tilewright.spec.scalars import Quantity
 from tilewright.symbolic import ONE, ZERO, symbol
 
 #: The greatest magnitude of an element, and the least one of a block that is not taken as zeros.
@@ -51,6 +52,8 @@ _OF_SCALE = "What a unit stands for: NaN beside Inf or NaN."
 #: What is called what in the tile: the elements, their scales, where sums of blocks begin.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
+#: The pointer to zero points that the call gives.
+_ZERO = "given_zero"
 #: What takes sums of a block's elements, of which not all products of a kernel need each.
 _OF_SUMS = ("a_starts", "a_totals")
 #: Vectors of a block that are read in one trip of a loop.
@@ -61,7 +64,8 @@ VECTORS = 4
 class Quantization:
     """``source``, rows of ``k`` elements, as ``made``: integers, their scales and zeros, sums.
 
-    ``how`` is None where the elements are integers already. Each block's sum begins at ``-bias``
+    ``how`` is None where the elements are integers already, whose zero point is ``zero``: a number,
+    or that of the call for all rows, or for each. Each block's sum begins at ``-bias``
     times the sum of its elements, where B's have such a bias. Where B has zero points for each
     block, its own sum is kept: negative, or for ``minima`` scaled.
     """
@@ -76,6 +80,7 @@ class Quantization:
     zeros: bool
     minima: bool
     slots: tuple[str, ...]
+    zero: Quantity = None
 
     @property
     def summed(self) -> bool:
@@ -111,6 +116,7 @@ def quantization_of(plan: Plan) -> Quantization:
         zeros=bool(form.zeros),
         minima=form.minima,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
+        zero=plan.spec.a_zero if "a_zeros" in plan.operands else None,
     )
 
 
@@ -125,6 +131,7 @@ def quantize_rows(
         element="f32",
         parameters=(
             *((Parameter("x", "in", q.source.type),) if "x" in used else ()),
+            *((Parameter(_ZERO, "in", "s32"),) if _ZERO in used else ()),
             *(Parameter(_NAMES[name], "out", made.type) for name, made in q.made.items()),
             *(Parameter(slot, "size") for slot in sizes_used(walk(ops), q.slots)),
         ),
@@ -134,6 +141,8 @@ def quantize_rows(
     )
     row = symbol("lp")
     places = [Argument(q.source.buffer, row * q.source.strides["m"])] if "x" in used else []
+    if _ZERO in used:
+        places.append(Argument(Name("a_zero"), row if q.zero == "row" else ZERO))
     places += [
         Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"])
         for made in q.made.values()
@@ -179,20 +188,27 @@ def pieces(existing: int, lanes: int) -> Iterator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """How a row or block becomes integers: units in 1, the scale, what zero becomes less 0."""
+    """How a row or block becomes integers: units in 1, the scale, what zero becomes less 0.
 
-    units: Register
-    scale: Register
-    zero: Register | None
+    Of integers only the last one is there.
+    """
+
+    units: Register | None
+    scale: Register | None
+    zero: Register | int | None
+
+    def zero_in(self, emitter: Emitter) -> Lanes | None:
+        """What zero becomes less 0, as a value of ``emitter``."""
+        return emitter.take(self.zero) if isinstance(self.zero, Register) else self.zero
 
 
 def _row(q: Quantization) -> Iterator[Op]:
     """Whole blocks in a loop, then the one that is not whole, filled up with zeros."""
     whole, tail = divmod(q.k, q.block)
     unit = None
-    if q.of_rows:
+    if q.of_rows or q.zero is not None:
         emitter = Emitter(q.target, q.vector.lanes, "row_", "f32")
-        unit = _unit(q, emitter, q.k)
+        unit = _unit(q, emitter, q.k) if q.of_rows else _given(q, emitter)
         yield from emitter.emit()
     if whole:
         yield Loop("kt", Integer(whole), tuple(_block(q, q.block, unit)), "blocks of K")
@@ -208,7 +224,13 @@ def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
         unit = _unit(q, emitter, existing)
     total = _rounded(q, emitter, existing, unit)
     if q.summed:
-        _put_sums(q, emitter, folded(emitter, total, "add"), unit)
+        summed = folded(emitter, total, "add")
+        beside = -existing % emitter.lanes
+        if q.how is None and unit is not None and beside:
+            summed = emitter.builder(
+                "add", summed, emitter.builder("mul", unit.zero_in(emitter) or 0, beside)
+            )
+        _put_sums(q, emitter, summed, unit)
     yield from emitter.emit()
     moved = (name for name, made in q.made.items() if name != "a" and made.strides["k"] != 0)
     yield from (Advance(_NAMES[name], ONE) for name in moved)
@@ -223,6 +245,20 @@ def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
         return _Unit(emitter.register(units), emitter.register(scale), None)
     put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
     return _Unit(emitter.register(units), emitter.register(scale), emitter.register(zero))
+
+
+def _given(q: Quantization, emitter: Emitter) -> _Unit:
+    """The zero point of integers in all lanes; it is stored."""
+    emitter.stage("zero", note="The zero point of A, negative.")
+    if isinstance(q.zero, int):
+        put_one(emitter, -q.zero, Address("zeros", ZERO))
+        return _Unit(None, None, q.zero)
+    single = Emitter(q.target, 1, f"{emitter.prefix}zero_", "f32")
+    one = single.register(load(single, Address(_ZERO, ZERO), None, "s32", "one"))
+    emitter.add(*single.emit())
+    zero = emitter.spread(one, "given")
+    put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
+    return _Unit(None, None, emitter.register(zero))
 
 
 def _of_magnitude(
@@ -297,12 +333,12 @@ def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | Non
         put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
     if q.zeros:
         emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
-        if unit is not None and unit.zero is not None:
-            total = b("sub", total, b("mul", emitter.take(unit.zero), q.block))
+        if unit is not None and (zero := unit.zero_in(emitter)) is not None:
+            total = b("sub", total, b("mul", zero, q.block))
         kept = b("to_f32", total)
         if not q.minima:
             kept = b("neg", kept)
-        elif unit is not None:
+        elif unit is not None and unit.scale is not None:
             kept = b("mul", kept, emitter.take(unit.scale))
         put_one(emitter, kept, Address("totals", ZERO))
 
@@ -337,14 +373,21 @@ def _extremes(
 def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | None) -> Register:
     """The elements stored, and the sum of each lane's; what fills up the block stands for 0."""
     total, stored = emitter.fresh("added", "s32"), q.made["a"].type
-    emitter.stage("elements", note="Elements, rounded half to even." if unit else "Elements.")
+    emitter.stage("elements", note="Elements, rounded half to even." if q.how else "Elements.")
     emitter.add(*([Zero(total)] if q.summed else []))
     for number, piece in enumerate(pieces(existing, emitter.lanes)):
         inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
         inner.stage("elements")
         whole = []
         for place, x in enumerate(piece.elements(q.source, inner, "x")):
-            whole.append(x if unit is None else _integer(inner, x, unit))
+            whole.append(x if unit is None or unit.units is None else _integer(inner, x, unit))
+            active = piece.active if place == piece.vectors - 1 else None
+            if active is not None and q.how is None and unit is not None:
+                # The lanes behind are 0 here, and stand for no 0.
+                filling = inner.register(unit.zero_in(inner) or 0)
+                inner.add(_stored(filling, place * piece.lanes, stored))
+                inner.add(_stored(inner.register(x), place * piece.lanes, stored, active))
+                continue
             inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
         if q.summed:
             sums = inner.register(reduce(partial(inner.builder, "add"), whole))
@@ -352,28 +395,29 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | Non
         emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))
     missing = (q.block - existing) // emitter.lanes
     if missing:
-        zero = unit.zero if unit is not None else None
-        filling = emitter.register(0) if zero is None else zero
+        zero = unit.zero_in(emitter) if unit is not None else None
+        filling = emitter.register(0 if zero is None else zero)
         ops: list[Op] = [_stored(filling, 0, stored), Advance("out", Integer(emitter.lanes))]
         if zero is not None and q.summed:
-            ops.append(Apply(total, "add", (total, zero), total.vector))
+            ops.append(Apply(total, "add", (total, filling), total.vector))
         emitter.add(Loop("kz", Integer(missing), tuple(ops), "zeros"))
     return total
 
 
 def _integer(emitter: Emitter, x: Lanes, unit: _Unit) -> Lanes:
     """Elements in units, rounded; with a zero point counted from there."""
+    assert unit.units is not None
     b = emitter.builder
     units = b("mul", x, emitter.take(unit.units))
-    if unit.zero is None:
+    if (zero := unit.zero_in(emitter)) is None:
         return b("to_s32", b("min", b("max", units, -TOP), TOP))
-    return _within(b, b("add", b("to_s32", units), emitter.take(unit.zero)))
+    return _within(b, b("add", b("to_s32", units), zero))
 
 
-def _stored(register: Register, at: int, type_: str) -> Store:
-    """Lanes of s32 as elements of ``type_``, which holds their numbers."""
+def _stored(register: Register, at: int, type_: str, active: int | None = None) -> Store:
+    """Lanes of s32, or the first ``active``, as elements of ``type_``, which holds them."""
     group = 0 if type_ in register.vector.stores else 1
-    return Store(Address("out", at * ONE), register, None, type_, group)
+    return Store(Address("out", at * ONE), register, active, type_, group)
 
 
 def put_one(emitter: Emitter, value: Lanes, address: Address) -> None:

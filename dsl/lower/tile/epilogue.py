@@ -200,6 +200,8 @@ class _Finisher:
         b, shifts = self.b, self.plan.product.shifts
         self._shared("zeros", "Zero points.")
         za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
+        if not is_integer(self.spec.type):
+            return self._less_zero(total, output, (za, zb), b_sums)
         if (of_a := _plus(b, za, shifts["a"])) != 0:
             note = "Zero point of A, times the sums of B's columns over K: subtracted."
             self._times_sums(output, "a_zero", f"{b_sums}_{output.n}", note)
@@ -216,6 +218,19 @@ class _Finisher:
             self._stage(output, "less_b_zero", "")
             total = b("sub", total, less)
         return total
+
+    def _less_zero(
+        self, total: Argument, output: Output, zeros: tuple[Argument, Argument], b_sums: str
+    ) -> Argument:
+        """``sum (A - za) B`` or ``sum A (B - zb)`` from ``sum A B`` in floating point."""
+        name, zero, sums = ("a", zeros[0], b_sums) if zeros[0] != 0 else ("b", zeros[1], "a_sums")
+        note = f"Zero point of {name.upper()}, times the sums of the other operand: subtracted."
+        place = output.n if name == "a" else output.m
+        self._times_sums(output, f"{name}_zero", f"{sums}_{place}", note)
+        less = self.b("neg", self._as(zero, "s32", self.b.real))
+        of_lines = self._operand(sums, output)
+        self._stage(output, f"less_{name}_zero", "")
+        return self.b("fma", less, of_lines, total)
 
     def _times_sums(self, output: Output, zero: str, sums: str, note: str) -> None:
         """A zero point times sums: one value for a row or column, unless it has many itself."""
@@ -253,7 +268,7 @@ class _Finisher:
         if spec.beta == 0:
             return total
         self._stage(output, "plus_c", "Plus C." if spec.beta == 1 else "Plus beta times C.")
-        c = self.plan.operands["c"]
+        c = self.tile.operands["c"]
         old = self._as(self._operand("c", output), _read_type(c.type, b), kind)
         if spec.beta == 1:
             return b("add", total, old)
@@ -335,12 +350,12 @@ class _Finisher:
 
     def _operand(self, name: str, output: Output) -> Argument:
         """What ``name`` has for the lanes of ``output``: floating point, or integers."""
-        operand = self.plan.operands[name]
+        operand = self.tile.operands[name]
         address = output.at(operand)
         steps = value(operand.strides[output.line])
         lanes = None if steps == 0 else output.active
         key = name, address.offset, lanes
-        if key not in self.read or operand in (self.plan.output, self.plan.operands["c"]):
+        if key not in self.read or operand in (self.plan.output, self.tile.operands["c"]):
             self.read[key] = self._read(operand, output, steps)
         return self.read[key]
 
@@ -358,7 +373,7 @@ class _Finisher:
 
     def _name(self, operand: Operand, output: Output) -> str:
         """What is read of an operand: C and D are read for one output, others for several."""
-        if operand in (self.plan.output, self.plan.operands["c"]):
+        if operand in (self.plan.output, self.tile.operands["c"]):
             return f"{output.acc.name}_old_{operand.name}"
         place = {"m": str(output.m), "n": str(output.n)}
         varies = [place[dim] for dim in "mn" if operand.strides[dim] != 0]
@@ -426,7 +441,7 @@ class _Leaves:
         assert isinstance(leaf, (Leaf, Named))
         name = symbol_of(leaf.name) if isinstance(leaf, Named) else "d"
         found = finisher._operand(name, self.output)
-        type_ = finisher.plan.operands[name].type
+        type_ = finisher.tile.operands[name].type
         real = finisher.b.whole if self.whole else finisher.b.real
         return finisher._as(found, _read_type(type_, finisher.b), real)
 

@@ -27,7 +27,8 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
         packed = Packed(spec.type, spec.nb)
         return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
     if isinstance(spec, PackQuantized):
-        spec = Gemm(1, spec.n, spec.k, a=spec.a, b=Packed(spec.type, spec.nb))
+        zero = 1 if spec.a_zero else None
+        spec = Gemm(1, spec.n, spec.k, a=spec.a, b=Packed(spec.type, spec.nb), a_zero=zero)
         return quantized_format(spec, target)
     return plain_format(spec, target) if spec.quantized is None else quantized_format(spec, target)
 
@@ -35,7 +36,14 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
 def plain_format(spec: Gemm, target: Target) -> PackedFormat:
     """That of a packed B whose elements have a type of their own."""
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
-    return packed_format(target, spec.a.type, spec.b, spec.k, spec.n, spec.sum_type)
+    b = rounded_b(spec)
+    return packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type)
+
+
+def rounded_b(spec: Gemm) -> Packed:
+    """A packed B as the packer makes it: of bf16 where ``math`` rounds f32."""
+    assert isinstance(spec.b, Packed)
+    return spec.b if spec.math is None else Packed(spec.rounded[1], spec.b.nb)
 
 
 def formats_of(spec: Spec, target: Target) -> dict[str, Format]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
-from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, mixes
 
 from ..contraction import Product, choose_product, converting_lanes, held_as
 
@@ -173,6 +173,9 @@ def _stored_type(type_: str, product: Product, elements: int) -> str:
     Where B is too large for the cache it keeps its smaller source type, and kernels convert it as
     they load it.
     """
+    if mixes(type_, product.along):
+        small = product.along == "f32" and product.op.form not in ("matrix", "block")
+        return type_ if small and elements * ITEMSIZE["f32"] > CACHED_BYTES else product.along
     if product.accumulator == "s64" and product.depth == 1:
         return type_  # one load makes an element four or eight times as large
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES

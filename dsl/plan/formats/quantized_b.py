@@ -251,7 +251,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         shift=shift,
         offset=quantized.offset,
         minima=quantized.zeros == "minima",
-        sums=SUMS if isinstance(spec.a, Quantize) and spec.a.zero else "",
+        sums=SUMS if spec.offsets_blocks else "",
     )
 
 
@@ -504,10 +504,11 @@ def _made_of_a(
     begins = form.bias and not meets_numbers(spec, product, form)
     names = {"a_starts": ("s32", blocks)} if begins else {}
     names |= {"a_totals": ("f32", blocks)} if form.zeros else {}
+    own = row
     if isinstance(spec.a, Quantize):
         own = row if spec.a.block is None else blocks
         names = {"a_scales": ("f32", own)} | names
-        names |= {"a_zeros": ("s32", own)} if spec.a.zero else {}
+    names |= {"a_zeros": ("s32", own)} if spec.offsets_blocks else {}
     found = {"a": Operand("a", product.across, lines, Name("a_packed"))}
     for name, (type_, strides) in names.items():
         found[name] = Operand(name, type_, strides, Name(f"{name}_made"))
