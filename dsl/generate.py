@@ -33,6 +33,7 @@ from tilewright.ir.verify import verify_program
 from tilewright.isa.machine import NEXT_THREAD
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.lower.move import copy_program
 from tilewright.lower.nest.build import make_program
 from tilewright.lower.nest.configure import numbered
 from tilewright.lower.pack_b import pack_program
@@ -43,12 +44,13 @@ from tilewright.plan.estimate.threads import price_of
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
+from tilewright.plan.routines.copy import CopyPlan, plan_copy
 from tilewright.plan.routines.pack_b import PackPlan, plan_packing
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan, plan_quantized_packing
 from tilewright.plan.routines.stack import StackPlan, plan_stack
 from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Copy, Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.transpose import Transpose
@@ -128,6 +130,8 @@ def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | Any: ...
 @overload
 def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan: ...
 @overload
+def plan_for(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan: ...
+@overload
 def plan_for(spec: Pack, schedule: Schedule, target: Target) -> PackPlan: ...
 @overload
 def plan_for(spec: PackQuantized, schedule: Schedule, target: Target) -> QuantizedPackPlan: ...
@@ -137,6 +141,8 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
     """Return the plan of the kernel that computes ``spec`` by ``schedule`` on ``target``."""
     if isinstance(spec, Transpose):
         return plan_transposition(spec, schedule, target)
+    if isinstance(spec, Copy):
+        return plan_copy(spec, schedule, target)
     if isinstance(spec, Pack):
         return plan_packing(spec, schedule, target)
     if isinstance(spec, PackQuantized):
@@ -159,6 +165,8 @@ def lowered(plan: AnyPlan) -> Program:
             program = stack_program(plan)
         case TransposePlan():
             program = transposition_program(plan)
+        case CopyPlan():
+            program = copy_program(plan)
         case PackPlan():
             program = pack_program(plan)
         case QuantizedPackPlan():
@@ -374,4 +382,4 @@ def _converts(plan: AnyPlan) -> bool:
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
         return plan.finishes or not plan.plain
-    return isinstance(plan, PackPlan)
+    return isinstance(plan, PackPlan | CopyPlan)

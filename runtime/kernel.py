@@ -49,7 +49,7 @@ class Kernel(CallableKernel):
     ----------
     name : str
         The C function's name.
-    spec : Gemm, Transpose, Pack or PackQuantized
+    spec : Gemm, Transpose, Copy, Pack or PackQuantized
         The computation.
     requested : Schedule
         The schedule that was asked for. ``schedule`` is the complete one.

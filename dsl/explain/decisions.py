@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sympy import Expr
 
 from tilewright.plan.plan import Plan
+from tilewright.plan.routines.copy import CopyPlan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan
 from tilewright.plan.routines.stack import StackPlan
@@ -15,13 +16,13 @@ from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.operands import Packed
+from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
-AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan
+AnyPlan = Plan | StackPlan | TransposePlan | CopyPlan | PackPlan | QuantizedPackPlan
 #: A decision of a plan as three texts: its subject, the choice, and the reason.
 Row = tuple[str, str, str]
 _DIMENSIONS = {
@@ -57,6 +58,9 @@ def head(plan: AnyPlan) -> Iterator[str]:
     if isinstance(plan, QuantizedPackPlan):
         yield _of_few_bits(plan)
         return
+    if isinstance(plan, CopyPlan):
+        yield from _head_of_copy(plan)
+        return
     if isinstance(plan, TransposePlan):
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
         return
@@ -91,6 +95,18 @@ def _head_of_packing(plan: PackPlan) -> Iterator[str]:
     )
     if plan.batch:
         yield f"batch     strided, {text_of(plan.batch.count)} of B"
+
+
+def _head_of_copy(plan: CopyPlan) -> Iterator[str]:
+    shape = " x ".join(text_of(plan.sizes[name]) for name in ("rows", "cols"))
+    yield f"copy      {shape}, {plan.spec.type_of('a')} to {plan.spec.type_of('d')}"
+    for name, side in (("a", plan.move.source), ("d", plan.move.made)):
+        given = getattr(plan.spec, name)
+        if isinstance(given, Matrix):
+            line = _LINES[given.order]
+            yield f"          {name.upper()} ({line}s {text_of(side.step)} elements apart)"
+        else:
+            yield f"          {name.upper()} (packed)"
 
 
 def _of_few_bits(plan: QuantizedPackPlan) -> str:

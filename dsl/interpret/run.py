@@ -23,6 +23,7 @@ from tilewright.ir.nest import (
 )
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
+from tilewright.plan.routines.copy import CopyPlan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
@@ -34,7 +35,7 @@ from .tile import Counts, Run, Surroundings, Tile, entry, pointer_to
 
 
 def interpret(
-    plan: Plan | StackPlan | TransposePlan | PackPlan,
+    plan: Plan | StackPlan | TransposePlan | CopyPlan | PackPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),

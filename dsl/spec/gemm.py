@@ -11,7 +11,7 @@ from tilewright.keywords import spelled
 
 from .arguments import LEADING, MAKE_D, ZEROS, factors_of, fields_of
 from .operands import SHAPES, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Pack, PackQuantized
+from .pack import Copy, Pack, PackQuantized
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent
@@ -429,6 +429,13 @@ def _check_gemm(spec: Gemm) -> None:
             )
     if isinstance(spec.b, Packed):
         _check_packed(spec)
+    if isinstance(spec.b, Packed) and spec.b.bits is not None:
+        raise SpecError(
+            "the target decides the groups of a product's packed B",
+            got=f"b={spec.b!r}",
+            expected="tw.Packed without bits",
+            hint="bits are for tw.Copy",
+        )
     if spec.stacked:
         _check_stack(spec)
     check_dims(spec.runtime_sizes())
@@ -549,4 +556,4 @@ def _check_expressions(spec: Gemm) -> None:
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
 
 
-Spec = Gemm | Transpose | Pack | PackQuantized
+Spec = Gemm | Transpose | Copy | Pack | PackQuantized

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
-from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .pack import Pack, PackQuantized
+from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
+from .pack import Copy, Pack, PackQuantized
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
 from .sizes import Dim, Size
@@ -185,6 +185,21 @@ def parts_of(form: Quantized) -> dict[str, str]:
     return found
 
 
+def has_formats(spec: Spec) -> bool:
+    """Return True if a matrix of ``spec`` is packed in a format that depends on the target."""
+    if isinstance(spec, Copy):
+        return not (isinstance(spec.a, Matrix) and isinstance(spec.d, Matrix))
+    if isinstance(spec, Gemm):
+        return isinstance(spec.b, Packed)
+    return packs(spec)
+
+
+def packs(spec: Spec) -> bool:
+    """Return True if the kernel of ``spec`` writes bytes in a packed format."""
+    written = isinstance(spec, Copy) and not isinstance(spec.d, Matrix)
+    return written or isinstance(spec, Pack | PackQuantized)
+
+
 def symbol_of(name: str) -> str:
     """Return the C identifier of an operand or output that the user called ``name``."""
     return f"{name}_"
@@ -213,6 +228,8 @@ def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParam
     match spec:
         case Transpose():
             return _transpose_arrays(spec), True
+        case Copy():
+            return tuple(_copied(spec, formats)), isinstance(spec.d, Matrix)
         case Pack():
             return _pack_arrays(spec, formats.get("out")), False
         case PackQuantized():
@@ -350,16 +367,30 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    return b, _packed_out(form, 1 if batch is None else batch.count)
+    return b, _packed_bytes("out", "out", form, 1 if batch is None else batch.count)
 
 
-def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
+def _packed_bytes(name: str, role: Role, form: Stored | None, count: Size) -> ArrayParameter:
     """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
     shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
     return ArrayParameter(
-        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
+        name, "u8", "matrix", role, shape, "C", None, ("count", "bytes"), f"ld{name}",
         stored=form.stored if form else "",
     )  # fmt: skip
+
+
+def _copied(spec: Copy, formats: Mapping[str, Stored]) -> Iterator[ArrayParameter]:
+    """Yield the parameters of a copy: both matrices, a packed one as a row of bytes."""
+    roles: dict[str, Role] = {"a": "in", "d": "out"}
+    for name, role in roles.items():
+        layout = getattr(spec, name)
+        if not isinstance(layout, Matrix):
+            yield _packed_bytes(name, role, formats.get(name), 1)
+            continue
+        yield ArrayParameter(
+            name, layout.type, "matrix", role, (spec.rows, spec.cols), layout.order,
+            getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+        )  # fmt: skip
 
 
 def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]:
@@ -370,4 +401,4 @@ def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]
             name, type_, "matrix", "in", shape, spec.order, None, ("k", "n"), "",
             quantized=spec.type,
         )  # fmt: skip
-    yield _packed_out(form, 1)
+    yield _packed_bytes("out", "out", form, 1)

@@ -14,11 +14,12 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import PackQuantized
-from tilewright.spec.signature import Signature
+from tilewright.spec.pack import Copy, PackQuantized
+from tilewright.spec.signature import Signature, packs
 from tilewright.spec.transpose import Transpose
 
 from .arguments import Sample, Sampled, edges, matrices, samples
+from .copy import copied
 from .gemm import Expected, results
 from .interval import Interval
 from .pack_b import packed_bytes, packed_parts
@@ -160,6 +161,10 @@ def right_results(
         value, type_ = decode(packed_parts(spec, target, held.arrays[:-1]), "u8"), "u8"
     elif isinstance(spec, Transpose):
         value, type_ = decode(held.arrays[0].T, spec.type), spec.type
+    elif isinstance(spec, Copy):
+        type_ = "u8" if packs(spec) else spec.type_of("d")
+        value = decode(copied(spec, target, held.arrays[0]), type_)
+        return {"d": Expected(Interval.exactly(value, type_), type_)}
     else:
         given = matrices(signature.array("b"), held, signature)
         value, type_ = decode(packed_bytes(spec, target, given), "u8"), "u8"
