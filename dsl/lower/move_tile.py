@@ -186,7 +186,7 @@ class MoveTile:
 
     def _write_words(self, first: int, some: int, depth: int, words: Iterable[Register]) -> None:
         """Store words of a few lines, each of them a register with a lane for each line."""
-        made, each = self.move.made, max(1, 4 // ITEMSIZE[self.move.made.type])
+        made, each = self.move.made, self.move.made.each
         if not made.along:
             for number, group in enumerate(_parts(words, made.group // each)):
                 self._store_group(made, first, some, number * made.group, group)
@@ -199,7 +199,7 @@ class MoveTile:
 
     def _load_group(self, side: Layout, first: int, some: int, k: int) -> list[Register]:
         """Load the words of a group of each of ``some`` lines, a register for each word."""
-        each = max(1, 4 // ITEMSIZE[side.type])
+        each = side.each
         count = side.group // each
         found: list[Register] = []
         for number in range(count):
@@ -217,7 +217,7 @@ class MoveTile:
         self, side: Layout, first: int, some: int, k: int, words: list[Register]
     ) -> None:
         """Store the words of a group of each of ``some`` lines."""
-        each = max(1, 4 // ITEMSIZE[side.type])
+        each = side.each
         count = side.group // each
         while len(words) < count:
             zero = self.emitter.unnamed(words[0].vector.element)
@@ -264,8 +264,7 @@ class MoveTile:
             for k, found in enumerate(elements):
                 self._put(found, self._at("out", made, first, k), left)
             return
-        each = max(1, 4 // ITEMSIZE[made.type])
-        words = map(self.emitter.register, map(self._word_of, _parts(elements, each)))
+        words = map(self.emitter.register, map(self._word_of, _parts(elements, made.each)))
         self._write_words(first, some, depth, words)
 
     def _read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
@@ -287,7 +286,7 @@ class MoveTile:
             for start in range(0, depth, source.group):
                 words = self._load_group(source, first, some, start)
                 for k in range(min(source.group, depth - start)):
-                    yield self._extracted(words[k // self.together], k)
+                    yield self._extracted(words[k // source.each], k % source.each)
 
     @property
     def _bits(self) -> bool:
@@ -326,7 +325,7 @@ class MoveTile:
         found, source = self.emitter.take(word), self.move.source.type
         if self.together == 1:
             return self._unshifted(found)
-        b, bits = self.builder, 32 // self.together
+        b, bits = self.builder, 8 * ITEMSIZE[source]
         above = 32 - bits * (k % self.together + 1)
         moved = b("shl", found, above) if above else found
         lane = b("shr" if is_signed(source) else "ushr", moved, 32 - bits)
@@ -371,7 +370,7 @@ class MoveTile:
         word: Element = 0
         for place, element in enumerate(elements):
             lane = narrow(b, element, made) if _is_real(element) else element
-            if is_signed(made) and (place + 1) * bits < 32:
+            if is_signed(made) and place + 1 < self.move.made.each:
                 lane = b("and", lane, (1 << bits) - 1)  # the sign would fill what follows
             moved = b("shl", lane, bits * place) if place else lane
             word = b("or", word, moved) if place else moved

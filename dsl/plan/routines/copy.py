@@ -49,6 +49,12 @@ class Layout:
     end: int = 0
 
     @property
+    def each(self) -> int:
+        """Elements of the depth that a 32-bit word holds; 1 if they have 32 or 64 bits."""
+        most = max(1, 4 // ITEMSIZE[self.type])
+        return most if self.along or self.group == 1 else min(most, self.group)
+
+    @property
     def line_step(self) -> Expr:
         """Elements from a line to the next one of its block."""
         return self.step if self.along else Integer(self.group)
@@ -102,7 +108,8 @@ class Move:
     def words(self) -> bool:
         """True if whole words of elements are moved as they are."""
         source, made = self.source, self.made
-        if not self.same or self.copies:
+        parts = source.each < self.together or made.each < self.together  # words are not full
+        if not self.same or self.copies or parts:
             return False
         if source.along or made.along:
             return self.turns or self.together == 1 or self.groups > 1
