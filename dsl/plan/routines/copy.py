@@ -25,6 +25,8 @@ from .pack_b import PackPlan, plan_packing
 
 #: Vectors of a row that one call copies, and elements of K that one call moves between rows.
 ROW_VECTORS, DOWN = 8, 8
+#: Registers of a tile that may be spilled: wider vectors are worth more than that costs.
+SPILLED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,8 @@ def _cut(move: Move) -> tuple[Move, str]:
     each = max(max(1, 4 // ITEMSIZE[side.type]) for side in (move.source, move.made))
     lines = lanes * (move.together if move.words and move.turns else 1)
     depth = max(lanes * each, move.groups)
+    if move.words and move.turns:  # whole cache lines are written
+        depth = max(depth, target.core.line // ITEMSIZE[move.made.type])
     return replace(move, lanes=lanes, tile=(lines, depth)), "square blocks, transposed in registers"
 
 
@@ -270,7 +274,9 @@ def _lanes(move: Move, *, turns: bool) -> int:
     def fits(vector: Vector) -> bool:
         there = any(v.lanes == vector.lanes for v in target.of(other))
         registers = vector.lanes * vector.registers * narrow
-        return there and (not turns or (vector.transposes and registers <= target.registers))
+        return there and (
+            not turns or (vector.transposes and registers <= target.registers + SPILLED)
+        )
 
     return next((v.lanes for v in target.of(element) if fits(v)), 1)
 
