@@ -382,4 +382,6 @@ def _converts(plan: AnyPlan) -> bool:
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
         return plan.finishes or not plan.plain
+    if isinstance(plan, TransposePlan):
+        return ITEMSIZE[plan.element] < 4
     return isinstance(plan, PackPlan | CopyPlan)

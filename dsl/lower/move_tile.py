@@ -53,13 +53,16 @@ class MoveTile:
     def program(self, name: str) -> TileProgram:
         """Return the tile's program."""
         move, ops = self.move, list(self.emitter.emit())
-        inputs = (Parameter("x", "in", move.source.type),) if "x" in pointers_used(ops) else ()
+        types = {"x": move.source.type}
+        pointers = sorted(pointers_used(ops), key=("x", "out", "one", "other").index)
         return TileProgram(
             name=name,
             element=move.made.type,
             parameters=(
-                *inputs,
-                Parameter("out", "out", move.made.type),
+                *(
+                    Parameter(name, "in" if name == "x" else "out", types.get(name, move.made.type))
+                    for name in pointers
+                ),
                 *(Parameter(slot, "size") for slot in sizes_used(ops, move.slots)),
             ),
             body=(),
@@ -119,22 +122,51 @@ class MoveTile:
 
     def _turn(self, first: int, some: int, depth: int) -> None:
         """Transpose ``some`` lines of neighbours: they become lines along the depth."""
-        source, made, each = self.move.source, self.move.made, self.together
-        block = self.lanes * each
-        for start in range(0, depth, block):
-            there = min(block, depth - start)
-            rows = []
-            for k in range(start, start + there):
-                left = None if some == block else Integer(some)
-                address = self._at("x", source, first, k)
-                rows.append(self._load_word(address, left, each, f"x{first}_{k}"))
-            parts = [self._mixed(rows[at : at + each]) for at in range(0, there, each)]
-            for place in range(min(each, some)):
-                words = [part[place] for part in parts]
-                lines = range(first + place, first + some, each)
-                left = None if there == block else Integer(there)
-                for line, row in zip(lines, self._transposed(words, len(lines)), strict=True):
-                    self._store_word(self._at("out", made, line, start), row, left, each)
+        for start in range(0, depth, self.square):
+            there = min(self.square, depth - start)
+            for line, row in self._turned("x", (first, some), (start, there)):
+                self._store_row("out", line, start, row, there)
+
+    @property
+    def square(self) -> int:
+        """Lines, and elements of the depth, of the blocks that are transposed in registers."""
+        return self.lanes * self.together
+
+    def exchange(self, extents: tuple[int, int], one: str, other: str) -> None:
+        """Transpose a block at ``one``, of lines and depth up to a square, and one at ``other``.
+
+        Each goes where the other was. If both are the same, the block is transposed in place.
+        """
+        lines, depth = extents
+        turned = [(other, lines, depth, [*self._turned(one, (0, lines), (0, depth))])]
+        if other != one:
+            turned.append((one, depth, lines, [*self._turned(other, (0, depth), (0, lines))]))
+        for pointer, _, there, rows in turned:
+            for line, row in rows:
+                self._store_row(pointer, line, 0, row, there)
+
+    def _turned(
+        self, pointer: str, lines: tuple[int, int], depth: tuple[int, int]
+    ) -> Iterator[tuple[int, Register]]:
+        """Yield lines of a block that is read along them, each as a register along the depth."""
+        (first, some), (start, there), each = lines, depth, self.together
+        left = None if some == self.square else Integer(some)
+        rows = [
+            self._load_word(
+                self._at(pointer, self.move.source, first, k), left, each, f"{pointer}{first}_{k}"
+            )
+            for k in range(start, start + there)
+        ]
+        parts = [self._mixed(rows[at : at + each]) for at in range(0, there, each)]
+        for place in range(min(each, some)):
+            numbers = range(first + place, first + some, each)
+            words = [part[place] for part in parts]
+            yield from zip(numbers, self._transposed(words, len(numbers)), strict=True)
+
+    def _store_row(self, pointer: str, line: int, start: int, row: Register, there: int) -> None:
+        left = None if there == self.square else Integer(there)
+        address = self._at(pointer, self.move.made, line, start)
+        self._store_word(address, row, left, self.together)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
         """Transpose the elements within the words of as many rows as a word has elements.

@@ -43,12 +43,12 @@ def specs() -> list[Copy]:
         for number, (source, made) in enumerate(some):
             rows, cols = sizes[(index + number) % len(sizes)]
             found.append(Copy(rows, cols, layouts(one)[source], layouts(other)[made]))
-    wide = [Copy(9, 14, Matrix("f64", order), Matrix("f64")) for order in ("C", "F")]  # type: ignore[arg-type]
+    wide = [Copy(9, 14, Matrix("f64", order), Matrix("f64")) for order in ("C", "F")]
     wide += [Copy(9, 14, Matrix("s64", "F"), Packed("s64", 8, bits=64))]
     return [*found, *wide, Copy(9, 14, "f32", Packed("bf16")), Copy(9, 21, "s8", Packed("s8"))]
 
 
-def given(spec: Copy, forms: Any, rng: np.random.Generator) -> np.ndarray:
+def given(spec: Copy, forms: Any, rng: np.random.Generator) -> Any:
     """The elements of A: some beyond the range of D. A packed A has anything for padding."""
     type_ = spec.type_of("a")
     if "a" in forms:
@@ -56,7 +56,7 @@ def given(spec: Copy, forms: Any, rng: np.random.Generator) -> np.ndarray:
         values = rng.integers(0, 100, (1, form.nbytes // form.itemsize))
         return encode(values, form.stored).view(np.uint8)
     assert isinstance(spec.a, Matrix)
-    shape = spec.rows, spec.cols
+    shape: Any = (spec.rows, spec.cols)
     if is_integer(type_):
         low, high = INTEGERS[type_]
         values = rng.integers(max(low, -70000), min(high, 70000), shape, endpoint=True)
@@ -124,7 +124,7 @@ def test_copy_to_the_format_of_a_product_is_pack_b() -> None:
     x = np.random.default_rng(0).integers(-128, 128, (33, 50)).astype(np.int8)
     kernel = tw.compile(tw.Gemm(4, 50, 33, a="u8", b=Packed("s8")))
     packed = kernel.pack_b(x)
-    again = tw.compile(Copy(33, 50, "s8", packed.format))(x)
+    again: Any = tw.compile(Copy(33, 50, "s8", packed.format))(x)
     assert again.format == packed.format
     np.testing.assert_array_equal(again.data, packed.data)
 

@@ -15,7 +15,7 @@ from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy, Pack
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE, is_integer
-from tilewright.symbolic import ONE, div, mod, size_expr
+from tilewright.symbolic import ONE, div, mod, size_expr, symbol
 
 from ..formats.lookup import copied_format
 from ..formats.packed_b import PackedFormat
@@ -262,6 +262,28 @@ def _cut(move: Move) -> tuple[Move, str]:
     if move.words and move.turns:  # whole cache lines are written
         depth = max(depth, target.core.line // ITEMSIZE[move.made.type])
     return replace(move, lanes=lanes, tile=(lines, depth)), "square blocks, transposed in registers"
+
+
+def turning(
+    target: Target, source: Layout, made: Layout, slots: tuple[str, ...], square: int | None = None
+) -> Move:
+    """Return a move whose lines become lines along the depth, for tiles within other kernels.
+
+    Vectors are as wide as the target's, or as a ``square`` of elements.
+    """
+    unknown = symbol("lines")
+    type_ = source.type
+    move = Move(target, source, made, type_, type_, unknown, unknown, 1, (1, 1), slots)
+    if square is not None:
+        return replace(move, lanes=square // move.together, tile=(square, square))
+    return _cut(move)[0]
+
+
+def exchanged_square(target: Target, type_: str) -> int:
+    """Return the extent of the largest blocks that are exchanged with their mirrors."""
+    each = max(1, 4 // ITEMSIZE[type_])
+    lanes = (v.lanes for v in target.of("s32") if v.transposes and v.registers == 1)
+    return each * next((n for n in lanes if 2 * n * each <= target.registers + SPILLED), 1)
 
 
 def _lanes(move: Move, *, turns: bool) -> int:
