@@ -25,6 +25,8 @@ from .pack_b import PackPlan, plan_packing
 
 #: Vectors of a row that one call copies, and elements of K that one call moves between rows.
 ROW_VECTORS, DOWN = 8, 8
+#: Vectors of a tile that is transposed, where more than a square of them is.
+TURNED = 64
 #: Registers of a tile that may be spilled: wider vectors are worth more than that costs.
 SPILLED = 16
 
@@ -259,8 +261,11 @@ def _cut(move: Move) -> tuple[Move, str]:
     each = max(max(1, 4 // ITEMSIZE[side.type]) for side in (move.source, move.made))
     lines = lanes * (move.together if move.words and move.turns else 1)
     depth = max(lanes * each, move.groups)
-    if move.words and move.turns:  # whole cache lines are written
-        depth = max(depth, target.core.line // ITEMSIZE[move.made.type])
+    if move.words and move.turns:  # whole cache lines are read, and a few lines are written
+        line = target.core.line // itemsize
+        lines, depth = max(lines, line), max(depth, line)
+        while 2 * depth * lines <= TURNED * lanes * move.together:
+            depth *= 2
     return replace(move, lanes=lanes, tile=(lines, depth)), "square blocks, transposed in registers"
 
 
