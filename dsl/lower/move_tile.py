@@ -25,7 +25,7 @@ from tilewright.ir.dataflow import (
     without_unread,
 )
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.networks import transpose
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.ops import Interleave, Load, MakeMask, Parameter, Store, TileProgram, Zero
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector

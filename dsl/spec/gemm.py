@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from .arguments import LEADING, MAKE_D, ZEROS, factors_of, fields_of
-from .operands import SHAPES, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Copy, Pack, PackQuantized
+from .operands import (
+    SHAPES,
+    Batch,
+    Matrix,
+    Offsets,
+    Order,
+    Packed,
+    Strided,
+    batch_words,
+    check_order,
+)
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
-from .sizes import Dim, Size, call_text, check_dims, check_extent
+from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, sizes_word
 from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
 from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
@@ -35,7 +44,7 @@ def stride_slot(name: str) -> str:
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Gemm:
+class Gemm(Spec):
     """The spec of a matrix product, of a sum of products (batch-reduce), or of a product stack.
 
     ::
@@ -123,6 +132,8 @@ class Gemm:
     >>> tw.compile(half)(np.ones((2, 4), np.float16), np.ones((4, 3), np.float16)).dtype
     dtype('float16')
     """
+
+    routine: ClassVar[str] = "tilewright.routines.product"
 
     m: Size
     n: Size
@@ -277,6 +288,13 @@ class Gemm:
         if self.batch is not None:
             named.append(("count", self.batch.count))
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        orders = "".join(getattr(self, name).order for name in "abc").lower()
+        sizes = sizes_word(("m", self.m), ("n", self.n), ("k", self.k))
+        beta = [] if self.beta == 0 else ["beta1" if self.beta == 1 else "beta"]
+        return ["gemm", self.type, sizes, orders, *batch_words(self.batch), *beta]
 
     @property
     def products(self) -> int:
@@ -554,6 +572,3 @@ def _check_expressions(spec: Gemm) -> None:
     if spec.outputs and spec.type == "f64":
         raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
-
-
-Spec = Gemm | Transpose | Copy | Pack | PackQuantized

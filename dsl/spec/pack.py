@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .operands import Matrix, Order, Packed, Strided, check_order
+from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
 from .quantized import Quantize, Quantized, check_quantized
-from .sizes import Dim, Size, check_dims, check_extent, check_size
+from .sizes import Dim, Size, Spec, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
 from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, type_name
 
@@ -23,7 +23,7 @@ _FORMAT = re.compile(r"(\w+) as (\w+), (\d{1,19})x(\d{1,19}) ")
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
-class Pack:
+class Pack(Spec):
     """A kernel that packs B (k x n) into the format of ``tw.Packed(type, nb)``.
 
     Parameters
@@ -64,6 +64,8 @@ class Pack:
     >>> bool((tw.compile(layer)(np.ones((8, 4), ml_dtypes.bfloat16), packed) == 1).all())
     True
     """
+
+    routine: ClassVar[str] = "tilewright.routines.pack"
 
     k: int
     n: int
@@ -121,10 +123,16 @@ class Pack:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
 
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        kinds = dict.fromkeys((self.source, self.type, f"for_{self.a}"))
+        sizes = sizes_word(("k", self.k), ("n", self.n))
+        return ["pack", *kinds, sizes, self.order.lower(), *batch_words(self.batch)]
+
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
-class PackQuantized:
+class PackQuantized(Spec):
     """A kernel that packs a low-bit B (k x n) into the format of ``tw.Packed(type, nb)``.
 
     Its arguments are the arrays of a ``tw.QuantizedMatrix``: elements in a byte each, scales, and
@@ -159,6 +167,8 @@ class PackQuantized:
     >>> kernel(np.ones((1, 8), np.float32), packed)
     array([[1., 1., 1., 1.]], dtype=float32)
     """
+
+    routine: ClassVar[str] = "tilewright.routines.pack"
 
     k: int
     n: int
@@ -203,10 +213,16 @@ class PackQuantized:
         """Return (): a packed matrix has fixed sizes, so no size is known only at the call."""
         return ()
 
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        of_a = self.a.to if isinstance(self.a, Quantize) else self.a
+        sizes = sizes_word(("k", self.k), ("n", self.n))
+        return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
+
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
-class Copy:
+class Copy(Spec):
     """A copy: ``d[i, j] = a[i, j]`` for matrices of any two layouts and element types.
 
     Elements are converted as products convert them: to nearest even; integers saturate, and NaN
@@ -238,6 +254,8 @@ class Copy:
     >>> back(packed)[1]
     array([0., 1., 0., 0.], dtype=float32)
     """
+
+    routine: ClassVar[str] = "tilewright.routines.copy"
 
     rows: Size
     cols: Size
@@ -271,6 +289,14 @@ class Copy:
         for name in "ad":
             _check_layout(self, name)
         check_dims(self.runtime_sizes())
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        kinds = dict.fromkeys(map(str, (self.type_of("a"), self.type_of("d"))))
+        sizes = sizes_word(("rows", self.rows), ("cols", self.cols))
+        sides = (self.a, self.d)
+        orders = [each.order.lower() if isinstance(each, Matrix) else "p" for each in sides]
+        return ["copy", *kinds, sizes, "".join(orders)]
 
     def type_of(self, name: str) -> TypeName:
         """Return the element type of ``a`` or ``d``."""

@@ -6,9 +6,9 @@ The signature is built from the spec alone. A kernel from the cache needs neithe
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
@@ -205,35 +205,41 @@ def symbol_of(name: str) -> str:
     return f"{name}_"
 
 
+class Parameters(NamedTuple):
+    """The parameters of a kernel except sizes; ``allocates`` is that of ``Signature``."""
+
+    arrays: tuple[ArrayParameter, ...]
+    allocates: bool
+    scalars: tuple[ScalarParameter, ...] = ()
+
+
+#: A function of a spec, and of the formats of its packed operands by their names.
+Parametrized = Callable[[Any, Mapping[str, Stored]], Parameters]
+_PARAMETERS: dict[type[Spec], Parametrized] = {}
+
+
+def parameters_of(kind: type[Spec]) -> Callable[[Parametrized], Parametrized]:
+    """Register the decorated function, which returns the parameters of specs of class ``kind``."""
+
+    def registered(function: Parametrized) -> Parametrized:
+        _PARAMETERS[kind] = function
+        return function
+
+    return registered
+
+
 def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signature:
     """Return the signature of the kernel that computes ``spec``.
 
     ``formats`` maps the names of packed operands to their formats, which depend on the target.
     """
-    formats = formats or {}
-    arrays, allocates = _arrays(spec, formats)
-    scalars: tuple[ScalarParameter, ...] = ()
-    if isinstance(spec, Gemm):
-        scalars = tuple(
-            ScalarParameter(name, spec.factor_type)
-            for name in ("alpha", "beta")
-            if getattr(spec, name) == "scalar"
-        )
+    found = _PARAMETERS[type(spec)](spec, formats or {})
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    return Signature(arrays, sizes, scalars, allocates)
+    return Signature(found.arrays, sizes, found.scalars, found.allocates)
 
 
-def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParameter, ...], bool]:
-    """Return the array parameters, and True if a call may leave out the output."""
-    match spec:
-        case Transpose():
-            return _transpose_arrays(spec), True
-        case Copy():
-            return tuple(_copied(spec, formats)), isinstance(spec.d, Matrix)
-        case Pack():
-            return _pack_arrays(spec, formats.get("out")), False
-        case PackQuantized():
-            return tuple(_parts(spec, formats.get("out"))), False
+@parameters_of(Gemm)
+def _of_gemm(spec: Gemm, formats: Mapping[str, Stored]) -> Parameters:
     arrays = _gemm_arrays(spec)
     for name, form in formats.items():
         # Equal texts must be one object: the dispatcher compares the addresses of these strings.
@@ -241,7 +247,13 @@ def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParam
         arrays = tuple(
             replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
         )
-    return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
+    scalars = tuple(
+        ScalarParameter(name, spec.factor_type)
+        for name in ("alpha", "beta")
+        if getattr(spec, name) == "scalar"
+    )
+    allocates = not spec.reads_output if spec.d is not None else spec.beta == 0
+    return Parameters(arrays, allocates, scalars)
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
@@ -339,7 +351,8 @@ def _offsets(name: str, count: Size) -> ArrayParameter:
     return ArrayParameter(name, "s64", "offsets", "in", (count,), "C", None, ("count",), "")
 
 
-def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
+@parameters_of(Transpose)
+def _of_transposition(spec: Transpose, formats: Mapping[str, Stored]) -> Parameters:
     x = ArrayParameter(
         "x",
         spec.type,
@@ -355,10 +368,11 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
         "out", spec.type, "matrix", "out", (spec.cols, spec.rows), "C", spec.ldout,
         ("cols", "rows"), "ldout",
     )  # fmt: skip
-    return (x, out)
+    return Parameters((x, out), allocates=True)
 
 
-def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
+@parameters_of(Pack)
+def _of_packing(spec: Pack, formats: Mapping[str, Stored]) -> Parameters:
     """Return the parameters of a packing kernel: B, and the packed matrices as rows of bytes."""
     batch = spec.batch
     b = ArrayParameter(
@@ -367,7 +381,25 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    return b, _packed_bytes("out", "out", form, 1 if batch is None else batch.count)
+    out = _packed_bytes("out", "out", formats.get("out"), 1 if batch is None else batch.count)
+    return Parameters((b, out), allocates=False)
+
+
+@parameters_of(Copy)
+def _of_copy(spec: Copy, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a copy: both matrices, a packed one as a row of bytes."""
+    a, d = (_copied(spec, name, formats.get(name)) for name in "ad")
+    return Parameters((a, d), allocates=isinstance(spec.d, Matrix))
+
+
+def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
+    layout, role = getattr(spec, name), "in" if name == "a" else "out"
+    if not isinstance(layout, Matrix):
+        return _packed_bytes(name, role, form, 1)  # type: ignore[arg-type]
+    return ArrayParameter(
+        name, layout.type, "matrix", role, (spec.rows, spec.cols), layout.order,  # type: ignore[arg-type]
+        getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+    )  # fmt: skip
 
 
 def _packed_bytes(name: str, role: Role, form: Stored | None, count: Size) -> ArrayParameter:
@@ -379,26 +411,17 @@ def _packed_bytes(name: str, role: Role, form: Stored | None, count: Size) -> Ar
     )  # fmt: skip
 
 
-def _copied(spec: Copy, formats: Mapping[str, Stored]) -> Iterator[ArrayParameter]:
-    """Yield the parameters of a copy: both matrices, a packed one as a row of bytes."""
-    roles: dict[str, Role] = {"a": "in", "d": "out"}
-    for name, role in roles.items():
-        layout = getattr(spec, name)
-        if not isinstance(layout, Matrix):
-            yield _packed_bytes(name, role, formats.get(name), 1)
-            continue
-        yield ArrayParameter(
-            name, layout.type, "matrix", role, (spec.rows, spec.cols), layout.order,
-            getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
-        )  # fmt: skip
-
-
-def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]:
-    """Yield the parameters of a kernel that packs a low-bit B: B's arrays, then packed bytes."""
-    for name, type_ in parts_of(spec.type).items():
-        shape = (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n)
-        yield ArrayParameter(
-            name, type_, "matrix", "in", shape, spec.order, None, ("k", "n"), "",
-            quantized=spec.type,
-        )  # fmt: skip
-    yield _packed_bytes("out", "out", form, 1)
+@parameters_of(PackQuantized)
+def _of_quantized_packing(spec: PackQuantized, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a kernel that packs a low-bit B: B's arrays, then packed bytes."""
+    arrays = [
+        ArrayParameter(
+            name, type_, "matrix", "in",
+            (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n),
+            spec.order, None, ("k", "n"), "", quantized=spec.type,
+        )
+        for name, type_ in parts_of(spec.type).items()
+    ]  # fmt: skip
+    return Parameters(
+        (*arrays, _packed_bytes("out", "out", formats.get("out"), 1)), allocates=False
+    )

@@ -15,7 +15,7 @@ ROOMS = (
     "errors", "keywords", "settings", "spec", "symbolic", "isa", "elementwise", "ir", "plan",
     "lower.tile", "lower.move_tile", "lower.transpose", "lower.staging", "lower.nest",
     "lower.pack_b", "lower.move", "lower.stack",
-    "interpret", "explain", "emit", "generate",
+    "interpret", "explain", "routines", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference",
