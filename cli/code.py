@@ -22,7 +22,7 @@ from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 
 _MADE = (
-    "Gemm", "Transpose", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
+    "Gemm", "Transpose", "Copy", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
     "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst",
 )  # fmt: skip
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
@@ -54,7 +54,7 @@ def _names() -> Mapping[str, Any]:
 def spec_of_code(text: str) -> Spec:
     """Return the spec that ``text`` describes; raise SpecError if it does not describe one."""
     found = _value(text, SpecError)
-    if not isinstance(found, (tw.Gemm, tw.Transpose, Pack, PackQuantized)):
+    if not isinstance(found, Spec):
         raise SpecError("the text makes no spec", got=text, hint='"Gemm(64, 48, 64)"')
     return found
 

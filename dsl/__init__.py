@@ -1,6 +1,6 @@
 """Multiply matrices on the CPU: generated C kernels, called on numpy arrays.
 
-A spec (``Gemm``, ``Transpose``, ``Pack``) says what is computed, a ``Schedule`` how, and a target
+A spec (``Gemm``, ``Copy``, ``Pack``) says what is computed, a ``Schedule`` how, and a target
 where. ``compile`` turns them into a ``Kernel``, which is called on numpy arrays.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
-    from .spec.pack import Pack, PackQuantized
+    from .spec.pack import Copy, Pack, PackQuantized
     from .spec.postops import *  # noqa: F403
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
@@ -61,6 +61,7 @@ __all__ = [
     "ArgumentError",
     "CacheError",
     "Calibrated",
+    "Copy",
     "EmulationWarning",
     "Expression",
     "Gemm",
@@ -166,6 +167,7 @@ _HOMES = {
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",
+    "Copy": "spec.pack",
     "Transpose": "spec.transpose",
     **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst", "postop"), "spec.expression"),
     **dict.fromkeys(("row_absmax", "row_max", "row_sum"), "spec.reductions"),

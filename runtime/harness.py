@@ -172,7 +172,7 @@ def harness(
 
     Parameters
     ----------
-    spec : Gemm, Transpose, Pack or PackQuantized
+    spec : Gemm, Transpose, Copy, Pack or PackQuantized
         The computation.
     schedule : Schedule, optional
         How it is computed. Default: the cost model chooses.

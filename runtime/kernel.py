@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.errors import SpecError
 from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.session import Session
@@ -49,7 +51,7 @@ class Kernel(CallableKernel):
     ----------
     name : str
         The C function's name.
-    spec : Gemm, Transpose, Pack or PackQuantized
+    spec : Gemm, Transpose, Copy, Pack or PackQuantized
         The computation.
     requested : Schedule
         The schedule that was asked for. ``schedule`` is the complete one.
@@ -404,6 +406,46 @@ class Kernel(CallableKernel):
         """
         from tilewright.runtime.call.pack_source import Given, pack_for, pack_quantized
 
+        self._check_packs()
+        assert isinstance(self.spec, Gemm)
+        if self.spec.quantized is not None:
+            return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
+        spec, b = pack_for(self.spec, Given(b, scales, zeros, container))
+        return self._packer(spec)(b)  # type: ignore[no-any-return]
+
+    def unpack_b(self, packed: PackedMatrix) -> Any:
+        """Return the B from which ``pack_b`` made a packed matrix of this kernel's format.
+
+        Parameters
+        ----------
+        packed : PackedMatrix
+            The matrix, or several in one object.
+
+        Returns
+        -------
+        numpy.ndarray or QuantizedMatrix
+            k x n, or count x k x n: elements of B's type with their exact values; a
+            QuantizedMatrix for a quantized B.
+
+        Raises
+        ------
+        ArgumentError
+            ``packed`` has another format.
+        SpecError
+            The kernel takes no packed B.
+        """
+        from tilewright.runtime.call.pack_source import unpack_for, unpack_quantized
+
+        self._check_packs()
+        assert isinstance(self.spec, Gemm)
+        if self.spec.quantized is not None:
+            return unpack_quantized(self.spec, self.isa, packed)
+        spec, rows = unpack_for(self.spec, self.isa, packed)
+        found = [self._packer(spec)(row) for row in rows]
+        return np.stack(found) if len(packed.shape) == 3 else found[0]
+
+    def _check_packs(self) -> None:
+        """Raise SpecError unless the kernel takes a packed B."""
         if not isinstance(self.spec, Gemm):
             raise SpecError("this kernel has no B that could be packed", got=repr(self.spec))
         if not isinstance(self.spec.b, Packed):
@@ -412,12 +454,12 @@ class Kernel(CallableKernel):
                 got=f"a kernel whose B is {self.spec.factors[1]}, not packed",
                 hint=f'tw.Gemm(..., b=tw.Packed("{self.spec.factors[1]}"))',
             )
-        if self.spec.quantized is not None:
-            return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
-        spec, b = pack_for(self.spec, Given(b, scales, zeros, container))
+
+    def _packer(self, spec: Spec) -> Kernel:
+        """Return the kernel that packs or unpacks B."""
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
-        return self._packers[spec](b)  # type: ignore[no-any-return]
+        return self._packers[spec]
 
     def session(self) -> Session:
         """Return a context manager that keeps the kernel's matrix-unit configuration loaded.

@@ -37,12 +37,12 @@ class Decided:
         return f"<{type(self).__name__} of {self.spec!r} on {self.target.name}: {said}>"
 
 
-def check_unscheduled(schedule: Schedule) -> None:
-    """Raise ScheduleError if the schedule of a packing is not empty: the target has the format."""
+def check_unscheduled(schedule: Schedule, what: str = "packing") -> None:
+    """Raise ScheduleError if the schedule of a packing or a copy is not empty."""
     for name in (f.name for f in fields(Schedule)):
         if getattr(schedule, name) != getattr(Schedule(), name):
             raise ScheduleError(
-                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
+                f"a {what} has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
             )
 
 

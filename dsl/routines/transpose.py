@@ -12,6 +12,7 @@ from tilewright.plan.routine import Routine, register
 from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.transpose import Transpose
+from tilewright.spec.types import ITEMSIZE
 
 
 class Transposition(Routine[Transpose, TransposePlan]):
@@ -32,6 +33,10 @@ class Transposition(Routine[Transpose, TransposePlan]):
             matrix_text(plan.operands[name], shape, plan.sizes) for name, shape in shapes.items()
         )
         yield f"transpose {x} to {out}, {plan.element}"
+
+    def converts(self, plan: TransposePlan) -> bool:
+        """Return True for elements of 8 and 16 bits, which are moved in groups."""
+        return ITEMSIZE[plan.element] < 4
 
 
 register(Transpose, TransposePlan, Transposition())

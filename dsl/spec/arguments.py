@@ -70,6 +70,7 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     asked = any(of_sums(given[name]) for name in MAKE_D)
     d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
     b2 = None if given["b2"] is None else _operand(given["b2"], order)
+    _check_groups("b", b)
     return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
 
 
@@ -91,6 +92,17 @@ def _check_zeros(given: Mapping[str, Any], a: Any, b: Any) -> None:
             "a_zero multiplies sums of B, which a packed B of floating point does not have",
             got=f"a={a.type}, b={b!r}",
             hint="a B that is not packed",
+        )
+
+
+def _check_groups(name: str, operand: Any) -> None:
+    """Raise SpecError for a packed operand whose groups the user chose, not the target."""
+    if isinstance(operand, Packed) and operand.bits is not None:
+        raise SpecError(
+            f"the target decides the groups of a product's packed {name.upper()}",
+            got=f"{name}={operand!r}",
+            expected="tw.Packed without bits",
+            hint="bits are for tw.Copy",
         )
 
 

@@ -12,7 +12,7 @@ from tilewright.keywords import spelled
 
 from .quantized import Quantized
 from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
-from .types import DTypeLike, TypeName, type_name
+from .types import ITEMSIZE, DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
 #: Shape of each matrix of a product, by the names of its sizes.
@@ -62,6 +62,10 @@ class Matrix:
         check_order(self.order)
 
 
+#: Bytes of a group of elements, by its bits.
+_GROUPS = {32: 4, 64: 8}
+
+
 def check_order(order: object) -> None:
     """Raise SpecError unless ``order`` is "C" or "F"."""
     if not isinstance(order, str) or order not in ("C", "F"):
@@ -83,11 +87,15 @@ class Packed:
     nb : int, optional
         Columns of a block. By default one block if a cache holds B, else blocks of a few tiles'
         columns. ``PackedMatrix.format`` tells the choice.
+    bits : {32, 64}, optional
+        Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
+        32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
+        columns follow the elements. By default the target decides.
 
     Raises
     ------
     SpecError
-        The type or ``nb`` is not possible.
+        The type, ``nb`` or ``bits`` is not possible.
 
     Examples
     --------
@@ -100,14 +108,26 @@ class Packed:
     type: TypeName
     nb: int | None
     quantized: Quantized | None
+    bits: int | None
 
-    def __init__(self, type: DTypeLike | Quantized, nb: int | None = None) -> None:
+    def __init__(
+        self, type: DTypeLike | Quantized, nb: int | None = None, *, bits: int | None = None
+    ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         held = type.stored.unpacked if isinstance(type, Quantized) else type_name(type)
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
         object.__setattr__(self, "type", held)
         object.__setattr__(self, "nb", columns)
         object.__setattr__(self, "quantized", quantized)
+        bits = None if bits is None else check_count(bits, "bits, those of a group,")
+        object.__setattr__(self, "bits", bits)
+        legal = not quantized and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
+        if bits is not None and not legal:
+            raise SpecError(
+                "a group of elements cannot have these bits",
+                got=f"bits={bits}, {quantized or held}",
+                expected="32 or 64, at least those of an element",
+            )
 
     @property
     def order(self) -> Order:
@@ -115,7 +135,11 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
-        return call_text("Packed", [self.quantized or self.type], {"nb": (self.nb, None)})
+        options: dict[str, tuple[object, object]] = {
+            "nb": (self.nb, None),
+            "bits": (self.bits, None),
+        }
+        return call_text("Packed", [self.quantized or self.type], options)
 
 
 @spelled(SpecTypeError)

@@ -1,9 +1,10 @@
-"""Specs of kernels that pack B: for ordinary elements, and for low-bit elements with scales."""
+"""Specs of kernels that move a matrix: copies, packing of B, and packing of a low-bit B."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
@@ -12,7 +13,12 @@ from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
 from .quantized import Quantize, Quantized, check_quantized
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
-from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
+from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, type_name
+
+#: A layout: rows or columns contiguous, packed, or the text of a packed format.
+Layout: TypeAlias = Matrix | Packed | str
+#: A format's text begins with the types of its elements, and has the sizes of its matrix.
+_FORMAT = re.compile(r"(\w+) as (\w+), (\d{1,19})x(\d{1,19}) ")
 
 
 @spelled(SpecTypeError)
@@ -223,6 +229,155 @@ class PackQuantized(Spec):
         of_a = self.a.to if isinstance(self.a, Quantize) else self.a
         sizes = sizes_word(("k", self.k), ("n", self.n))
         return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
+
+
+@spelled(SpecTypeError)
+@dataclass(frozen=True, slots=True, init=False)
+class Copy(Spec):
+    """A copy: ``d[i, j] = a[i, j]`` for matrices of any two layouts and element types.
+
+    Elements are converted as products convert them: to nearest even; integers saturate, and NaN
+    becomes the integer 0. Elements of f64 and s64 keep their type.
+
+    Parameters
+    ----------
+    rows, cols : int or Dim
+        Sizes of both matrices. A packed matrix has fixed sizes.
+    a : str, numpy type, Matrix or Packed, optional
+        Type and layout of the input. A type alone means order C. ``Packed`` is the format of
+        ``tw.Pack(rows, cols, type, nb=nb)``, or has groups of ``bits``. The format of a
+        ``PackedMatrix`` also describes a packed matrix.
+    d : str, numpy type, Matrix or Packed, optional
+        The same for the output; by default the type of ``a`` in order C.
+    lda, ldd : int or Dim, optional
+        Leading dimensions in elements; by default tight.
+
+    Raises
+    ------
+    SpecError
+        A type, a size or a layout is not possible.
+
+    Examples
+    --------
+    >>> pairs = tw.compile(tw.Copy(4, 4, "bf16", tw.Packed("bf16", bits=32)))
+    >>> packed = pairs(np.eye(4, dtype=ml_dtypes.bfloat16))
+    >>> back = tw.compile(tw.Copy(4, 4, packed.format, tw.Matrix("f32", order="F")))
+    >>> back(packed)[1]
+    array([0., 1., 0., 0.], dtype=float32)
+    """
+
+    routine: ClassVar[str] = "tilewright.routines.copy"
+
+    rows: Size
+    cols: Size
+    a: Layout
+    d: Layout
+    lda: Size | None
+    ldd: Size | None
+
+    def __init__(
+        self,
+        rows: Size,
+        cols: Size,
+        a: DTypeLike | Layout = "f32",
+        d: DTypeLike | Layout | None = None,
+        *,
+        lda: Size | None = None,
+        ldd: Size | None = None,
+    ) -> None:
+        given = _layout(a, "a")
+        fields: dict[str, object] = {
+            "rows": check_size(rows, "rows"),
+            "cols": check_size(cols, "cols"),
+            "a": given,
+            "d": Matrix(layout_type(given)) if d is None else _layout(d, "d"),
+            "lda": None if lda is None else check_size(lda, "lda", least=1),
+            "ldd": None if ldd is None else check_size(ldd, "ldd", least=1),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        _check_copied(self)
+        for name in "ad":
+            _check_layout(self, name)
+        check_dims(self.runtime_sizes())
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        kinds = dict.fromkeys(map(str, (self.type_of("a"), self.type_of("d"))))
+        sizes = sizes_word(("rows", self.rows), ("cols", self.cols))
+        sides = (self.a, self.d)
+        orders = [each.order.lower() if isinstance(each, Matrix) else "p" for each in sides]
+        return ["copy", *kinds, sizes, "".join(orders)]
+
+    def type_of(self, name: str) -> TypeName:
+        """Return the element type of ``a`` or ``d``."""
+        return layout_type(getattr(self, name))
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
+        slots = ("rows", "cols", "lda", "ldd")
+        return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))
+
+
+def layout_type(layout: Layout) -> TypeName:
+    """Return the element type of a layout."""
+    return type_name(layout.partition(" ")[0]) if isinstance(layout, str) else layout.type
+
+
+def _layout(given: object, name: str) -> Layout:
+    """Return a layout; SpecError if ``given`` is none."""
+    if isinstance(given, str) and " " in given:
+        if _FORMAT.match(given) is None:
+            raise SpecError(
+                f"{name} is no packed format", got=given, expected="PackedMatrix.format"
+            )
+        return given
+    if isinstance(given, Packed) and given.quantized is not None:
+        raise SpecError(
+            f"{name} cannot be a low-bit matrix",
+            got=given,
+            expected="elements of 8 bits or more",
+            hint="kernel.pack_b and kernel.unpack_b",
+        )
+    return given if isinstance(given, (Matrix, Packed)) else Matrix(given)  # type: ignore[arg-type]
+
+
+def _check_copied(spec: Copy) -> None:
+    source, made = spec.type_of("a"), spec.type_of("d")
+    if source != made and 8 in (ITEMSIZE[source], ITEMSIZE[made]):
+        raise SpecError(
+            "elements of 64 bits are not converted",
+            got=f"{source} to {made}",
+            expected=f"d={source!r}",
+        )
+
+
+def _check_layout(spec: Copy, name: str) -> None:
+    """Raise SpecError if sizes and leading dimension do not fit the layout of ``a`` or ``d``."""
+    layout, leading, slot = getattr(spec, name), getattr(spec, f"ld{name}"), f"ld{name}"
+    sizes = spec.rows, spec.cols
+    if not isinstance(layout, Matrix):
+        if leading is not None:
+            raise SpecError(f"{slot} is given, but {name} is packed", got=f"{slot}={leading!r}")
+        if not all(isinstance(size, int) for size in sizes):
+            raise SpecError(
+                "a packed matrix has fixed sizes", got=f"{spec.rows!r} x {spec.cols!r}", hint="ints"
+            )
+        found = _FORMAT.match(layout) if isinstance(layout, str) else None
+        if found is not None and (int(found[3]), int(found[4])) != sizes:
+            raise SpecError(
+                f"the format of {name} is that of another size",
+                got=layout,
+                expected=f"{spec.rows}x{spec.cols}",
+            )
+    lines, line = sizes if not isinstance(layout, Matrix) or layout.order == "C" else sizes[::-1]
+    if isinstance(leading, int) and isinstance(line, int) and leading < line:
+        raise SpecError(
+            f"{slot} is smaller than a contiguous line of {name}",
+            got=leading,
+            expected=f"{line} or more",
+        )
+    check_extent((lines, line if leading is None else leading), 8, name)
 
 
 def _fixed(size: Size, name: str) -> int:

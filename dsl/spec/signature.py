@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
-from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .pack import Pack, PackQuantized
+from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
+from .pack import Copy, Pack, PackQuantized
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
 from .sizes import Dim, Size
@@ -187,6 +187,21 @@ def parts_of(form: Quantized) -> dict[str, str]:
     if form.zeros:
         found["zeros"] = form.stored.unpacked if form.zeros == "zeros" else str(form.zero)
     return found
+
+
+def has_formats(spec: Spec) -> bool:
+    """Return True if a matrix of ``spec`` is packed in a format that depends on the target."""
+    if isinstance(spec, Copy):
+        return not (isinstance(spec.a, Matrix) and isinstance(spec.d, Matrix))
+    if isinstance(spec, Gemm):
+        return isinstance(spec.b, Packed)
+    return packs(spec)
+
+
+def packs(spec: Spec) -> bool:
+    """Return True if the kernel of ``spec`` writes bytes in a packed format."""
+    written = isinstance(spec, Copy) and not isinstance(spec.d, Matrix)
+    return written or isinstance(spec, Pack | PackQuantized)
 
 
 def symbol_of(name: str) -> str:
@@ -371,15 +386,32 @@ def _of_packing(spec: Pack, formats: Mapping[str, Stored]) -> Parameters:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    out = _packed_out(formats.get("out"), 1 if batch is None else batch.count)
+    out = _packed_bytes("out", "out", formats.get("out"), 1 if batch is None else batch.count)
     return Parameters((b, out), allocates=False)
 
 
-def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
+@parameters_of(Copy)
+def _of_copy(spec: Copy, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a copy: both matrices, a packed one as a row of bytes."""
+    a, d = (_copied(spec, name, formats.get(name)) for name in "ad")
+    return Parameters((a, d), allocates=isinstance(spec.d, Matrix))
+
+
+def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
+    layout, role = getattr(spec, name), "in" if name == "a" else "out"
+    if not isinstance(layout, Matrix):
+        return _packed_bytes(name, role, form, 1)  # type: ignore[arg-type]
+    return ArrayParameter(
+        name, layout.type, "matrix", role, (spec.rows, spec.cols), layout.order,  # type: ignore[arg-type]
+        getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+    )  # fmt: skip
+
+
+def _packed_bytes(name: str, role: Role, form: Stored | None, count: Size) -> ArrayParameter:
     """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
     shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
     return ArrayParameter(
-        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
+        name, "u8", "matrix", role, shape, "C", None, ("count", "bytes"), f"ld{name}",
         stored=form.stored if form else "",
     )  # fmt: skip
 
@@ -395,4 +427,6 @@ def _of_quantized_packing(spec: PackQuantized, formats: Mapping[str, Stored]) ->
         )
         for name, type_ in parts_of(spec.type).items()
     ]  # fmt: skip
-    return Parameters((*arrays, _packed_out(formats.get("out"), 1)), allocates=False)
+    return Parameters(
+        (*arrays, _packed_bytes("out", "out", formats.get("out"), 1)), allocates=False
+    )

@@ -13,7 +13,7 @@ from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Offsets, Order, Packed, Strided
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Copy, Pack, PackQuantized
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import type_name
 
@@ -94,6 +94,42 @@ def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
     for matrix, bytes_ in zip(b, place, strict=True):
         bytes_[:] = quantized_bytes(matrix, form)
     return PackedMatrix.owning(form.text, b.shape, block)
+
+
+def unpack_for(spec: Gemm, target: Target, packed: Any) -> tuple[Copy, Array]:
+    """Return the spec that unpacks a B of ``spec``, and the rows of bytes of its matrices."""
+    from tilewright.plan.formats.lookup import plain_format
+
+    form = plain_format(spec, target)
+    rows = _rows(packed, form.text)
+    return Copy(form.k, form.n, form.text, form.type), rows
+
+
+def unpack_quantized(spec: Gemm, target: Target, packed: Any) -> QuantizedMatrix:
+    """Return the quantized B of ``spec`` that was packed; ArgumentError for another format."""
+    from tilewright.plan.formats.quantized_b import quantized_format
+    from tilewright.runtime.quantized.packed import unpacked
+
+    assert spec.quantized is not None
+    form = quantized_format(spec, target)
+    each = [unpacked(row[0], form, spec.quantized) for row in _rows(packed, form.text)]
+    if len(packed.shape) == 2:
+        return each[0]
+    q, scales = (np.stack([getattr(one, name) for one in each]) for name in ("q", "scales"))
+    zeros = [one.zeros for one in each if one.zeros is not None]
+    return QuantizedMatrix(spec.quantized, q, scales, np.stack(zeros) if zeros else None)
+
+
+def _rows(packed: Any, format: str) -> Array:
+    """Return the bytes of packed matrices, a row for each; ArgumentError for another format."""
+    if not isinstance(packed, PackedMatrix) or packed.format != format:
+        raise ArgumentTypeError(
+            "what is unpacked must be a matrix in the kernel's packed format",
+            got=packed.format if isinstance(packed, PackedMatrix) else type(packed).__name__,
+            expected=format,
+        )
+    count = packed.shape[0] if len(packed.shape) == 3 else 1
+    return packed.data.reshape(count, 1, -1)
 
 
 def _quantized(spec: Gemm, given: Given) -> QuantizedMatrix:

@@ -267,6 +267,18 @@ def memory(argument: Any) -> np.ndarray[Any, Any]:
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
+def packed_row(packed: PackedMatrix, format: str) -> np.ndarray[Any, Any]:
+    """Return the bytes of one packed matrix as a row; ArgumentError if it has another format."""
+    if packed.format != format or len(packed.shape) != 2:
+        raise ArgumentValueError(
+            "the matrix is packed in another format",
+            got=f"{packed.format}, of shape {packed.shape}",
+            expected=f"one matrix in {format}",
+            hint="tw.Copy(rows, cols, packed.format, ...)",
+        )
+    return packed.data.reshape(1, -1)
+
+
 def matrix_of(format: str, data: Any) -> PackedMatrix:
     """Return the packed matrix with the bytes ``data``, a row for each matrix of a batch.
 

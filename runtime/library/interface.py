@@ -15,7 +15,7 @@ from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import Format, formats_of
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, signature
+from tilewright.spec.signature import ArrayParameter, Signature, packs, signature
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
@@ -79,8 +79,8 @@ class Function:
 
     @property
     def packs(self) -> bool:
-        """True if the function packs a matrix B."""
-        return isinstance(self.member.spec, Pack | PackQuantized)
+        """True if the function writes a packed matrix."""
+        return packs(self.member.spec)
 
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
@@ -203,14 +203,14 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
         signature=signature(member.spec, formats),
         scratch=made.scratch,
         configures=made.configures,
-        format=formats.get("out"),
+        format=formats.get("out", formats.get("d")),
     )
 
 
 def _about(member: Member, parameters: Signature, made: Made, packer: str | None) -> Iterator[str]:
     """Yield the lines of the comment that describes a kernel in the header."""
-    packs = isinstance(member.spec, Pack | PackQuantized)
-    yield made.formula.rpartition(":")[0] if packs else made.formula
+    packing = isinstance(member.spec, Pack | PackQuantized)
+    yield made.formula.rpartition(":")[0] if packing else made.formula
     yield repr(member.spec)
     for p in parameters.arrays:
         yield f"{p.symbol}: {_described(p)}{_contents(p, packer)}"

@@ -24,9 +24,8 @@ from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sample
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, parts_of
+from tilewright.spec.signature import ArrayParameter, Signature, has_formats, parts_of
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS, is_integer
 
@@ -178,7 +177,7 @@ def _packings(function: Function) -> Iterator[Packing]:
 
 def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
     """Yield a kernel's calls: for all targets, or one set for each target if the kernel packs."""
-    if not isinstance(function.member.spec, Pack | PackQuantized):
+    if isinstance(function.member.spec, Gemm) or not has_formats(function.member.spec):
         yield Check("", tuple(_runs(function, choices[0], "")))
         return
     for choice in choices:

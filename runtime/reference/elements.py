@@ -14,7 +14,7 @@ from tilewright.spec.gemm import QUANTITIES
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Size
-from tilewright.spec.types import is_integer
+from tilewright.spec.types import ITEMSIZE, is_integer
 
 #: Largest whole number that is drawn if results are to be exact.
 _WHOLE = 4
@@ -25,6 +25,10 @@ _REACH = 64.0
 _WRAPPED = 2.0**31 / sqrt(3)
 #: One zero point in this many is drawn from all 32-bit integers.
 _RARE = 8
+
+
+#: Floating-point types, in which a packed matrix may store its elements.
+FLOATS = frozenset(name for name in ITEMSIZE if not is_integer(name))
 
 
 class Draws:
@@ -54,9 +58,13 @@ class Draws:
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
         """Return random elements for one operand, as an array of the operand's type."""
         name = parameter.name
+        if parameter.stored in FLOATS and parameter.type == "u8":  # bytes in a packed format
+            size = ITEMSIZE[parameter.stored]
+            drawn = self._rng.integers(-_WHOLE, _WHOLE + 1, (shape[0], shape[1] // size))
+            return encode(drawn, parameter.stored).view(np.uint8)
         if parameter.quantized is not None:
-            drawn = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
-            return drawn[name](parameter.quantized, shape)
+            parts = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
+            return parts[name](parameter.quantized, shape)
         if name in QUANTITIES and name.endswith("_scale"):
             numbers = self._scale(name, shape)
         elif name in QUANTITIES:
@@ -106,7 +114,8 @@ class Draws:
         low, high = INTEGERS[parameter.type]
         if self._whole:
             return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
-        if parameter.type == "s32" and self._signature.output.type != "s32":
+        sums = any(p.name == "b" for p in self._signature.arrays)
+        if sums and parameter.type == "s32" and self._signature.output.type != "s32":
             # A 32-bit operand gets elements as large as the sums to which it is added.
             limit = int(self._spread()) + 1
             return -limit, limit
@@ -134,7 +143,7 @@ class Draws:
 
     def _spread(self) -> float:
         """Return the typical magnitude of sums of products."""
-        if self._signature.arrays[0].name != "a":
+        if not {"a", "b"} <= {p.name for p in self._signature.arrays}:
             return 1.0
         a, b = (self._signature.array(name) for name in "ab")
         terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))

@@ -17,18 +17,14 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.types import is_integer
 
-#: Number added to an element of the first type to store it as the second type.
-_SHIFTS = {
-    ("s8", "u8"): 128,
-    ("u8", "s8"): -128,
-    ("s16", "u16"): 32768,
-    ("u16", "s16"): -32768,
-}
-
 
 def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:
     """Return the packed bytes of ``matrices``, one row for each."""
-    form = format_of(spec, target)
+    return packed_in(format_of(spec, target), matrices)
+
+
+def packed_in(form: PackedFormat, matrices: Iterable[Array]) -> Array:
+    """Return the bytes of ``matrices`` in a packed format, one row for each."""
     given = list(matrices)
     data = np.zeros((len(given), form.nbytes), np.uint8)
     for matrix, place in zip(given, data, strict=True):
@@ -64,8 +60,7 @@ def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
 def _stored(matrix: Array, form: PackedFormat) -> Array:
     """Return a matrix's elements in the type that the target's multiply-adds read."""
     if is_integer(form.type) and is_integer(form.stored):
-        shift = _SHIFTS.get((form.type, form.stored), 0)
-        return (decode(matrix, form.type) + shift).astype(DTYPES[form.stored])
+        return (decode(matrix, form.type) + form.shift).astype(DTYPES[form.stored])
     if form.type == form.stored:
         return matrix.view(DTYPES[form.stored])
     return encode(decode(matrix, form.type), form.stored).view(DTYPES[form.stored])

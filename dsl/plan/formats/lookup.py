@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import overload
 
+from tilewright.errors import SpecError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.operands import Matrix, Packed
+from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type
 
-from .packed_b import PackedFormat, packed_format, packed_format_named
+from .packed_b import PackedFormat, grouped_format, packed_format, packed_format_named
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
 
 Format = PackedFormat | QuantizedFormat
@@ -46,8 +47,29 @@ def rounded_b(spec: Gemm) -> Packed:
     return spec.b if spec.math is None else Packed(spec.rounded[1], spec.b.nb)
 
 
+def copied_format(spec: Copy, name: str, target: Target) -> PackedFormat | None:
+    """The packed format of ``name``, "a" or "d", of a copy; None if it is not packed."""
+    layout, (k, n) = getattr(spec, name), (spec.rows, spec.cols)
+    if isinstance(layout, Matrix):
+        return None
+    assert isinstance(k, int) and isinstance(n, int), "a packed matrix has fixed sizes"
+    if isinstance(layout, str):
+        found = packed_format_named(layout)
+        if found is None:
+            raise SpecError(
+                f"{name} has an unknown packed format", got=layout, expected="PackedMatrix.format"
+            )
+        return found
+    if layout.bits is not None:
+        return grouped_format(layout, k, n)
+    return format_of(Pack(k, n, layout_type(layout), nb=layout.nb), target)
+
+
 def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
     """The formats of packed operands by name."""
+    if isinstance(spec, Copy):
+        found = {name: copied_format(spec, name, target) for name in "ad"}
+        return {name: form for name, form in found.items() if form is not None}
     if isinstance(spec, Pack | PackQuantized):
         return {"out": format_of(spec, target)}
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
-from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, mixes
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed, mixes, other_sign
 
 from ..contraction import Product, choose_product, converting_lanes, held_as
 
@@ -94,6 +94,14 @@ class PackedFormat:
         """From one matrix of a batch to the next, in elements."""
         return self.nbytes // self.itemsize
 
+    @property
+    def shift(self) -> int:
+        """The number that was added to each integer: half its range if the sign was flipped."""
+        if not is_integer(self.type) or self.stored != other_sign(self.type):
+            return 0
+        half = 1 << (8 * self.itemsize - 1)
+        return half if is_signed(self.type) else -half
+
     def offset(self, k: int, n: int) -> int:
         """The element at which (k, n) lies."""
         block, column = divmod(n, self.nb)
@@ -112,6 +120,15 @@ def packed_format_named(text: str) -> PackedFormat | None:
     stored, sums = found["stored"], found["sums"] is not None
     form = PackedFormat(found["type"], stored, ITEMSIZE[stored], sums=sums, **numbers)
     return form if form.text == text else None
+
+
+def grouped_format(packed: Packed, k: int, n: int) -> PackedFormat:
+    """The format of groups of ``packed.bits``, which is the same on every target."""
+    assert packed.bits is not None
+    size = ITEMSIZE[packed.type]
+    group = packed.bits // (8 * size)
+    nb = packed.nb or max(n, 1)
+    return PackedFormat(packed.type, packed.type, size, k, n, nb, group, sums=False)
 
 
 def aligned(size: int) -> int:
