@@ -254,7 +254,6 @@ def product_of(
         return quantized_product(spec, target, unpacked=unpacks)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     if isinstance(spec.b, Packed):
-        assert isinstance(spec.n, int), "a packed B is of fixed size"
         return packed_product(target, spec.a.type, spec.b, spec.n, held)
     types = {"a": spec.a.type, "b": spec.b.type}
     flat, along = along == "k", "b" if along == "k" else along
@@ -343,7 +342,8 @@ def stage_operands(
         format_ = quantized_format(spec, target)
         seen |= quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
     elif isinstance(spec.b, Packed):
-        seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
+        form = plain_format(spec, target).of(sizes["k"], sizes["n"])
+        seen["b"] = packed_by_caller(form, spec.batch)
     elif along not in blocks:
         line = "k" if vectorize == "k" else lines[along]
         padded = not fits_along(operands[along], product, target, line, sizes)

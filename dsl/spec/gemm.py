@@ -232,6 +232,12 @@ class Gemm:
         return isinstance(self.batch, Strided | Offsets) and not shared
 
     @property
+    def sizes_of_b(self) -> tuple[Size, Size]:
+        """The sizes k and n for the kernel that packs B: a dim ``k`` or ``n`` if it is any dim."""
+        k, n = self.k, self.n
+        return Dim("k") if isinstance(k, Dim) else k, Dim("n") if isinstance(n, Dim) else n
+
+    @property
     def stacked(self) -> bool:
         """True if each product of the batch has its own C or D; False if the products are added."""
         return isinstance(self.batch, Strided) and self.batch.c != 0
@@ -461,10 +467,12 @@ def _check_extents(spec: Gemm) -> None:
 
 
 def _check_packed(spec: Gemm) -> None:
-    """Raise SpecError if a packed B has run-time sizes, or a batch that cannot be packed."""
-    if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
+    """Raise SpecError if a packed low-bit B has run-time sizes, or a batch cannot be packed."""
+    if spec.quantized is not None and (isinstance(spec.k, Dim) or isinstance(spec.n, Dim)):
         raise SpecError(
-            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
+            "a packed low-bit B has fixed sizes",
+            got=f"k={spec.k!r}, n={spec.n!r}",
+            hint="ints for k and n",
         )
     if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
         raise SpecError(

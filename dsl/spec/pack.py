@@ -21,8 +21,9 @@ class Pack:
 
     Parameters
     ----------
-    k, n : int
-        Sizes of B.
+    k, n : int or Dim
+        Sizes of B. With a dim, one kernel packs matrices of all sizes, for kernels whose k or n is
+        a dim.
     type : str or numpy type
         Element type of the packed B.
     a : str or numpy type, optional
@@ -58,8 +59,8 @@ class Pack:
     True
     """
 
-    k: int
-    n: int
+    k: Size
+    n: Size
     type: TypeName
     a: TypeName
     nb: int | None
@@ -71,8 +72,8 @@ class Pack:
 
     def __init__(
         self,
-        k: int,
-        n: int,
+        k: Size,
+        n: Size,
         type: DTypeLike = "f32",
         *,
         a: DTypeLike | None = None,
@@ -87,8 +88,8 @@ class Pack:
         of_a = packed.type if a is None else type_name(a)
         fields: dict[str, object] = {
             "sums": _sums(sums, of_a, packed.type),
-            "k": _fixed(k, "k"),
-            "n": _fixed(n, "n"),
+            "k": check_size(k, "k"),
+            "n": check_size(n, "n"),
             "type": packed.type,
             "a": of_a,
             "nb": packed.nb,
@@ -103,13 +104,13 @@ class Pack:
         _check(self)
 
     @property
-    def contiguous_size(self) -> int:
+    def contiguous_size(self) -> Size:
         """The number of elements in a contiguous row of B (in a column for order F)."""
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
-        slots: list[tuple[str, Size | None]] = [("ldb", self.ldb)]
+        slots: list[tuple[str, Size | None]] = [("n", self.n), ("k", self.k), ("ldb", self.ldb)]
         if self.batch is not None:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
@@ -200,7 +201,7 @@ class PackQuantized:
 def _fixed(size: Size, name: str) -> int:
     size = check_size(size, name)
     if isinstance(size, Dim):
-        raise SpecError("a packed B has fixed sizes", got=f"{name}={size!r}", hint="an int")
+        raise SpecError("a packed low-bit B has fixed sizes", got=f"{name}={size!r}", hint="an int")
     return size
 
 
@@ -228,11 +229,12 @@ def _check(spec: Pack) -> None:
             got=f"{spec.source} to {spec.type}",
             expected=f"{spec.type}" + (" or f32" if spec.type not in ("f32", "f64") else ""),
         )
-    if spec.ldb is not None and isinstance(spec.ldb, int) and spec.ldb < spec.contiguous_size:
+    least = spec.contiguous_size
+    if isinstance(spec.ldb, int) and isinstance(least, int) and spec.ldb < least:
         raise SpecError(
             "ldb is smaller than a contiguous line of B",
             got=spec.ldb,
-            expected=f"{spec.contiguous_size} or more",
+            expected=f"{least} or more",
         )
     strided = isinstance(spec.batch, Strided) and spec.batch.a is None and spec.batch.b != 0
     if spec.batch is not None and not strided:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Offsets, Packed, Strided
@@ -35,8 +35,30 @@ class Stored(Protocol):
         """The type of the packed elements in memory."""
 
     @property
-    def nbytes(self) -> int:
-        """The size of one packed matrix in bytes."""
+    def is_open(self) -> bool:
+        """True if the format does not know the matrix's sizes."""
+
+    @property
+    def nbytes(self) -> Any:
+        """The size of one packed matrix in bytes: an int, if the sizes are known."""
+
+    def of(self, k: Any, n: Any) -> Stored:
+        """Return the format of a matrix of k x n elements."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PackedBytes(Dim):
+    """The size in bytes of a packed matrix whose ``k`` or ``n`` is known only at the call."""
+
+    form: Stored | None = None
+    k: Size = 0
+    n: Size = 0
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Return the size for the values of a call's dims by name."""
+        assert self.form is not None
+        k, n = (sizes[x.name] if isinstance(x, Dim) else x for x in (self.k, self.n))
+        return int(self.form.of(k, n).nbytes)
 
 
 Role = Literal["in", "out", "inout"]
@@ -350,12 +372,17 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    return b, _packed_out(form, 1 if batch is None else batch.count)
+    nbytes: Size = 0
+    if form is not None:
+        nbytes = form.nbytes if not form.is_open else PackedBytes(
+            "packed_bytes", form=form, k=spec.k, n=spec.n
+        )  # fmt: skip
+    return b, _packed_out(form, nbytes, 1 if batch is None else batch.count)
 
 
-def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
+def _packed_out(form: Stored | None, nbytes: Size, count: Size) -> ArrayParameter:
     """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
-    shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
+    shape: tuple[Size, ...] = (count, nbytes)
     return ArrayParameter(
         "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
         stored=form.stored if form else "",
@@ -370,4 +397,4 @@ def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]
             name, type_, "matrix", "in", shape, spec.order, None, ("k", "n"), "",
             quantized=spec.type,
         )  # fmt: skip
-    yield _packed_out(form, 1)
+    yield _packed_out(form, form.nbytes if form else 0, 1)

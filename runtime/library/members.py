@@ -158,16 +158,16 @@ def _packer(member: Member) -> Iterator[Member]:
     spec = member.spec
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
         return
-    assert isinstance(spec.k, int) and isinstance(spec.n, int)
     name = f"{member.name}_pack_b"
     if spec.quantized is not None:
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
         of_a = spec.a if isinstance(spec.a, Quantize) else spec.a.type
         parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb)
         yield Member(name, parts, Schedule(), packs=member.name)
         return
     batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
     pack = Pack(
-        spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch,
+        *spec.sizes_of_b, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch,
         sums=spec.sum_type,
     )  # fmt: skip
     yield Member(name, pack, Schedule(), packs=member.name)

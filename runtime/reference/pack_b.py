@@ -28,9 +28,11 @@ _SHIFTS = {
 
 def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:
     """Return the packed bytes of ``matrices``, one row for each."""
-    form = format_of(spec, target)
     given = list(matrices)
-    data = np.zeros((len(given), form.nbytes), np.uint8)
+    family = format_of(spec, target)
+    k, n = given[0].shape if given else (spec.k, spec.n)
+    form: PackedFormat[int] = family.of(int(k), int(n))  # type: ignore[arg-type]
+    data: Array = np.zeros((len(given), form.nbytes), np.uint8)
     for matrix, place in zip(given, data, strict=True):
         if not accepts(form.type, matrix.dtype):
             matrix = encode(matrix, form.type)
@@ -46,7 +48,7 @@ def packed_parts(spec: PackQuantized, target: Target, parts: Iterable[Array]) ->
     return quantized_bytes(matrix, format_of(spec, target)).reshape(1, -1)
 
 
-def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
+def _pack_one(matrix: Array, form: PackedFormat[int], place: Array) -> None:
     """Write one packed matrix to ``place``: elements, padded with zeros, then sums of columns.
 
     The elements are in the order ``[n / nb][k / group][nb][group]``.
@@ -61,7 +63,7 @@ def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
         place[form.sums_at : form.sums_at + sums.nbytes] = sums.view(np.uint8)
 
 
-def _stored(matrix: Array, form: PackedFormat) -> Array:
+def _stored(matrix: Array, form: PackedFormat[int]) -> Array:
     """Return a matrix's elements in the type that the target's multiply-adds read."""
     if is_integer(form.type):
         shift = _SHIFTS.get((form.type, form.stored), 0)

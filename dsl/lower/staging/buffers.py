@@ -173,8 +173,9 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     lanes = plan.lanes
     stored = None
     if name == "b" and isinstance(form := plan.packed_format, PackedFormat):
-        stored, room = form.sums_at // form.itemsize, (form.nbytes - form.sums_at) // 4
-        lanes = next(v.lanes for v in plan.target.of("s32") if room % v.lanes == 0)
+        laid = form.of(plan.sizes["k"], plan.sizes["n"])
+        stored, room = div(laid.sums_at, form.itemsize), div(laid.nbytes - laid.sums_at, 4)
+        lanes = next(v.lanes for v in plan.target.of("s32") if mod(room, v.lanes) == 0)
     sums = LineSums(
         target=plan.target,
         source=source,

@@ -51,7 +51,7 @@ class LineSums:
     lanes: int
     slots: tuple[str, ...]
     prefix: str
-    stored: int | None = None
+    stored: Expr | None = None
 
     def vector(self, index: int, name: str, lanes: int | None = None) -> Register:
         """An s32 register of ``lanes``."""
@@ -87,7 +87,7 @@ def _zeros(sums: LineSums, vectors: int) -> Iterator[Op]:
 
 def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) -> Iterator[NestNode]:
     """The sums behind a packed matrix, which has room for whole vectors of them."""
-    stored = sums.stored or 0
+    assert sums.stored is not None
     for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
         ops: list[Op] = []
         for index in range(part.units):
@@ -98,7 +98,7 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
         tiles[program.name] = program
         at = sums.lanes * part.at("lp")
         first = Argument(
-            sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
+            sums.source.buffer, sums.stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
         )
         yield from repeated(
             "lp", part.count, (Call(program.name, (first, Argument(sums.buffer, at))),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, overload
 
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
@@ -12,11 +12,13 @@ from tilewright.spec.pack import Pack, PackQuantized
 from .packed_b import PackedFormat, packed_format, packed_format_named
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
 
-Format = PackedFormat | QuantizedFormat
+#: A format without blocks of scales: of known sizes, or of those that only the call knows.
+PlainFormat = PackedFormat[Any]
+Format = PlainFormat | QuantizedFormat
 
 
 @overload
-def format_of(spec: Pack, target: Target) -> PackedFormat: ...
+def format_of(spec: Pack, target: Target) -> PlainFormat: ...
 @overload
 def format_of(spec: PackQuantized, target: Target) -> QuantizedFormat: ...
 @overload
@@ -32,9 +34,9 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
     return plain_format(spec, target) if spec.quantized is None else quantized_format(spec, target)
 
 
-def plain_format(spec: Gemm, target: Target) -> PackedFormat:
+def plain_format(spec: Gemm, target: Target) -> PlainFormat:
     """That of a packed B whose elements have a type of their own."""
-    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    assert isinstance(spec.b, Packed)
     return packed_format(target, spec.a.type, spec.b, spec.k, spec.n, spec.sum_type)
 
 

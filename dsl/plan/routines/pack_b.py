@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sympy import Expr
+
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
@@ -13,7 +15,7 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
-from ..formats.lookup import format_of
+from ..formats.lookup import PlainFormat, format_of
 from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_product
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
@@ -29,7 +31,8 @@ STRIP_VECTORS, COLUMN_BYTES = 16, 128
 class PackPlan(Decided):
     """A packing with every choice made.
 
-    ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. Of a block's
+    ``format`` is that of one matrix, with formulas for sizes that only the call knows;
+    ``operands`` are B as it is given, and ``out``. Of a block's
     columns ``strip`` are packed together, ``chunk`` elements of K at a time; ``summing`` is the
     product with ones that sums columns. ``slots`` are the run-time sizes.
     """
@@ -38,7 +41,7 @@ class PackPlan(Decided):
     target: Target
     product: Product
     summing: Product
-    format: PackedFormat
+    format: PackedFormat[Expr]
     operands: Mapping[str, Operand] = field(hash=False)
     batch: BatchPlan | None
     strip: int
@@ -69,7 +72,8 @@ class PackPlan(Decided):
 def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
     check_unscheduled(schedule)
-    format_ = format_of(spec, target)
+    k, n = (size_expr(slot, getattr(spec, slot)) for slot in "kn")
+    format_ = format_of(spec, target).of(k, n)
     held = held_as(target, spec.a, spec.type, spec.sums)
     product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)
     out = packed_by_caller(format_, None)
@@ -88,7 +92,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         batch=_batch(spec),
         strip=strip,
         chunk=chunk,
-        decisions=tuple(_decisions(format_, product)),
+        decisions=tuple(_decisions(format_of(spec, target), product)),
         slots=tuple(slot for slot, _ in spec.runtime_sizes()),
     )
 
@@ -103,9 +107,14 @@ def _summing(target: Target, product: Product) -> Product:
 
 
 def _given(spec: Pack) -> Operand:
-    leading = size_expr("ldb", spec.contiguous_size if spec.ldb is None else spec.ldb)
     lines, line = ("k", "n") if spec.order == "C" else ("n", "k")
-    return Operand("b", spec.source, {lines: leading, line: ONE})
+    return Operand("b", spec.source, {lines: _leading(spec), line: ONE})
+
+
+def _leading(spec: Pack) -> Expr:
+    if spec.ldb is not None:
+        return size_expr("ldb", spec.ldb)
+    return size_expr("n" if spec.order == "C" else "k", spec.contiguous_size)
 
 
 def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
@@ -122,15 +131,14 @@ def _batch(spec: Pack) -> BatchPlan | None:
         return None
     stride = spec.batch.b
     if stride is None:
-        lines = spec.k if spec.order == "C" else spec.n
-        leading = spec.contiguous_size if spec.ldb is None else spec.ldb
-        step = lines * size_expr("ldb", leading)
+        lines = size_expr("k", spec.k) if spec.order == "C" else size_expr("n", spec.n)
+        step = lines * _leading(spec)
     else:
         step = size_expr("stride_b", stride)
     return BatchPlan("strided", size_expr("count", spec.batch.count), {"b": step}, {})
 
 
-def _pieces(spec: Pack, format_: PackedFormat, target: Target) -> tuple[int, int]:
+def _pieces(spec: Pack, format_: PackedFormat[Expr], target: Target) -> tuple[int, int]:
     """The columns that are packed together, and how far down K.
 
     Contiguous rows are read from end to end. Of contiguous columns whole lines of the cache are
@@ -144,7 +152,7 @@ def _pieces(spec: Pack, format_: PackedFormat, target: Target) -> tuple[int, int
     return STRIP_VECTORS * lanes, max(line, COLUMN_BYTES // ITEMSIZE[format_.stored])
 
 
-def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:
+def _decisions(format_: PlainFormat, product: Product) -> list[Decision]:
     name = product.mnemonic or "multiply, add"
     how = "an element" if product.unit else "a lane"
     found = [Decision("format", format_.text, f"{name} sums {product.depth} products {how}")]

@@ -11,13 +11,13 @@ from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, is_multiple, mod, symbol, value
 
 from ..operands import LINE, Operand, odd_vectors, whole_groups, whole_vectors
 from ..plan import Plan
 from ..staging import is_empty, packed_across, packed_along
 from .partition import Region, partition
-from .parts import Part, cut, panel_parts
+from .parts import Part, panel_parts, whole_and_rest
 from .requests import tile_request
 from .tiles import (
     Cell,
@@ -232,7 +232,7 @@ class _Cutting:
                 got=f"block['n'] == {step}, and B in blocks of {width} columns",
                 expected="one to be a multiple of the other",
             )
-        found = cut(block.extents["n"], width)
+        found = whole_and_rest(block.extents["n"], width)
         cells = (Cell(None, part, self._of(block.of("n", part.size))) for part in found)
         return Grids(width, tuple(cells))
 
@@ -348,8 +348,8 @@ def _loads_whole(plan: Plan, region: Region) -> bool:
     where its own do, at multiples of their lanes.
     """
     part, block = region.along, plan.blocks.get(plan.along, 0)
-    steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
+    steps = [part.start, block * ONE, *([] if part.single else [part.size])]
     lanes = region.fitting.shape.vector.lanes
     return plan.padded and (
-        plan.input_of(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
+        plan.input_of(plan.along).packed or all(is_multiple(step, lanes) for step in steps)
     )

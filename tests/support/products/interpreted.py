@@ -95,11 +95,12 @@ class Interpreted:
         spec = self.spec
         if isinstance(b, QuantizedMatrix):
             return quantized_bytes(b, quantized_format(spec, self.target))
-        assert isinstance(spec.k, int) and isinstance(spec.n, int)
         nb = getattr(spec.b, "nb", None)
         packing = Pack(
-            spec.k, spec.n, spec.b.type, a=spec.a.type, nb=nb, sums=spec.sum_type
+            *spec.sizes_of_b, spec.b.type, a=spec.a.type, nb=nb, sums=spec.sum_type
         )  # fmt: skip
-        out = np.zeros((1, format_of(packing, self.target).nbytes), np.uint8)
-        interpret_kernel(packing, Schedule(), self.target, [np.ascontiguousarray(b), out])
+        k, n = b.shape
+        sizes = [{"k": k, "n": n}[slot] for slot, _ in packing.runtime_sizes()]
+        out = np.zeros((1, format_of(packing, self.target).of(k, n).nbytes), np.uint8)
+        interpret_kernel(packing, Schedule(), self.target, [np.ascontiguousarray(b), out], sizes)
         return out[0]
