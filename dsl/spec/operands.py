@@ -74,15 +74,17 @@ class Packed:
     """A B that ``pack_b`` has packed: in groups along K, in blocks of columns, padded with zeros.
 
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
-    be used by kernels with any m, batch, epilogue or tile.
+    be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves
+    matrices of all sizes: one kernel computes all layers of a model. A call then checks that the
+    packed B has the sizes of the call.
 
     Parameters
     ----------
     type : str, numpy type or Quantized
         Element type; or the format of a low-bit B, whose elements and scales are packed.
     nb : int, optional
-        Columns of a block. By default one block if a cache holds B, else blocks of a few tiles'
-        columns. ``PackedMatrix.format`` tells the choice.
+        Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
+        blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
 
     Raises
     ------

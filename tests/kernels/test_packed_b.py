@@ -17,7 +17,8 @@ from support.products.packed import DTYPES, draw
 from support.products.space import rng_of
 
 import tilewright as tw
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, SpecError
+from tilewright.runtime.arrays.numba_source import shape_of
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.arguments import samples
@@ -284,6 +285,8 @@ def test_one_kernel_serves_all_layers_and_checks_whose_b_it_gets() -> None:
     assert kernel.verify(cases=4).cases >= 4
     with pytest.raises(ArgumentError, match=r"b has the wrong shape(?s:.*)k is 70, from a.shape"):
         kernel(x, packed[1])
+    with pytest.raises(SpecError, match="cannot be called from numba: b is packed, and of any"):
+        shape_of("kernel", kernel.signature.array("b"))
     with pytest.raises(ArgumentError, match="any size in groups"):
         kernel(x, tw.compile(Gemm(5, 101, 70, b=Packed("f32", 16))).pack_b(layers[0]))
     blocks = int(packed[0].format.split("blocks of ")[1].split()[0])
