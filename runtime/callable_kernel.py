@@ -25,7 +25,6 @@ from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import check_whole
 from tilewright.runtime.threads import process as threads
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.signature import Signature, signature
 
@@ -49,7 +48,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
     The modules for formats are imported only if they are needed.
     """
     packs = isinstance(spec, Pack | PackQuantized)
-    if not packs and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
+    if not packs and not (isinstance(spec, Gemm) and spec.is_packed):
         return found
     from tilewright.plan.formats.lookup import formats_of
 

@@ -245,7 +245,8 @@ class Packer(Kernel):
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
-        return PackedMatrix.owning(form.text, b.shape, block)
+        shape = (*b.shape[:-2], n, k) if spec.rows else b.shape
+        return PackedMatrix.owning(form.text, shape, block)
 
     def _into(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Pack into an array that the call passes."""

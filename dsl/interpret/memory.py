@@ -279,9 +279,13 @@ class _View:
         """Return the bytes of one packed matrix: k x n elements, or those of an output."""
         if not format_.is_open:
             return int(format_.nbytes)
-        last = self.parameter.shape[-1]
-        k, n = (last.k, last.n) if isinstance(last, PackedBytes) else self.parameter.shape
-        return int(format_.of(self._value("k", k), self._value("n", n)).nbytes)
+        p, last = self.parameter, self.parameter.shape[-1]
+        if isinstance(last, PackedBytes):
+            k, n = self._value("k", last.k), self._value("n", last.n)
+        else:
+            sizes = (self._value(*each) for each in zip(p.slots, p.shape, strict=True))
+            n, k = sizes if p.name == "a" else tuple(sizes)[::-1]
+        return int(format_.of(k, n).nbytes)
 
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter

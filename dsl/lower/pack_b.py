@@ -69,7 +69,7 @@ class _Packing:
             packed=plan.operands["out"],
             line="n",
             k_group=plan.format.group,
-            shift=plan.product.shifts["b"],
+            shift=plan.shift,
             lanes=plan.lanes,
             slots=plan.slots,
             prefix="",
@@ -219,7 +219,7 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     plan, form = packing.plan, packing.plan.format
     if not form.sums:
         return
-    start = -plan.product.shifts["b"] * form.k
+    start = -plan.shift * form.k
     sums, columns = div(form.nbytes - form.sums_at, 4), ZERO if start == 0 else form.n
     whole, tail = div(columns, plan.lanes), mod(columns, plan.lanes)
     before = whole if value(whole) is not None else ZERO  # zeros first; what is not 0 follows

@@ -146,16 +146,18 @@ def odd_vectors(extent: Expr, lanes: int) -> Expr:
 
 
 def packed_by_caller(form: PackedFormat[Expr], batch: Batch | None) -> Operand:
-    """B as the tiles see it in that format.
+    """B, or A, as the tiles see it in that format.
 
-    Where there may be several blocks of columns, ``pn`` is what a column of their beginning adds.
+    Where there may be several blocks of columns, ``pn`` is what a column of their beginning adds;
+    of panels of A's rows ``pm`` is.
     """
+    line = "m" if form.rows else "n"
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
-        "n": form.block_elements if form.column else Integer(form.group),
+        line: form.block_elements if form.column else Integer(form.group),
         "k": Integer(form.nb),
         "b": ZERO if shared else form.elements,
     }
     if value(form.blocks) not in (0, 1):
-        strides["pn"] = form.groups * form.group - form.group
-    return Operand("b", form.stored, strides)
+        strides[f"p{line}"] = form.groups * form.group - form.group
+    return Operand("a" if form.rows else "b", form.stored, strides)

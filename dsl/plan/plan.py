@@ -315,6 +315,11 @@ class Plan(Decided):
         return form.nb if form and read else None
 
     @property
+    def rows(self) -> int | None:
+        """The rows of a panel of the caller's packed A; None where A is not packed ahead."""
+        return int(self.operands["a"].strides["k"]) if isinstance(self.spec.a, Packed) else None
+
+    @property
     def quantized(self) -> QuantizedFormat:
         """The format of a B of few bits; AssertionError where it is of another kind."""
         assert isinstance(self.packed_format, QuantizedFormat), "B is not quantized"
@@ -362,7 +367,7 @@ class Plan(Decided):
         if depth == 1:
             return extent, ZERO
         filled = self.spec.sums_blocks or not self.product.block
-        if filled and self.operands["a" if self.across == "m" else "b"].packed:
+        if filled and (self.rows or self.operands["a" if self.across == "m" else "b"].packed):
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 

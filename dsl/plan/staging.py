@@ -19,8 +19,8 @@ from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, converting_lanes, held_as
-from .formats.lookup import plain_format
-from .formats.packed_b import CACHED_BYTES, packed_product
+from .formats.lookup import format_of_a, plain_format
+from .formats.packed_b import CACHED_BYTES, packed_a_product, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
     Operand,
@@ -229,7 +229,7 @@ def is_plain(spec: Gemm, target: Target) -> bool:
 
 def same_types(spec: Gemm) -> bool:
     """Whether A and B are of the accumulators' type, and neither is packed."""
-    return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
+    return spec.a.type == spec.b.type == spec.type and not spec.is_packed
 
 
 def is_empty(spec: Gemm) -> bool:
@@ -252,6 +252,8 @@ def product_of(
     """
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
+    if isinstance(spec.a, Packed):
+        return packed_a_product(target, spec.a.type, spec.b.type, spec.sum_type)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     if isinstance(spec.b, Packed):
         return packed_product(target, spec.a.type, spec.b, spec.n, held)
@@ -353,6 +355,9 @@ def stage_operands(
     tail = None
     if spec.sums_blocks:
         sources["a"] = operands["a"]
+    elif isinstance(spec.a, Packed):
+        form_of_a = format_of_a(spec, target).of(sizes["k"], sizes["m"])
+        seen["a"] = packed_by_caller(form_of_a, spec.batch)
     elif across not in blocks:
         source, line = operands[across], lines[across]
         if across in first or not fits_across(source, product, target, line):

@@ -69,7 +69,7 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
 
 
-def factors_of(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
+def factors_of(a: Matrix | Packed | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
     """Return the types of A and B; f32 for both if B is quantized: block sums are added in f32."""
     scaled = isinstance(b, Packed) and b.quantized is not None
     return ("f32", "f32") if scaled else (a.type, b.type)

@@ -52,8 +52,8 @@ class Gemm:
         Sizes. A ``tw.dim`` is read from the arrays at the call.
     a, b : type, Matrix, Packed, Quantize or Quantized
         Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
-        ``tw.Packed`` is a B that ``pack_b`` packed. ``tw.Quantize`` is an A that the kernel
-        quantizes.
+        ``tw.Packed`` is a B that ``pack_b`` packed, or an A that ``pack_a`` packed.
+        ``tw.Quantize`` is an A that the kernel quantizes.
     c, d : type or Matrix
         Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
     order : {"C", "F"}
@@ -127,7 +127,7 @@ class Gemm:
     m: Size
     n: Size
     k: Size
-    a: Matrix | Quantize
+    a: Matrix | Packed | Quantize
     b: Matrix | Packed
     c: Matrix
     d: Matrix | None
@@ -157,7 +157,7 @@ class Gemm:
         n: Size,
         k: Size,
         *,
-        a: DTypeLike | Matrix | Quantize = "f32",
+        a: DTypeLike | Matrix | Packed | Quantize = "f32",
         b: DTypeLike | Matrix | Packed | None = None,
         c: DTypeLike | Matrix | None = None,
         d: DTypeLike | Matrix | None = None,
@@ -298,6 +298,11 @@ class Gemm:
         return 2 * self.products * sizes["m"] * sizes["n"] * sizes["k"] * count
 
     @property
+    def is_packed(self) -> bool:
+        """True if A or B is packed ahead of the call."""
+        return isinstance(self.a, Packed) or isinstance(self.b, Packed)
+
+    @property
     def quantized(self) -> Quantized | None:
         """The block-quantized format of B; None if B is not quantized in blocks."""
         return self.b.quantized if isinstance(self.b, Packed) else None
@@ -435,6 +440,8 @@ def _check_gemm(spec: Gemm) -> None:
             )
     if isinstance(spec.b, Packed):
         _check_packed(spec)
+    if isinstance(spec.a, Packed):
+        _check_packed_a(spec, spec.a)
     if spec.stacked:
         _check_stack(spec)
     check_dims(spec.runtime_sizes())
@@ -482,6 +489,18 @@ def _check_packed(spec: Gemm) -> None:
         )
 
 
+def _check_packed_a(spec: Gemm, a: Packed) -> None:
+    """Raise SpecError if A is packed in a way, or for a product, that has no packed A."""
+    if a.quantized is not None or a.nb is not None:
+        raise SpecError("A is packed in panels of rows", got=a, expected="tw.Packed(type, mb=rows)")
+    if spec.batch is not None or spec.quantized is not None:
+        raise SpecError(
+            "a packed A is that of one product, with a B that has no block scales",
+            got=f"b={spec.b!r}, batch={spec.batch!r}",
+            hint="an A that is not packed",
+        )
+
+
 def _check_stack(spec: Gemm) -> None:
     """Raise SpecError for arguments that a stack of products cannot have."""
     whole = [operand.name for operand in spec.named if operand.per == "full"]
@@ -505,8 +524,10 @@ def _check_types(spec: Gemm) -> None:
             )
     for name in ("a", "b", "b2", "c", "d"):
         operand = getattr(spec, name)
-        if isinstance(operand, Packed) and name not in ("b", "b2"):
-            raise SpecError(f"only B can be packed, not {name.upper()}", hint="tw.Matrix(type)")
+        if isinstance(operand, Packed) and name not in ("a", "b", "b2"):
+            raise SpecError(
+                f"only A and B can be packed, not {name.upper()}", hint="tw.Matrix(type)"
+            )
         if isinstance(operand, Quantize) and name != "a":
             raise SpecError(
                 f"only A is quantized by the kernel, not {name.upper()}",

@@ -71,7 +71,10 @@ def check_order(order: object) -> None:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
-    """A B that ``pack_b`` has packed: in groups along K, in blocks of columns, padded with zeros.
+    """A B that ``pack_b`` has packed, or an A that ``pack_a`` has packed.
+
+    B is in groups along K, in blocks of columns, padded with zeros; A in groups along K, in panels
+    of rows.
 
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
     be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves
@@ -85,11 +88,14 @@ class Packed:
     nb : int, optional
         Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
         blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
+    mb : int, optional
+        Rows of a panel of a packed A, whose format depends on target, types, m, k and ``mb``. By
+        default the rows of the target's tallest tiles.
 
     Raises
     ------
     SpecError
-        The type or ``nb`` is not possible.
+        The type, ``nb`` or ``mb`` is not possible.
 
     Examples
     --------
@@ -101,14 +107,19 @@ class Packed:
 
     type: TypeName
     nb: int | None
+    mb: int | None
     quantized: Quantized | None
 
-    def __init__(self, type: DTypeLike | Quantized, nb: int | None = None) -> None:
+    def __init__(
+        self, type: DTypeLike | Quantized, nb: int | None = None, *, mb: int | None = None
+    ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         held = type.stored.unpacked if isinstance(type, Quantized) else type_name(type)
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
+        rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
         object.__setattr__(self, "nb", columns)
+        object.__setattr__(self, "mb", rows)
         object.__setattr__(self, "quantized", quantized)
 
     @property
@@ -117,7 +128,8 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
-        return call_text("Packed", [self.quantized or self.type], {"nb": (self.nb, None)})
+        options = {"nb": (self.nb, None), "mb": (self.mb, None)}
+        return call_text("Packed", [self.quantized or self.type], options)
 
 
 @spelled(SpecTypeError)

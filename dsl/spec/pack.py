@@ -42,6 +42,10 @@ class Pack:
         Several B, which are packed side by side.
     sums : {"f16"}, optional
         For kernels that sum in f16, which changes the format.
+    rows : bool
+        If True, the matrix is the transpose of an A (n x k), which is packed for ``tw.Packed(type,
+        mb=nb)``; ``a`` is the type of the B that it will be multiplied with. ``kernel.pack_a`` uses
+        this.
 
     Raises
     ------
@@ -69,6 +73,7 @@ class Pack:
     ldb: Size | None
     batch: Strided | None
     sums: str
+    rows: bool
 
     def __init__(
         self,
@@ -83,6 +88,7 @@ class Pack:
         ldb: Size | None = None,
         batch: Strided | None = None,
         sums: DTypeLike | None = None,
+        rows: bool = False,
     ) -> None:
         packed = Packed(type, nb)
         of_a = packed.type if a is None else type_name(a)
@@ -97,6 +103,7 @@ class Pack:
             "order": order,
             "ldb": None if ldb is None else check_size(ldb, "ldb", least=1),
             "batch": batch,
+            "rows": rows,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)

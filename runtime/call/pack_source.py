@@ -77,6 +77,31 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
     return pack, b
 
 
+def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack, Any]:
+    """Return the spec that packs A for a Gemm with a packed A, and the transpose of A for it.
+
+    A must have A's type, or be float32 if it is to be converted, and be m x k. Raise ArgumentError
+    otherwise.
+    """
+    assert isinstance(spec.a, Packed)
+    a = as_array(given, "a")
+    source = _source(a, spec.a.type)
+    if a.ndim != 2 or not _agree((spec.m, spec.k), a.shape):
+        raise ArgumentValueError(
+            "a has the wrong shape", got=a.shape, expected=f"({_shown(spec.m)}, {_shown(spec.k)})"
+        )
+    order = _order(a.T)
+    if order is None:
+        a, order = np.ascontiguousarray(a), "F"
+    k, m = (size if isinstance(size, int) else Dim(slot) for size, slot in
+            ((spec.k, "k"), (spec.m, "n")))  # fmt: skip
+    pack = Pack(
+        k, m, spec.a.type, a=spec.b.type, nb=spec.a.mb, source=type_name(source), order=order,
+        ldb=dim("ldb"), sums=spec.sum_type, rows=True,
+    )  # fmt: skip
+    return pack, a.T
+
+
 def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
     """Return a quantized B packed for kernels of ``spec``; ArgumentError if it does not fit."""
     from tilewright.plan.formats.quantized_b import quantized_format

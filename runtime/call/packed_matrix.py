@@ -274,7 +274,7 @@ def matrix_of(format: str, data: Any) -> PackedMatrix:
     """
     form, lines = _format(format), np.asarray(data)
     assert form is not None and isinstance(form.k, int) and isinstance(form.n, int)
-    return PackedMatrix(format, (*lines.shape[:-1], form.k, form.n), lines.reshape(-1))
+    return PackedMatrix(format, (*lines.shape[:-1], *form.shape), lines.reshape(-1))
 
 
 # --- what a matrix is made of ------------------------------------------------------------------
@@ -299,11 +299,11 @@ def check_packed(
             expected="the format of a matrix that kernel.pack_b made",
         )
     assert form.k is not None and form.nbytes is not None
-    if sizes[-2:] != (form.k, form.n):
+    if sizes[-2:] != form.shape:
         raise ArgumentValueError(
             f"{what} has a shape that is not its format's",
             got=sizes,
-            expected=f"({form.k}, {form.n}), or a count before them: {form.text}",
+            expected=f"{form.shape}, or a count before them: {form.text}",
         )
     count = sizes[0] if len(sizes) == 3 else 1
     if nbytes != count * form.nbytes:

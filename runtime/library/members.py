@@ -156,6 +156,12 @@ def _packer(member: Member) -> Iterator[Member]:
     A low-bit B is given as elements, scales and zero points, with rows without padding.
     """
     spec = member.spec
+    if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
+        raise SpecError(
+            f"kernel {member.name!r}: a library has no function that packs an A",
+            got=f"a={spec.a!r}",
+            hint="an A that is not packed",
+        )
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
         return
     name = f"{member.name}_pack_b"

@@ -315,7 +315,6 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: Pack(4, 4, ldb=dim("x"), batch=tw.Strided(dim("x", max=3))),
         "dim 'x' is declared twice",
     ),
-    (lambda: Gemm(4, 4, 4, a=PACKED, b="f32"), "only B can be packed, not A"),  # type: ignore[arg-type]
     (
         lambda: Gemm(4, dim("n"), 4, b=tw.Packed(QUANTIZED)),
         r"a packed low-bit B has fixed sizes.*n=dim\('n'\)",

@@ -9,7 +9,7 @@ from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack, PackQuantized
 
-from .packed_b import PackedFormat, packed_format, packed_format_named
+from .packed_b import PackedFormat, packed_a_format, packed_format, packed_format_named
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
 
 #: A format without blocks of scales: of known sizes, or of those that only the call knows.
@@ -26,6 +26,9 @@ def format_of(spec: Gemm, target: Target) -> Format: ...
 def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
     """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
     if isinstance(spec, Pack):
+        if spec.rows:
+            a = Packed(spec.type, mb=spec.nb)
+            return packed_a_format(target, a, spec.a, spec.n, spec.k, spec.sums)
         packed = Packed(spec.type, spec.nb)
         return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
     if isinstance(spec, PackQuantized):
@@ -44,10 +47,19 @@ def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
     """The formats of packed operands by name."""
     if isinstance(spec, Pack | PackQuantized):
         return {"out": format_of(spec, target)}
+    found: dict[str, Format] = {}
+    if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
+        found["a"] = format_of_a(spec, target)
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
-        return dict.fromkeys(names, format_of(spec, target))
-    return {}
+        found |= dict.fromkeys(names, format_of(spec, target))
+    return found
+
+
+def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
+    """The format of a packed A: of target, types, that of sums among them, m, k and mb alone."""
+    assert isinstance(spec.a, Packed)
+    return packed_a_format(target, spec.a, spec.b.type, spec.m, spec.k, spec.sum_type)
 
 
 def format_named(text: str) -> Format | None:

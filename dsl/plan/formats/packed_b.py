@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Generic, TypeVar
 
+from tilewright.errors import SpecError
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
 from tilewright.spec.sizes import Size, most_of
@@ -23,7 +24,8 @@ ALIGNMENT = 64
 _TEXT = re.compile(
     r"(?P<type>\w+) as (?P<stored>\w+), (?P<size>(?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19})|any size) "
     r"in groups of (?P<group>[0-9]{1,19}) along k(?: in steps of (?P<step>[0-9]{1,19}))?, "
-    r"(?:a column|blocks of (?P<nb>[0-9]{1,19}) columns)(?P<sums> and their sums)?"
+    r"(?:a column|blocks of (?P<nb>[0-9]{1,19}) columns|panels of (?P<mb>[0-9]{1,19}) rows)"
+    r"(?P<sums> and their sums)?"
 )
 #: What a cache close to the core holds of B beside other operands.
 CACHED_BYTES = 1 << 18
@@ -49,7 +51,8 @@ class PackedFormat(Generic[Number]):
     ``type`` is what B was, ``stored`` what its elements were made for the target's multiply-adds.
     K is padded with zeros to whole groups, and those to whole steps of ``step`` of them; the last
     block to whole columns. With ``sums``, the s32 sums of B's columns follow, over all of K, one
-    for each column of the blocks.
+    for each column of the blocks. With ``rows`` it is an A: then ``n`` is m, the columns are A's
+    rows, and a block is a panel of them.
     """
 
     type: str
@@ -61,6 +64,7 @@ class PackedFormat(Generic[Number]):
     group: int
     sums: bool
     step: int = 1
+    rows: bool = False
 
     @property
     def text(self) -> str:
@@ -68,7 +72,9 @@ class PackedFormat(Generic[Number]):
         sums = " and their sums" if self.sums else ""
         steps = f" in steps of {self.step}" if self.step > 1 else ""
         blocks = "a column" if self.column else f"blocks of {self.nb} columns"
-        size = "any size" if self.is_open else f"{self.k}x{self.n}"
+        blocks = f"panels of {self.nb} rows" if self.rows else blocks
+        size = f"{self.n}x{self.k}" if self.rows else f"{self.k}x{self.n}"
+        size = "any size" if self.is_open else size
         return (
             f"{self.type} as {self.stored}, {size} in groups of {self.group} along k"
             f"{steps}, {blocks}{sums}"
@@ -92,7 +98,12 @@ class PackedFormat(Generic[Number]):
     @property
     def column(self) -> bool:
         """Whether it is one column alone, whose groups follow each other: vectors lie along K."""
-        return self.n == 1 and self.nb == 1
+        return self.n == 1 and self.nb == 1 and not self.rows
+
+    @property
+    def shape(self) -> tuple[Number, Number]:
+        """The sizes in the order of the matrix's axes: k, n; of an A m, k."""
+        return (self.n, self.k) if self.rows else (self.k, self.n)
 
     @property
     def blocks(self) -> Number:
@@ -140,14 +151,18 @@ def packed_format_named(text: str) -> PackedFormat[int] | PackedFormat[None] | N
     if found is None or found["type"] not in ITEMSIZE or found["stored"] not in ITEMSIZE:
         return None
     numbers = {name: int(found[name] or 1) for name in ("nb", "group", "step")}
+    rows = found["mb"] is not None
+    numbers["nb"] = int(found["mb"]) if rows else numbers["nb"]
     if 0 in (numbers["nb"], numbers["group"], numbers["step"]):
         return None
     stored, sums = found["stored"], found["sums"] is not None
     family = PackedFormat(
-        found["type"], stored, ITEMSIZE[stored], k=None, n=None, sums=sums, **numbers
+        found["type"], stored, ITEMSIZE[stored], k=None, n=None, sums=sums, rows=rows, **numbers
     )
-    known = found["k"] is not None
-    form = family.of(int(found["k"]), int(found["n"])) if known else family
+    form: PackedFormat[int] | PackedFormat[None] = family
+    if found["k"] is not None:
+        k, n = (int(found[name]) for name in ("nk" if rows else "kn"))
+        form = family.of(k, n)
     return form if form.text == text else None
 
 
@@ -197,6 +212,44 @@ def packed_format(
         step=product.depth // product.group,
     )
     return family.of(k, n) if known else family  # type: ignore[return-value]
+
+
+def packed_a_product(target: Target, a: str, b: str, sums: str) -> Product:
+    """The multiply-add of an A that is packed ahead and a B of type ``b``, with vectors along B."""
+    held = held_as(target, a, b, sums)
+    product = choose_product(target, {"a": a, "b": b}, "b", packed=True, held=held)
+    if product.unit is not None or product.blocks:
+        raise SpecError(
+            f"{target.name} multiplies matrices of these types, for which no A is packed ahead",
+            got=f"a={a}, b={b}",
+            hint="a target without the matrix instructions, or an A that is not packed",
+        )
+    return product
+
+
+def packed_a_format(
+    target: Target, a: Packed, b: str, m: Size, k: Size, sums: str
+) -> PackedFormat[int] | PackedFormat[None]:
+    """The format of A for a B of type ``b``: ``[m / mb][k / group][mb][group]``."""
+    product = packed_a_product(target, a.type, b, sums)
+    stored = product.across
+    family = PackedFormat(
+        type=a.type,
+        stored=stored,
+        itemsize=ITEMSIZE[stored],
+        k=None,
+        n=None,
+        nb=a.mb or _height(target),
+        group=product.group,
+        sums=product.accumulator == "s32",
+        rows=True,
+    )
+    return family.of(k, m) if isinstance(k, int) and isinstance(m, int) else family
+
+
+def _height(target: Target) -> int:
+    """The rows of the tallest tiles of 3 vectors: whole vectors of 4, by which rows are packed."""
+    return max(4, (target.registers - 4) // 3 // 4 * 4)
 
 
 def _columns(product: Product, n: float, nbytes: float) -> int:

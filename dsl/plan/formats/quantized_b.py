@@ -141,6 +141,11 @@ class QuantizedFormat:
         """Always False: a low-bit matrix has known sizes."""
         return False
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The sizes k and n."""
+        return self.k, self.n
+
     def of(self, k: int, n: int) -> QuantizedFormat:
         """The format with these sizes."""
         return replace(self, k=k, n=n)

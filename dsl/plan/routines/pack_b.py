@@ -16,7 +16,7 @@ from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
 from ..formats.lookup import PlainFormat, format_of
-from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_product
+from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed_product
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 
@@ -60,9 +60,16 @@ class PackPlan(Decided):
         return accumulator(self.spec.a, self.spec.type)
 
     @property
+    def shift(self) -> int:
+        """What is added to each element."""
+        return self.product.shifts["a" if self.spec.rows else "b"]
+
+    @property
     def lanes(self) -> int:
         """The columns of a vector; of a column alone, the groups for which there is room."""
         vectors, form = self.target.of(self.sums), self.format
+        if form.rows:
+            return next(v.lanes for v in vectors if form.nb % v.lanes == 0)
         if not form.column:
             return vectors[0].lanes
         each = max(ITEMSIZE[self.sums], form.group * form.itemsize)
@@ -75,10 +82,14 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     k, n = (size_expr(slot, getattr(spec, slot)) for slot in "kn")
     format_ = format_of(spec, target).of(k, n)
     held = held_as(target, spec.a, spec.type, spec.sums)
-    product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)
+    if spec.rows:
+        product = packed_a_product(target, spec.type, spec.a, spec.sums)
+    else:
+        product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)
     out = packed_by_caller(format_, None)
     strip, chunk = _pieces(spec, format_, target)
-    given, written = _given(spec), Operand("out", out.type, out.strides)
+    strides = {"n" if d == "m" else d: step for d, step in out.strides.items()}
+    given, written = _given(spec), Operand("out", out.type, strides)
     if format_.column and value(given.strides["k"]) != 1:
         given, written = _group_by_group(given, written)
     operands = {"b": given, "out": written}
@@ -86,7 +97,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         spec=spec,
         target=target,
         product=product,
-        summing=_summing(target, product),
+        summing=_summing(target, product, format_.stored, rows=spec.rows),
         format=format_,
         operands=operands,
         batch=_batch(spec),
@@ -97,12 +108,17 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     )
 
 
-def _summing(target: Target, product: Product) -> Product:
-    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups."""
-    if product.op.form not in ("matrix", "block") or product.accumulator != "s32":
+def _summing(target: Target, product: Product, stored: str, *, rows: bool) -> Product:
+    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups.
+
+    So are rows of A, which are not along the vectors of the product.
+    """
+    matrices = product.op.form in ("matrix", "block")
+    if not (matrices or rows) or product.accumulator != "s32":
         return product
-    vectors, stored = replace(target, matrix=None), product.along
-    found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in ("u8", "s8"))
+    vectors = replace(target, matrix=None)
+    others = ("u8", "s8") if stored in ("u8", "s8") else (stored,)
+    found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in others)
     return next(each for each in found if not each.shifts["b"])
 
 
@@ -156,8 +172,8 @@ def _decisions(format_: PlainFormat, product: Product) -> list[Decision]:
     name = product.mnemonic or "multiply, add"
     how = "an element" if product.unit else "a lane"
     found = [Decision("format", format_.text, f"{name} sums {product.depth} products {how}")]
-    if product.shifts["b"]:
-        found.append(
-            Decision("shift", f"{product.shifts['b']:+d}", "so that B has the sign it multiplies")
-        )
+    name = "a" if format_.rows else "b"
+    if shift := product.shifts[name]:
+        why = f"so that {name.upper()} has the sign it multiplies"
+        found.append(Decision("shift", f"{shift:+d}", why))
     return found
