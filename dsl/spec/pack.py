@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
@@ -90,9 +90,11 @@ class Pack:
         sums: DTypeLike | None = None,
         rows: bool = False,
     ) -> None:
+        if not isinstance(rows, bool):
+            raise SpecError("rows must be True or False", got=rows)
         packed = Packed(type, nb)
         of_a = packed.type if a is None else type_name(a)
-        fields: dict[str, object] = {
+        given: dict[str, object] = {
             "sums": _sums(sums, of_a, packed.type),
             "k": check_size(k, "k"),
             "n": check_size(n, "n"),
@@ -105,10 +107,14 @@ class Pack:
             "batch": batch,
             "rows": rows,
         }
-        for name, value in fields.items():
+        for name, value in given.items():
             object.__setattr__(self, name, value)
         check_order(order)
         _check(self)
+
+    def __repr__(self) -> str:
+        names = [each.name for each in fields(self) if each.name != "rows" or self.rows]
+        return f"Pack({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def contiguous_size(self) -> Size:
