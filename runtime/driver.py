@@ -27,7 +27,7 @@ from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
 from tilewright.spec.pack import Copy, Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.signature import Signature, has_formats, signature
+from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
 from tilewright.spec.sizes import canonical
 
 from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
@@ -41,6 +41,7 @@ from .store.folders import tunings_file
 if TYPE_CHECKING:
     from tilewright.emit.render import Source
     from tilewright.generate import Request
+    from tilewright.plan.formats.packed_b import PackedFormat
     from tilewright.plan.loops import Decided
     from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
@@ -232,17 +233,25 @@ class Packer(Kernel):
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Return a matrix B packed. B is k x n, or count x k x n for a batch."""
         if len(arrays) != 1 or out is not None or named:
-            return super().__call__(*arrays, out=out, **named)
+            return self._into(arrays, named if out is None else {"out": out, **named})
         from tilewright.plan.formats.lookup import format_of
 
-        spec, b = self.spec, arrays[0]
+        spec, b = self.spec, as_array(arrays[0], "b")
         assert isinstance(spec, Pack)
-        form = format_of(spec, self.isa)
-        b = as_array(b, "b")
+        k, n = b.shape[-2:] if isinstance(b, np.ndarray) and b.ndim > 1 else (0, 0)
+        form: PackedFormat[int] = format_of(spec, self.isa).of(k, n)
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
-        return PackedMatrix.owning(form.text, b.shape, block)
+        shape = (*b.shape[:-2], n, k) if spec.rows else b.shape
+        return PackedMatrix.owning(form.text, shape, block)
+
+    def _into(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Pack into an array that the call passes."""
+        if any(isinstance(s, PackedBytes) for s in self.signature.output.shape):
+            held, _ = self._arrange(arrays, named)
+            self._check(held)  # Python alone checks bytes that depend on the sizes of the call
+        return super().__call__(*arrays, **named)
 
 
 class QuantizedPacker(Kernel):

@@ -461,6 +461,36 @@ class Kernel(CallableKernel):
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec]
 
+    def pack_a(self, a: Any) -> PackedMatrix:
+        """Return A packed for this kernel.
+
+        Other kernels with the same target, types, m, k and mb can use the packed A too.
+
+        Parameters
+        ----------
+        a : array
+            The matrix, m x k. Its type is the spec's type of A, or float32, which is converted.
+
+        Raises
+        ------
+        ArgumentError
+            ``a`` has another shape or type.
+        SpecError
+            The kernel takes no packed A.
+        """
+        from tilewright.runtime.call.pack_source import pack_a_for
+
+        if not isinstance(self.spec, Gemm) or not isinstance(self.spec.a, Packed):
+            raise SpecError(
+                "this kernel takes no packed A",
+                got=repr(self.spec),
+                hint="tw.Gemm(..., a=tw.Packed(type))",
+            )
+        spec, turned = pack_a_for(self.spec, a)
+        if spec not in self._packers:
+            self._packers[spec] = self._remake(spec, Schedule(), self.target)
+        return self._packers[spec](turned)  # type: ignore[no-any-return]
+
     def session(self) -> Session:
         """Return a context manager that keeps the kernel's matrix-unit configuration loaded.
 

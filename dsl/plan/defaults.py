@@ -10,7 +10,7 @@ from typing import Literal
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Matrix, Packed
+from tilewright.spec.operands import Matrix
 from tilewright.spec.schedule import (
     LARGE,
     LINES,
@@ -135,12 +135,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     least, work = LARGE, large_work(sizes[0])
     if converted:
         least, work = _least_converted(spec), _converted_work(spec, target)
-    if (
-        not is_alone(spec)
-        or isinstance(spec.b, Packed)
-        or any(map(lt, sizes, least))
-        or prod(sizes) < work
-    ):
+    if not is_alone(spec) or spec.is_packed or any(map(lt, sizes, least)) or prod(sizes) < work:
         return schedule
     if converted and product_of(spec, target, "b").unit is not None:
         return schedule
@@ -254,7 +249,7 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open one that writes a large C a line at a time."""
     core, parallel = target.core, (schedule.threads or 1) > 1
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    open_ = _leaves_open(schedule) and is_alone(spec) and not isinstance(spec.b, Packed)
+    open_ = _leaves_open(schedule) and is_alone(spec) and not spec.is_packed
     if parallel or len(sizes) < 3 or not open_:
         return schedule
     along, name = _read_along(spec)

@@ -163,7 +163,7 @@ def converts_in_blocks(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     if schedule.pack is None or spec.quantized is not None or schedule.tails == "bounce":
         return False
     alone = spec.batch is None and spec.b2 is None
-    mine = not isinstance(spec.b, Packed) or schedule.pack == "a"
+    mine = not spec.is_packed or (schedule.pack == "a" and not isinstance(spec.a, Packed))
     return alone and mine and product_of(spec, target, "b").unit is not None
 
 
@@ -191,7 +191,7 @@ def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     if schedule.pack != "ab" or any(loops.count(d) < 2 for d in "mnk") or (blocks and fixed):
         return False
     alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
-    return alone and not is_plain(spec, target) and not isinstance(spec.b, Packed)
+    return alone and not is_plain(spec, target) and not spec.is_packed
 
 
 def _converted_first(
@@ -205,6 +205,8 @@ def _converted_first(
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     vectors = "k" if dimension == "k" else along
     operand, product = operand_of(spec, across), product_of(spec, target, vectors)
+    if isinstance(spec.a, Packed):
+        return ("",)
     if product.block and not spec.sums_blocks and operand.type == product.across:
         # For matrices rows that begin with a line are loaded twice as fast, once for each matrix of
         # columns; for vectors those in few sets of the first cache would drive out each other.
@@ -234,6 +236,8 @@ def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
 
     A packed B decides: along K where it is a column and A has rows, else along its columns.
     """
+    if isinstance(spec.a, Packed):
+        return ("n",)
     if not isinstance(spec.b, Packed):
         return ("n", "m", "k") if reads_along_k(spec, target) else ("n", "m")
     in_rows = value(operand_of(spec, "a").strides["k"]) == 1

@@ -75,18 +75,26 @@ def check_order(order: object) -> None:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
-    """A B that ``pack_b`` has packed: in groups along K, in blocks of columns, padded with zeros.
+    """A B that ``pack_b`` has packed, or an A that ``pack_a`` has packed.
+
+    B is in groups along K, in blocks of columns, padded with zeros; A in groups along K, in panels
+    of rows.
 
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
-    be used by kernels with any m, batch, epilogue or tile.
+    be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves
+    matrices of all sizes: one kernel computes all layers of a model. A call then checks that the
+    packed B has the sizes of the call.
 
     Parameters
     ----------
     type : str, numpy type or Quantized
         Element type; or the format of a low-bit B, whose elements and scales are packed.
     nb : int, optional
-        Columns of a block. By default one block if a cache holds B, else blocks of a few tiles'
-        columns. ``PackedMatrix.format`` tells the choice.
+        Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
+        blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
+    mb : int, optional
+        Rows of a panel of a packed A, whose format depends on target, types, m, k and ``mb``. By
+        default the rows of the target's tallest tiles.
     bits : {32, 64}, optional
         Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
         32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
@@ -95,7 +103,7 @@ class Packed:
     Raises
     ------
     SpecError
-        The type, ``nb`` or ``bits`` is not possible.
+        The type, ``nb``, ``mb`` or ``bits`` is not possible.
 
     Examples
     --------
@@ -107,17 +115,25 @@ class Packed:
 
     type: TypeName
     nb: int | None
+    mb: int | None
     quantized: Quantized | None
     bits: int | None
 
     def __init__(
-        self, type: DTypeLike | Quantized, nb: int | None = None, *, bits: int | None = None
+        self,
+        type: DTypeLike | Quantized,
+        nb: int | None = None,
+        *,
+        mb: int | None = None,
+        bits: int | None = None,
     ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         held = type.stored.unpacked if isinstance(type, Quantized) else type_name(type)
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
+        rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
         object.__setattr__(self, "nb", columns)
+        object.__setattr__(self, "mb", rows)
         object.__setattr__(self, "quantized", quantized)
         bits = None if bits is None else check_count(bits, "bits, those of a group,")
         object.__setattr__(self, "bits", bits)
@@ -137,6 +153,7 @@ class Packed:
     def __repr__(self) -> str:
         options: dict[str, tuple[object, object]] = {
             "nb": (self.nb, None),
+            "mb": (self.mb, None),
             "bits": (self.bits, None),
         }
         return call_text("Packed", [self.quantized or self.type], options)

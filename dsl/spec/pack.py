@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias
 
 from tilewright.errors import SpecError, SpecTypeError
@@ -28,8 +28,9 @@ class Pack(Spec):
 
     Parameters
     ----------
-    k, n : int
-        Sizes of B.
+    k, n : int or Dim
+        Sizes of B. With a dim, one kernel packs matrices of all sizes, for kernels whose k or n is
+        a dim.
     type : str or numpy type
         Element type of the packed B.
     a : str or numpy type, optional
@@ -48,6 +49,10 @@ class Pack(Spec):
         Several B, which are packed side by side.
     sums : {"f16"}, optional
         For kernels that sum in f16, which changes the format.
+    rows : bool
+        If True, the matrix is the transpose of an A (n x k), which is packed for ``tw.Packed(type,
+        mb=nb)``; ``a`` is the type of the B that it will be multiplied with. ``kernel.pack_a`` uses
+        this.
 
     Raises
     ------
@@ -67,8 +72,8 @@ class Pack(Spec):
 
     routine: ClassVar[str] = "tilewright.routines.pack"
 
-    k: int
-    n: int
+    k: Size
+    n: Size
     type: TypeName
     a: TypeName
     nb: int | None
@@ -77,11 +82,12 @@ class Pack(Spec):
     ldb: Size | None
     batch: Strided | None
     sums: str
+    rows: bool
 
     def __init__(
         self,
-        k: int,
-        n: int,
+        k: Size,
+        n: Size,
         type: DTypeLike = "f32",
         *,
         a: DTypeLike | None = None,
@@ -91,13 +97,16 @@ class Pack(Spec):
         ldb: Size | None = None,
         batch: Strided | None = None,
         sums: DTypeLike | None = None,
+        rows: bool = False,
     ) -> None:
+        if not isinstance(rows, bool):
+            raise SpecError("rows must be True or False", got=rows)
         packed = Packed(type, nb)
         of_a = packed.type if a is None else type_name(a)
-        fields: dict[str, object] = {
+        given: dict[str, object] = {
             "sums": _sums(sums, of_a, packed.type),
-            "k": _fixed(k, "k"),
-            "n": _fixed(n, "n"),
+            "k": check_size(k, "k"),
+            "n": check_size(n, "n"),
             "type": packed.type,
             "a": of_a,
             "nb": packed.nb,
@@ -105,20 +114,25 @@ class Pack(Spec):
             "order": order,
             "ldb": None if ldb is None else check_size(ldb, "ldb", least=1),
             "batch": batch,
+            "rows": rows,
         }
-        for name, value in fields.items():
+        for name, value in given.items():
             object.__setattr__(self, name, value)
         check_order(order)
         _check(self)
 
+    def __repr__(self) -> str:
+        names = [each.name for each in fields(self) if each.name != "rows" or self.rows]
+        return f"Pack({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
     @property
-    def contiguous_size(self) -> int:
+    def contiguous_size(self) -> Size:
         """The number of elements in a contiguous row of B (in a column for order F)."""
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
-        slots: list[tuple[str, Size | None]] = [("ldb", self.ldb)]
+        slots: list[tuple[str, Size | None]] = [("n", self.n), ("k", self.k), ("ldb", self.ldb)]
         if self.batch is not None:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
@@ -331,7 +345,20 @@ def _layout(given: object, name: str) -> Layout:
             raise SpecError(
                 f"{name} is no packed format", got=given, expected="PackedMatrix.format"
             )
+        if " rows" in given:
+            raise SpecError(
+                f"{name} is an A in panels of rows, which is not copied",
+                got=given,
+                expected="the format of a packed B",
+            )
         return given
+    if isinstance(given, Packed) and given.mb is not None:
+        raise SpecError(
+            f"{name} is an A in panels of rows, which is not copied",
+            got=given,
+            expected="tw.Packed(type, nb=columns)",
+            hint="kernel.pack_a packs an A",
+        )
     if isinstance(given, Packed) and given.quantized is not None:
         raise SpecError(
             f"{name} cannot be a low-bit matrix",
@@ -383,7 +410,7 @@ def _check_layout(spec: Copy, name: str) -> None:
 def _fixed(size: Size, name: str) -> int:
     size = check_size(size, name)
     if isinstance(size, Dim):
-        raise SpecError("a packed B has fixed sizes", got=f"{name}={size!r}", hint="an int")
+        raise SpecError("a packed low-bit B has fixed sizes", got=f"{name}={size!r}", hint="an int")
     return size
 
 
@@ -411,11 +438,12 @@ def _check(spec: Pack) -> None:
             got=f"{spec.source} to {spec.type}",
             expected=f"{spec.type}" + (" or f32" if spec.type not in ("f32", "f64") else ""),
         )
-    if spec.ldb is not None and isinstance(spec.ldb, int) and spec.ldb < spec.contiguous_size:
+    least = spec.contiguous_size
+    if isinstance(spec.ldb, int) and isinstance(least, int) and spec.ldb < least:
         raise SpecError(
             "ldb is smaller than a contiguous line of B",
             got=spec.ldb,
-            expected=f"{spec.contiguous_size} or more",
+            expected=f"{least} or more",
         )
     strided = isinstance(spec.batch, Strided) and spec.batch.a is None and spec.batch.b != 0
     if spec.batch is not None and not strided:

@@ -35,8 +35,30 @@ class Stored(Protocol):
         """The type of the packed elements in memory."""
 
     @property
-    def nbytes(self) -> int:
-        """The size of one packed matrix in bytes."""
+    def is_open(self) -> bool:
+        """True if the format does not know the matrix's sizes."""
+
+    @property
+    def nbytes(self) -> Any:
+        """The size of one packed matrix in bytes: an int, if the sizes are known."""
+
+    def of(self, k: Any, n: Any) -> Stored:
+        """Return the format of a matrix of k x n elements."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PackedBytes(Dim):
+    """The size in bytes of a packed matrix whose ``k`` or ``n`` is known only at the call."""
+
+    form: Stored | None = None
+    k: Size = 0
+    n: Size = 0
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Return the size for the values of a call's dims by name."""
+        assert self.form is not None
+        k, n = (sizes[x.name] if isinstance(x, Dim) else x for x in (self.k, self.n))
+        return int(self.form.of(k, n).nbytes)
 
 
 Role = Literal["in", "out", "inout"]
@@ -194,7 +216,7 @@ def has_formats(spec: Spec) -> bool:
     if isinstance(spec, Copy):
         return not (isinstance(spec.a, Matrix) and isinstance(spec.d, Matrix))
     if isinstance(spec, Gemm):
-        return isinstance(spec.b, Packed)
+        return spec.is_packed
     return packs(spec)
 
 
@@ -386,8 +408,12 @@ def _of_packing(spec: Pack, formats: Mapping[str, Stored]) -> Parameters:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    out = _packed_bytes("out", "out", formats.get("out"), 1 if batch is None else batch.count)
+    out = _packed_bytes("out", "out", formats.get("out"), (spec.k, spec.n), _count(spec))
     return Parameters((b, out), allocates=False)
+
+
+def _count(spec: Pack) -> Size:
+    return 1 if spec.batch is None else spec.batch.count
 
 
 @parameters_of(Copy)
@@ -399,17 +425,25 @@ def _of_copy(spec: Copy, formats: Mapping[str, Stored]) -> Parameters:
 
 def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
     layout, role = getattr(spec, name), "in" if name == "a" else "out"
+    sizes = (spec.rows, spec.cols)
     if not isinstance(layout, Matrix):
-        return _packed_bytes(name, role, form, 1)  # type: ignore[arg-type]
+        return _packed_bytes(name, role, form, sizes, 1)  # type: ignore[arg-type]
     return ArrayParameter(
-        name, layout.type, "matrix", role, (spec.rows, spec.cols), layout.order,  # type: ignore[arg-type]
+        name, layout.type, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
         getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
     )  # fmt: skip
 
 
-def _packed_bytes(name: str, role: Role, form: Stored | None, count: Size) -> ArrayParameter:
+def _packed_bytes(
+    name: str, role: Role, form: Stored | None, sizes: tuple[Size, Size], count: Size
+) -> ArrayParameter:
     """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
-    shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
+    nbytes: Size = 0
+    if form is not None and form.is_open:
+        nbytes = PackedBytes("packed_bytes", form=form, k=sizes[0], n=sizes[1])
+    elif form is not None:
+        nbytes = form.nbytes
+    shape: tuple[Size, ...] = (count, nbytes)
     return ArrayParameter(
         name, "u8", "matrix", role, shape, "C", None, ("count", "bytes"), f"ld{name}",
         stored=form.stored if form else "",
@@ -427,6 +461,5 @@ def _of_quantized_packing(spec: PackQuantized, formats: Mapping[str, Stored]) ->
         )
         for name, type_ in parts_of(spec.type).items()
     ]  # fmt: skip
-    return Parameters(
-        (*arrays, _packed_bytes("out", "out", formats.get("out"), 1)), allocates=False
-    )
+    out = _packed_bytes("out", "out", formats.get("out"), (spec.k, spec.n), 1)
+    return Parameters((*arrays, out), allocates=False)

@@ -13,6 +13,7 @@ from sympy import Expr
 
 from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import Format, formats_of
+from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, packs, signature
@@ -35,7 +36,8 @@ _RESERVED = (
 class Implementation:
     """One target's implementation of a kernel; ``label`` is a C name that no other one has.
 
-    ``format`` is the packed format if the kernel packs a B.
+    ``format`` is the packed format if the kernel packs a B, ``packed_bytes`` the size of a matrix
+    if it depends on the sizes of the call.
     """
 
     symbol: str
@@ -44,6 +46,7 @@ class Implementation:
     scratch: bool
     configures: bool
     format: Format | None
+    packed_bytes: Expr | None
 
 
 class Extent(NamedTuple):
@@ -81,6 +84,11 @@ class Function:
     def packs(self) -> bool:
         """True if the function writes a packed matrix."""
         return packs(self.member.spec)
+
+    @property
+    def packed_sizes(self) -> tuple[str, ...]:
+        """Names of the sizes on which the size of a packed B depends, n before k."""
+        return tuple(slot for slot in self.sizes if slot in ("n", "k")) if self.packs else ()
 
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
@@ -196,14 +204,19 @@ def _function(
 
 
 def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementation:
-    formats = formats_of(member.spec, choice.target)
+    spec, formats = member.spec, formats_of(member.spec, choice.target)
+    form, packed = formats.get("out", formats.get("d")), None
+    if form is not None and form.is_open:
+        assert isinstance(spec, Pack) and not isinstance(form, QuantizedFormat)
+        packed = form.of(size_expr("k", spec.k), size_expr("n", spec.n)).nbytes
     return Implementation(
         symbol=symbol(library, member, choice),
         label=f"{choice.label}_{member.name}",
         signature=signature(member.spec, formats),
         scratch=made.scratch,
         configures=made.configures,
-        format=formats.get("out", formats.get("d")),
+        format=form,
+        packed_bytes=packed,
     )
 
 

@@ -58,15 +58,18 @@ class Check:
 class Packing:
     """An operand that the self-test packs before a call: ``count`` matrices, or one if None.
 
-    ``count`` is the name of a size if the call passes it. ``table`` is True if the matrices are
-    passed as pointers. ``parts`` is the number of arrays of each matrix, 0 if it has only elements.
+    ``sizes`` are C expressions for those sizes that the packing function takes, ``n`` and ``each``
+    for the columns and the elements of a matrix. ``count`` is the name of a size if the call passes
+    it. ``table`` is True if the matrices are passed as pointers. ``parts`` is the number of arrays
+    of each matrix, 0 if it has only elements.
     """
 
     name: str
     index: int
     element: str
-    k: int
-    n: int
+    sizes: tuple[str, ...]
+    n: str
+    each: str
     count: int | str | None
     table: bool
     parts: int
@@ -162,14 +165,20 @@ def _packings(function: Function) -> Iterator[Packing]:
     for index, p in enumerate(function.signature.arrays):
         if not p.packed:
             continue
-        assert isinstance(spec, Gemm) and isinstance(spec.k, int) and isinstance(spec.n, int)
+        assert isinstance(spec, Gemm)
         table = p.kind == "sequence"
         count = None
         if spec.batch is not None and (table or spec.packs_stack):
             size = matrices_in(p, {}) if p.kind == "flat" else spec.batch.count
             count = "count" if isinstance(size, Dim) else size
         parts = 0 if p.quantized is None else 3 if p.quantized.zeros else 2
-        yield Packing(p.name, index, p.type, spec.k, spec.n, count, table, parts)
+        open_ = [slot for slot in "nk" if isinstance(getattr(spec, slot), Dim)]
+        sizes = {slot: f"sizes[{function.sizes.index(slot)}]" for slot in open_}
+        n, k = (sizes.get(slot, str(getattr(spec, slot))) for slot in "nk")
+        each = f"{k} * {n}" if sizes else str(int(k) * int(n))
+        yield Packing(
+            p.name, index, p.type, tuple(sizes.values()), n, each, count, table, parts
+        )  # fmt: skip
 
 
 # --- calls -------------------------------------------------------------------------------------

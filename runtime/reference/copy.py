@@ -25,7 +25,7 @@ def copied(spec: Copy, target: Target, a: Array) -> Array:
     return a if made is None else packed_in(made, [a])
 
 
-def unpacked(form: PackedFormat, data: Array) -> Array:
+def unpacked(form: PackedFormat[int], data: Array) -> Array:
     """Return the k x n elements of one packed matrix, given its bytes."""
     size = form.blocks * form.block_elements
     held = np.ascontiguousarray(data)[: size * form.itemsize].view(DTYPES[form.stored])

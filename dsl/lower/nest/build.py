@@ -335,7 +335,8 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
         inside, parts = block, {"m": cell.m, "n": cell.n}
         for d, part in parts.items():
             if part is not None:
-                before = step.width * div(block.origin[d], step.width) if step.width else ZERO
+                each = step.height if d == "m" else step.width
+                before = each * div(block.origin[d], each) if each else ZERO
                 first = part.at(f"p{d}")
                 inside = inside.inside(d, part.size, first).inside(f"p{d}", ZERO, before + first)
         nodes = tuple(_beside(node, number) for node in _grids(tiles, cell.grids, inside))

@@ -18,10 +18,12 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
+from tilewright.plan.formats.lookup import format_of_a
 from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.parts import cut
+from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -172,10 +174,13 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     operand = plan.operands[f"{name}_sums"]
     extent = plan.sizes[LINE[name]]
     lanes = plan.lanes
-    stored = None
-    if name == "b" and isinstance(form := plan.packed_format, PackedFormat):
-        stored, room = form.sums_at // form.itemsize, (form.nbytes - form.sums_at) // 4
-        lanes = next(v.lanes for v in plan.target.of("s32") if room % v.lanes == 0)
+    stored, form = None, plan.packed_format if name == "b" else None
+    if name == "a" and isinstance(plan.spec.a, PackedSpec):
+        form = format_of_a(plan.spec, plan.target)
+    if isinstance(form, PackedFormat):
+        laid = form.of(plan.sizes["k"], extent)
+        stored, room = div(laid.sums_at, form.itemsize), div(laid.nbytes - laid.sums_at, 4)
+        lanes = next(v.lanes for v in plan.target.of("s32") if mod(room, v.lanes) == 0)
     sums = LineSums(
         target=plan.target,
         source=source,

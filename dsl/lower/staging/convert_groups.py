@@ -124,7 +124,12 @@ def _group_lines(
         tiles.setdefault(program.name, program)
         first = lanes * part.at("lp")
         yield from repeated("lp", part.count, (call_of(c, program, at, first, k),))
-    if tail != 0:
+    if value(tail) is None and c.zero_lines and c.shift:  # lanes of no line would be shifted, too
+        program = _group_tile(c, 1, None, 1, existing)
+        tiles.setdefault(program.name, program)
+        first = lanes * whole + symbol("lt")
+        yield BlockLoop("lt", tail, (call_of(c, program, at, first, k),))
+    elif tail != 0:
         program = _group_tile(c, 1, tail, lanes, existing)
         tiles.setdefault(program.name, program)
         call = call_of(c, program, at, lanes * whole, k)

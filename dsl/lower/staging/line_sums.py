@@ -56,7 +56,7 @@ class LineSums:
     lanes: int
     slots: tuple[str, ...]
     prefix: str
-    stored: int | None = None
+    stored: Expr | None = None
 
     @property
     def element(self) -> str:
@@ -110,7 +110,7 @@ def _zeros(sums: LineSums, vectors: int) -> Iterator[Op]:
 
 def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) -> Iterator[NestNode]:
     """The sums behind a packed matrix, which has room for whole vectors of them."""
-    stored = sums.stored or 0
+    assert sums.stored is not None
     for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
         ops: list[Op] = []
         for index in range(part.units):
@@ -121,7 +121,7 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
         tiles[program.name] = program
         at = sums.lanes * part.at("lp")
         first = Argument(
-            sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
+            sums.source.buffer, sums.stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
         )
         yield from repeated(
             "lp", part.count, (Call(program.name, (first, Argument(sums.buffer, at))),)

@@ -187,7 +187,7 @@ def _by_columns(spec: Copy) -> bool:
 
 
 def _layout(
-    spec: Copy, name: str, form: PackedFormat | None, sizes: Mapping[str, Expr], by_columns: bool
+    spec: Copy, name: str, form: PackedFormat[int] | None, sizes: Mapping[str, Expr], by_columns: bool
 ) -> Layout:
     if form is not None:
         return packed_layout(form, name)
@@ -198,7 +198,7 @@ def _layout(
     return Layout(name, given.type, step, along=(given.order == "C") != by_columns)
 
 
-def packed_layout(form: PackedFormat, name: str) -> Layout:
+def packed_layout(form: PackedFormat[int], name: str) -> Layout:
     """Return the layout of a matrix in ``form``: lines are its columns, K is its depth."""
     return Layout(
         name,
@@ -212,7 +212,7 @@ def packed_layout(form: PackedFormat, name: str) -> Layout:
     )
 
 
-def _packing(spec: Copy, form: PackedFormat, move: Move, target: Target) -> PackPlan:
+def _packing(spec: Copy, form: PackedFormat[int], move: Move, target: Target) -> PackPlan:
     """Return the plan that packs and sums columns; SpecError if the source cannot be packed so."""
     if not isinstance(spec.a, Matrix):
         raise SpecError(
@@ -234,7 +234,7 @@ def _packing(spec: Copy, form: PackedFormat, move: Move, target: Target) -> Pack
     return replace(plan, operands={**plan.operands, "b": given}, slots=move.slots)
 
 
-def _packed_for(a: str, spec: Copy, form: PackedFormat, target: Target) -> PackPlan | None:
+def _packed_for(a: str, spec: Copy, form: PackedFormat[int], target: Target) -> PackPlan | None:
     """Return the plan that packs for an A of type ``a``, None if its format is not ``form``."""
     assert isinstance(spec.a, Matrix)
     kept: dict[str, Any] = {"a": a, "nb": form.nb, "source": spec.a.type, "order": spec.a.order}

@@ -120,6 +120,11 @@ def panel_parts(total: Expr, width: int) -> Iterator[Part]:
         yield Part(whole * width, left, width, ONE)
 
 
+def whole_and_rest(total: Expr, most: int) -> Iterator[Part]:
+    """``total`` elements in parts of ``most``, then one of what is left."""
+    yield from (cut if value(total) is not None else panel_parts)(total, most)
+
+
 def across_parts(unit: MulAdd | None, total: Expr, most: int, by: int = 2) -> Iterator[Part]:
     """Parts across a size known only at the call; a matrix has as many rows as are left."""
     if unit is None:

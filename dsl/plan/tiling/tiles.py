@@ -127,11 +127,12 @@ class Grids:
     """The grids of a block of C, of each kind of panels that operands are packed in.
 
     ``width`` is how many columns a block of the caller's packed B has; None where there is one, or
-    panels are the kernel's own.
+    panels are the kernel's own. ``height`` is how many rows a panel of the caller's A has.
     """
 
     width: int | None
     cells: tuple[Cell, ...]
+    height: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
