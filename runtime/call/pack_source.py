@@ -96,8 +96,8 @@ def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack, Any]:
     k, m = (size if isinstance(size, int) else Dim(slot) for size, slot in
             ((spec.k, "k"), (spec.m, "n")))  # fmt: skip
     pack = Pack(
-        k, m, spec.rounded[0], a=spec.rounded[1], nb=spec.a.mb, source=type_name(source), order=order,
-        ldb=dim("ldb"), sums=spec.sum_type, rows=True,
+        k, m, spec.rounded[0], a=spec.rounded[1], nb=spec.a.mb, source=type_name(source),
+        order=order, ldb=dim("ldb"), sums=spec.sum_type, rows=True,
     )  # fmt: skip
     return pack, a.T
 
@@ -129,7 +129,7 @@ def unpack_for(spec: Gemm, target: Target, packed: Any) -> tuple[Copy, Array]:
     if form.is_open and isinstance(packed, PackedMatrix):
         form = form.of(*packed.shape[-2:])
     rows = _rows(packed, form.text)
-    return Copy(form.k, form.n, form.text, form.type), rows
+    return Copy(form.k, form.n, form.text, spec.b.type), rows
 
 
 def unpack_quantized(spec: Gemm, target: Target, packed: Any) -> QuantizedMatrix:

@@ -45,6 +45,14 @@ def test_a_plain_b_comes_back(target: str, spec: tw.Gemm, cases: Cases) -> None:
     cases.count(target, "compiled")
 
 
+def test_a_b_of_any_size_comes_back_in_its_own_type() -> None:
+    spec = tw.Gemm(M, tw.dim("n"), tw.dim("k"), b=tw.Packed("f32"), math=("bf16", "always"))
+    kernel, b = tw.compile(spec), np.random.default_rng(0).integers(-99, 99, (67, 53))
+    found = kernel.unpack_b(kernel.pack_b(b.astype(np.float32)))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, b)
+
+
 @pytest.mark.parametrize("form", QUANTIZED, ids=str)
 def test_a_quantized_b_comes_back(form: Any) -> None:
     b = tw.quantize(np.random.default_rng(0).standard_normal((67, 20), np.float32), form)

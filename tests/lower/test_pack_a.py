@@ -31,6 +31,8 @@ CASES: Any = (
     ("avx512+vnni+bf16", Gemm(M, N, K, a=Packed("bf16"), b=Packed("bf16"))),
     ("neon", Gemm(37, 20, K, a=Packed("s8", mb=4), b="s8")),
     ("neon+dotprod", Gemm(M, N, K, a=Packed("u8"), b=Packed("s8"))),
+    ("avx2", Gemm(M, N, K, a=Packed("f32"), b="s8")),
+    ("avx512+vnni+bf16", Gemm(M, N, K, a=Packed("f32"), b=Packed("f32"), math="bf16")),
     ("sve256", Gemm(M, 20, 33, a=Packed("f32"), b=tw.Matrix("f32", "F"))),
 )  # fmt: skip
 
@@ -83,6 +85,12 @@ REFUSED: Any = (
     (lambda: Gemm(4, 4, 4, a=Packed("f32", 8)), SpecError, "A is packed in panels of rows"),
     (lambda: Gemm(4, 4, 4, a=Packed("f32"), batch=Strided(2)), SpecError, "that of one product"),
     (lambda: Gemm(4, 4, 4, d=Packed("f32")), SpecError, "only A and B can be packed, not D"),  # type: ignore[arg-type]
+    (lambda: Gemm(4, 4, 4, b=Packed("f32", mb=8)), SpecError, "B is packed in blocks of columns"),
+    (
+        lambda: Gemm(4, 4, 4, a=Packed("f32"), b="s8", b_zero=1),
+        SpecError, "b_zero multiplies sums of A",
+    ),
+    (lambda: tw.Copy(4, 4, Packed("f32", mb=4)), SpecError, "in panels of rows"),
     (lambda: Packed("f32", mb=0), SpecError, "mb, the rows of a panel"),
     (
         lambda: tw.compile(Gemm(32, 32, 64, a=Packed("bf16"), b="bf16"), target="amx"),

@@ -187,7 +187,11 @@ def _by_columns(spec: Copy) -> bool:
 
 
 def _layout(
-    spec: Copy, name: str, form: PackedFormat[int] | None, sizes: Mapping[str, Expr], by_columns: bool
+    spec: Copy,
+    name: str,
+    form: PackedFormat[int] | None,
+    sizes: Mapping[str, Expr],
+    by_columns: bool,
 ) -> Layout:
     if form is not None:
         return packed_layout(form, name)

@@ -113,7 +113,8 @@ class Interpreted:
             return quantized_bytes(b, quantized_format(spec, self.target))
         nb = getattr(spec.b, "nb", None)
         packing = Pack(
-            *spec.sizes_of_b, spec.b.type, a=spec.a.type, nb=nb, sums=spec.sum_type
+            *spec.sizes_of_b, spec.rounded[1], a=spec.rounded[0], nb=nb, source=spec.b.type,
+            sums=spec.sum_type,
         )  # fmt: skip
         k, n = b.shape
         sizes = [{"k": k, "n": n}[slot] for slot, _ in packing.runtime_sizes()]
