@@ -33,14 +33,18 @@ from .estimate.caches import PAGE, PAGES
 from .formats.quantized_b import COLUMNS, quantized_format
 from .loops import outer_length
 from .matrix_blocks import in_matrix_blocks
-from .staging import has_few_along_k, is_plain, product_of
+from .staging import has_few_along_k, is_plain, packs_beside_a, product_of
 
 #: Bytes of a quantized B that are asked for before they are read. One row of four bits out of
 #: memory takes 2 to 4 KiB best: on Zen 4 29 GB/s so, 28 with 6 KiB, and on Granite Rapids 13.8
 #: and 12.2. From the caches of Zen 4 all of these are level.
 AHEAD_BYTES = 3072
+#: Panels of a B that meets an A packed ahead: vectors of columns, as in the tallest tiles, and
+#: elements of K.
+PANEL_VECTORS, PANEL_K = 3, 256
 
 _LARGE = "operands are large: blocks that the caches hold are packed"
+_PANELS = "A is packed ahead, and B is large: blocks of it are packed in panels"
 _THIN = "lines of C are short: the operand along them is packed once, the other one read in place"
 _PASSING = "C passes to memory in whole lines; the operand along them stays in a near cache"
 _STREAMS = "few rows read lines of a matrix side by side, from end to end"
@@ -59,7 +63,7 @@ def default_schedule(
         return parts, {"loops": _PARTS}
     large = _for_size(spec, schedule, target)
     if large is not schedule:
-        how = _LARGE if large.pack == "ab" else _THIN
+        how = _PANELS if packs_beside_a(spec) else _LARGE if large.pack == "ab" else _THIN
         return large, {"loops": how, "pack": how, "vectorize": "C is contiguous along it"}
     streamed = _in_streams(spec, schedule, target)
     if streamed is not schedule:
@@ -131,6 +135,8 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
     if not _leaves_open(schedule) or schedule.prefetch or len(sizes) < 3:
         return schedule
+    if packs_beside_a(spec):
+        return _beside_packed_a(spec, schedule, target)
     converted = not is_plain(spec, target)
     least, work = LARGE, large_work(sizes[0])
     if converted:
@@ -148,6 +154,17 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     loops = "nkMmnk" if along == "n" else "mkNnmk"
     nest = of_thin(along) if thin else Schedule(loops=loops, pack="ab", vectorize=along)
     return _with_nest(schedule, nest)
+
+
+def _beside_packed_a(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """Return ``schedule``, or if B is large, one that packs B in panels for an A packed ahead."""
+    sizes = (spec.m, spec.n, spec.k)
+    large = not any(map(lt, sizes, LARGE)) and prod(sizes) >= large_work(sizes[0])  # type: ignore[arg-type, operator, type-var]
+    if not large or (schedule.threads or 1) > 1 or not is_alone(spec):
+        return schedule
+    columns = PANEL_VECTORS * target.of(spec.type)[0].lanes
+    block = {"n": columns, "k": PANEL_K}
+    return _with_nest(schedule, Schedule(loops="nkmnk", pack="b", block=block, vectorize="n"))
 
 
 def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:

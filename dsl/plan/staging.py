@@ -227,6 +227,12 @@ def same_types(spec: Gemm) -> bool:
     return alike and not spec.is_packed
 
 
+def packs_beside_a(spec: Gemm) -> bool:
+    """Return True if blocks of B may be packed, as they are, for an A that is packed ahead."""
+    alike = spec.a.type == spec.b.type == spec.type and spec.math is None
+    return isinstance(spec.a, Packed) and not isinstance(spec.b, Packed) and alike
+
+
 def is_empty(spec: Gemm) -> bool:
     """Whether it is known that nothing is summed, or that the sums reach neither D nor an output.
 

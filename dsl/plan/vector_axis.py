@@ -18,7 +18,14 @@ from .formats.lookup import format_of
 from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
 from .operands import Operand, operand_of
-from .staging import fits_across, has_few_along_k, is_plain, product_of, reads_along_k
+from .staging import (
+    fits_across,
+    has_few_along_k,
+    is_plain,
+    packs_beside_a,
+    product_of,
+    reads_along_k,
+)
 
 Dimension = Literal["m", "n", "k"]
 #: The dimension the vectors lie along, and the operands to pack, or to convert before all else
@@ -98,6 +105,7 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
         products = ((d, product_of(spec, target, "a" if d == "m" else "b")) for d in legal)
         legal = [d for d, product in products if product.unit is not None]
     packs = panels or blocks or unpacks_in_panels(spec, schedule, target)
+    packs = packs or (packs_beside_a(spec) and schedule.pack == "b")
     reads = asked is None and not (packed or packs) and "k" in along
     if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":
         raise ScheduleError(

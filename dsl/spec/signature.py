@@ -80,10 +80,11 @@ class ArrayParameter:
     - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,).
 
     The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
-    ``format``. ``quantized`` is the format of its elements. ``chosen`` means that the user chose
-    the name. ``leading`` is None if rows or columns have no gaps, ``batch_stride`` is None if
-    matrices have no gaps. ``stored`` is the type in memory if it is not ``type``. ``within`` is a
-    smaller type whose range must hold all values; "" means that any value is allowed.
+    ``format``; otherwise ``format`` is that of a row of bytes. ``quantized`` is the format of the
+    operand's elements. ``chosen`` means that the user chose the name. ``leading`` is None if rows
+    or columns have no gaps, ``batch_stride`` is None if matrices have no gaps. ``stored`` is the
+    type in memory if it is not ``type``. ``within`` is a smaller type whose range must hold all
+    values; "" means that any value is allowed.
     """
 
     name: str
@@ -104,6 +105,11 @@ class ArrayParameter:
     chosen: bool = False
     quantized: Quantized | None = None
     within: str = ""
+
+    @property
+    def is_bytes(self) -> bool:
+        """True if the array is a row of bytes in a packed format."""
+        return bool(self.format) and not self.packed
 
     @property
     def element(self) -> str:
@@ -446,7 +452,7 @@ def _packed_bytes(
     shape: tuple[Size, ...] = (count, nbytes)
     return ArrayParameter(
         name, "u8", "matrix", role, shape, "C", None, ("count", "bytes"), f"ld{name}",
-        stored=form.stored if form else "",
+        format=form.text if form else "", stored=form.stored if form else "",
     )  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from sympy import Expr
 from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import Format, formats_of
 from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.spec.gemm import Gemm
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, packs, signature
+from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
@@ -82,8 +83,9 @@ class Function:
 
     @property
     def packs(self) -> bool:
-        """True if the function writes a packed matrix."""
-        return packs(self.member.spec)
+        """True if the function writes a packed matrix, or moves one into another layout."""
+        spec = self.member.spec
+        return has_formats(spec) and not isinstance(spec, Gemm)
 
     @property
     def packed_sizes(self) -> tuple[str, ...]:
@@ -205,7 +207,8 @@ def _function(
 
 def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementation:
     spec, formats = member.spec, formats_of(member.spec, choice.target)
-    form, packed = formats.get("out", formats.get("d")), None
+    names = () if isinstance(spec, Gemm) else ("out", "d", "a")
+    form, packed = next((formats[name] for name in names if name in formats), None), None
     if form is not None and form.is_open:
         assert isinstance(spec, Pack) and not isinstance(form, QuantizedFormat)
         packed = form.of(size_expr("k", spec.k), size_expr("n", spec.n)).nbytes

@@ -7,6 +7,7 @@ from math import sqrt
 
 import numpy as np
 
+from tilewright.plan.formats.packed_b import packed_format_named
 from tilewright.runtime.arrays.elements import INTEGERS, encode
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.spec.dtypes import DTYPES
@@ -14,7 +15,7 @@ from tilewright.spec.gemm import QUANTITIES
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Size
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.spec.types import is_integer
 
 #: Largest whole number that is drawn if results are to be exact.
 _WHOLE = 4
@@ -25,10 +26,6 @@ _REACH = 64.0
 _WRAPPED = 2.0**31 / sqrt(3)
 #: One zero point in this many is drawn from all 32-bit integers.
 _RARE = 8
-
-
-#: Floating-point types, in which a packed matrix may store its elements.
-FLOATS = frozenset(name for name in ITEMSIZE if not is_integer(name))
 
 
 class Draws:
@@ -58,10 +55,8 @@ class Draws:
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
         """Return random elements for one operand, as an array of the operand's type."""
         name = parameter.name
-        if parameter.stored in FLOATS and parameter.type == "u8":  # bytes in a packed format
-            size = ITEMSIZE[parameter.stored]
-            drawn = self._rng.integers(-_WHOLE, _WHOLE + 1, (shape[0], shape[1] // size))
-            return encode(drawn, parameter.stored).view(np.uint8)
+        if parameter.is_bytes:
+            return self._bytes(parameter.format, shape)
         if parameter.quantized is not None:
             parts = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
             return parts[name](parameter.quantized, shape)
@@ -89,6 +84,14 @@ class Draws:
         if self._whole and not form.stored.values:
             low, high = max(low, form.offset - _WHOLE), min(high, form.offset + _WHOLE)
         return self._rng.integers(low, high + 1, shape).astype(DTYPES[form.stored.unpacked])
+
+    def _bytes(self, format: str, shape: tuple[int, ...]) -> Array:
+        """Return rows of bytes in a packed format, of elements that B's type can have."""
+        form = packed_format_named(format)
+        assert form is not None
+        low, high = INTEGERS[form.type] if is_integer(form.type) else (-_WHOLE, _WHOLE)
+        drawn = self._rng.integers(low, high + 1, (shape[0], shape[1] // form.itemsize))
+        return encode(drawn + form.shift, form.stored).view(np.uint8)
 
     def scales(self, form: Quantized, shape: tuple[int, ...]) -> Array:
         """Return random scales for the blocks of a low-bit matrix, of both signs if possible."""
