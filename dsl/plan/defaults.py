@@ -39,9 +39,9 @@ from .staging import has_few_along_k, is_plain, packs_beside_a, product_of
 #: memory takes 2 to 4 KiB best: on Zen 4 29 GB/s so, 28 with 6 KiB, and on Granite Rapids 13.8
 #: and 12.2. From the caches of Zen 4 all of these are level.
 AHEAD_BYTES = 3072
-#: Panels of a B that meets an A packed ahead: vectors of columns, as in the tallest tiles, and
-#: elements of K.
-PANEL_VECTORS, PANEL_K = 3, 256
+#: Panels of a B that meets an A packed ahead: vectors of columns, which are whole tiles of 2 and of
+#: 3 vectors, and elements of K.
+PANEL_VECTORS, PANEL_K = 6, 256
 
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _PANELS = "A is packed ahead, and B is large: blocks of it are packed in panels"
@@ -158,8 +158,8 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 def _beside_packed_a(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """Return ``schedule``, or if B is large, one that packs B in panels for an A packed ahead."""
-    sizes = (spec.m, spec.n, spec.k)
-    large = not any(map(lt, sizes, LARGE)) and prod(sizes) >= large_work(sizes[0])  # type: ignore[arg-type, operator, type-var]
+    sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
+    large = not any(map(lt, sizes, LARGE)) and prod(sizes) >= large_work(sizes[0])
     if not large or (schedule.threads or 1) > 1 or not is_alone(spec):
         return schedule
     columns = PANEL_VECTORS * target.of(spec.type)[0].lanes

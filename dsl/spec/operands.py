@@ -78,7 +78,9 @@ class Packed:
     """A B that ``pack_b`` has packed, or an A that ``pack_a`` has packed.
 
     B is in groups along K, in blocks of columns, padded with zeros; A in groups along K, in panels
-    of rows.
+    of rows. Where A is packed, pack a large B as well: a kernel packs B itself, in each call, only
+    if both are f32, or both f64, all sizes are ints, and it runs in one thread. Otherwise it reads
+    or converts B as a whole, which may take several times as long.
 
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
     be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves

@@ -81,6 +81,19 @@ def test_a_format_of_a_is_a_value() -> None:
     assert one != format_of_a(Gemm(37, 5, 70, a=Packed("s8", mb=4), b="s8"), target)
 
 
+def test_a_large_b_is_packed_in_panels_beside_a_packed_a() -> None:
+    """By default, and in a schedule; with sums that C cannot hold, and with tails of all kinds."""
+    bias = tw.Operand("bias", "f32", per="column")
+    spec = Gemm(129, 301, 1003, a=Packed("f32"), d="bf16", epilogue=tw.acc + bias)
+    kernel = tw.compile(spec, target="avx2")
+    assert (kernel.schedule.loops, dict(kernel.schedule.block)) == ("nkmnk", {"n": 48, "k": 256})
+    assert kernel.verify(cases=1).cases == 1
+    small = Gemm(13, 21, 33, a=Packed("f32", mb=5), b=tw.Matrix("f32", "F"), beta=1)
+    panels = Schedule(loops="nkmnk", pack="b", block={"n": 8, "k": 16})
+    one = Interpreted(small, panels, resolve("avx2"))
+    one.run(one.sample(0, whole=True))
+
+
 REFUSED: Any = (
     (lambda: Gemm(4, 4, 4, a=Packed("f32", 8)), SpecError, "A is packed in panels of rows"),
     (lambda: Gemm(4, 4, 4, a=Packed("f32"), batch=Strided(2)), SpecError, "that of one product"),
