@@ -3,25 +3,17 @@
 A new function needs an entry in one of the modules here, and its name in that module's ``__all__``.
 """
 
-from . import activations, arithmetic, comparisons, exponential, gaussian, logarithm
+from . import activations, arithmetic, comparisons, exponential, gaussian, logarithm, tensors
 from .define import apply, postop
+from .leaves import Leaf, Operand, Per, acc, acc2, dst, is_integer_additions, operands_of, uses
 from .nodes import (
     Call,
     Expression,
-    Leaf,
     Number,
-    Operand,
-    Per,
     Term,
-    acc,
-    acc2,
     as_expression,
     call,
-    dst,
-    is_integer_additions,
-    operands_of,
     parameter,
-    uses,
     walk,
     walk_meanings,
 )
@@ -55,6 +47,7 @@ __all__ = [
     "operands_of",
     "parameter",
     "postop",
+    "tensors",
     "uses",
     "walk",
     "walk_meanings",

@@ -1,0 +1,117 @@
+"""Define ``Network``, the spec of a kernel that computes expressions of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.errors import SpecError
+
+from ..expression.leaves import Leaf, Operand
+from ..expression.nodes import Expression, every_node, text_of
+from ..expression.tensors import Extent, Input
+from ..names import check_name
+from ..sizes import Dim, Size, call_text, check_dims
+from .tensor import Tensor
+
+#: A part of a printed network that is used twice gets a name if it has more characters.
+_SHARED = 12
+#: Names that a tensor cannot have, because calls or printed networks use them.
+TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Network:
+    """A function of tensors as a value: ``@tw.network`` and ``of`` make it.
+
+    Attributes
+    ----------
+    inputs : tuple of Input
+        The tensors that a call passes, in order.
+    results : tuple of Expression
+        The computed tensors.
+    several : bool
+        True if a call returns a tuple.
+
+    Examples
+    --------
+    >>> @tw.network
+    ... def scaled(x, factor):
+    ...     return x * factor
+    >>> scaled.of(x=tw.Tensor("f32", (4, 8)), factor=tw.Tensor("f32", (8,)))
+    network(lambda x, factor: x * factor).of(x=Tensor('f32', (4, 8)), factor=Tensor('f32', (8,)))
+    """
+
+    inputs: tuple[Input, ...]
+    results: tuple[Expression, ...]
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        for each in self.inputs:
+            check_name(each.name, "a tensor")
+            if each.name in TAKEN:
+                raise SpecError(
+                    f"a tensor cannot be called {each.name!r}", got=each.name, hint="another name"
+                )
+        _check_nodes(self)
+        check_dims(self._sizes())
+
+    def __repr__(self) -> str:
+        names = [each.name for each in self.inputs]
+        body = text_of(self.results, several=self.several, taken=names, shared=_SHARED)
+        made = {each.name: (Tensor(each.type, each.shape, each.strides), None)
+                for each in self.inputs}  # fmt: skip
+        return f"network(lambda {', '.join(names)}: {body}){call_text('.of', [], made)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the results in a call: ``out``, or ``out0``, ``out1`` and so on."""
+        if not self.several:
+            return ("out",)
+        return tuple(f"out{number}" for number in range(len(self.results)))
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
+        return tuple((slot_of(name), dim) for name, dim in dict(self._sizes()).items())
+
+    def _sizes(self) -> Iterator[tuple[str, Dim]]:
+        for each in self.inputs:
+            for size in (*each.shape, *(each.strides or ())):
+                if isinstance(size, Dim):
+                    yield size.name, size
+
+
+def slot_of(name: str) -> str:
+    """Return the C parameter for the dim ``name`` of a network."""
+    return f"{name}_"
+
+
+def slot(size: Size) -> str:
+    """Return the C parameter for ``size``, "" for a fixed one."""
+    return slot_of(size.name) if isinstance(size, Dim) else ""
+
+
+def _check_nodes(network: Network) -> None:
+    """Raise SpecError if results use something besides the inputs, or leave one out."""
+    known, used = set(network.inputs), set[Expression]()
+    told = {name for name, _ in network._sizes()}
+    for node in every_node(network.results):
+        if isinstance(node, Leaf | Operand):
+            raise SpecError(
+                "a network is of its tensors; this belongs to the epilogue of a product",
+                got=node,
+                expected=", ".join(each.name for each in network.inputs),
+            )
+        if isinstance(node, Input):
+            used.add(node)
+        if isinstance(node, Input) and node not in known:
+            raise SpecError("a network uses a tensor of another one", got=node)
+        if isinstance(node, Extent) and node.dim.name not in told:
+            raise SpecError("no tensor has this size", got=node)
+    for each in network.inputs:
+        if each not in used:
+            raise SpecError(
+                f"no result depends on the tensor {each.name!r}",
+                got=network.results,
+                hint=f"a function without the argument {each.name}",
+            )
