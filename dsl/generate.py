@@ -36,6 +36,7 @@ from tilewright.isa.vector import Vector
 from tilewright.lower.nest.build import make_program
 from tilewright.lower.nest.configure import numbered
 from tilewright.lower.pack_b import pack_program
+from tilewright.lower.rows.program import rows_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
 from tilewright.plan.epilogues import check_length
@@ -47,7 +48,9 @@ from tilewright.plan.routines.pack_b import PackPlan, plan_packing
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan, plan_quantized_packing
 from tilewright.plan.routines.stack import StackPlan, plan_stack
 from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
+from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
@@ -132,11 +135,15 @@ def plan_for(spec: Pack, schedule: Schedule, target: Target) -> PackPlan: ...
 @overload
 def plan_for(spec: PackQuantized, schedule: Schedule, target: Target) -> QuantizedPackPlan: ...
 @overload
+def plan_for(spec: Network, schedule: Schedule, target: Target) -> RowsPlan: ...
+@overload
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan: ...
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
     """Return the plan of the kernel that computes ``spec`` by ``schedule`` on ``target``."""
     if isinstance(spec, Transpose):
         return plan_transposition(spec, schedule, target)
+    if isinstance(spec, Network):
+        return plan_rows(spec, schedule, target)
     if isinstance(spec, Pack):
         return plan_packing(spec, schedule, target)
     if isinstance(spec, PackQuantized):
@@ -159,6 +166,8 @@ def lowered(plan: AnyPlan) -> Program:
             program = stack_program(plan)
         case TransposePlan():
             program = transposition_program(plan)
+        case RowsPlan():
+            program = rows_program(plan)
         case PackPlan():
             program = pack_program(plan)
         case QuantizedPackPlan():
@@ -374,4 +383,4 @@ def _converts(plan: AnyPlan) -> bool:
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
         return plan.finishes or not plan.plain
-    return isinstance(plan, PackPlan)
+    return isinstance(plan, PackPlan | RowsPlan)

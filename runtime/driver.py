@@ -35,7 +35,7 @@ from tilewright.spec.transpose import Transpose
 from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
 from .kernel import Kernel
 from .machine import host
-from .pickled import own_programs_of
+from .pickled import is_network, own_programs_of
 from .store import cache
 from .store.damaged import used
 from .store.folders import tunings_file
@@ -290,9 +290,9 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
 
     Raises SpecError or ScheduleError if one is of another type.
     """
-    if not isinstance(spec, Spec):
+    if not isinstance(spec, Spec) and not is_network(spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=got)
+        raise SpecError("a spec is a tw.Gemm, a tw.Transpose, a tw.Network or a tw.Pack", got=got)
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)
@@ -391,6 +391,10 @@ def kernel_name(spec: Spec, target: str, key: str) -> str:
     """
     if isinstance(spec, Transpose):
         parts = ["transpose", spec.type, _sizes(("rows", spec.rows), ("cols", spec.cols))]
+    elif is_network(spec):
+        types = dict.fromkeys(each.type for each in spec.inputs)
+        longest = max((each.shape for each in spec.inputs), key=len)
+        parts = ["rows", *types, _sizes(*((getattr(size, "name", "1"), size) for size in longest))]
     elif isinstance(spec, Pack):
         sizes = _sizes(("k", spec.k), ("n", spec.n))
         kinds = dict.fromkeys((spec.source, spec.type, f"for_{spec.a}"))

@@ -7,12 +7,17 @@ kernel again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tilewright.errors import SpecError
 from tilewright.runtime.machine import calibrations
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.transpose import Transpose
+
+if TYPE_CHECKING:
+    from tilewright.spec.network.value import Network
 
 
 def parts(
@@ -29,11 +34,24 @@ def parts(
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
     """Return the operations of the spec's expressions that use the user's post-ops, as texts."""
+    if is_network(spec):
+        from tilewright.elementwise.functions import own_programs
+
+        return own_programs(spec.results, spec.real)
     if not isinstance(spec, Gemm) or not spec.expressions:
         return ()
     from tilewright.elementwise.functions import own_programs
 
     return own_programs(spec.expressions, "f64" if spec.type == "f64" else "f32")
+
+
+def is_network(spec: object) -> TypeGuard[Network]:
+    """Return True if ``spec`` is a network. This imports nothing for other specs."""
+    if isinstance(spec, Gemm | Transpose | Pack | PackQuantized):
+        return False
+    from tilewright.spec.network.value import Network
+
+    return isinstance(spec, Network)
 
 
 def _remade(

@@ -12,6 +12,7 @@ from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
+from tilewright.plan.rows.plan import RowsPlan
 from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
@@ -21,7 +22,7 @@ from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
-AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan
+AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan | RowsPlan
 #: A decision of a plan as three texts: its subject, the choice, and the reason.
 Row = tuple[str, str, str]
 _DIMENSIONS = {
@@ -59,6 +60,10 @@ def head(plan: AnyPlan) -> Iterator[str]:
         return
     if isinstance(plan, TransposePlan):
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
+        return
+    if isinstance(plan, RowsPlan):
+        rows, cols = text_of(plan.rows), text_of(plan.cols)
+        yield f"rows      {rows} of {cols} columns: {', '.join(map(repr, plan.spec.results))}"
         return
     spec = plan.spec
     one = plan.each if isinstance(plan, StackPlan) else plan

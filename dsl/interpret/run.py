@@ -26,6 +26,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
+from tilewright.plan.rows.plan import RowsPlan
 from tilewright.spec.signature import signature
 from tilewright.symbolic import evaluate
 
@@ -34,7 +35,7 @@ from .tile import Counts, Run, Surroundings, Tile, entry, pointer_to
 
 
 def interpret(
-    plan: Plan | StackPlan | TransposePlan | PackPlan,
+    plan: Plan | StackPlan | TransposePlan | PackPlan | RowsPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),

@@ -21,6 +21,7 @@ from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:
     from .expression import Expression, Operand
+    from .network.value import Network
     from .reductions import Outputs, RowReduction
 
 from .transpose import Transpose
@@ -549,4 +550,8 @@ def _check_expressions(spec: Gemm) -> None:
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
 
 
-Spec = Gemm | Transpose | Pack | PackQuantized
+#: Any spec. At run time a ``Network`` is left out, whose module only programs with networks import.
+if TYPE_CHECKING:
+    Spec = Gemm | Transpose | Pack | PackQuantized | Network
+else:
+    Spec = Gemm | Transpose | Pack | PackQuantized

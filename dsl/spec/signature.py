@@ -21,6 +21,7 @@ from .types import ITEMSIZE
 
 if TYPE_CHECKING:
     from .expression import Operand
+    from .network.value import Network
 
 
 class Stored(Protocol):
@@ -138,13 +139,15 @@ class Signature:
     """The parameters of the C function in order: arrays, sizes, scalars.
 
     A pointer to scratch memory follows if the plan needs it. ``allocates`` is True if a call may
-    leave out the output, which is then allocated.
+    leave out the output, which is then allocated. ``places`` are the names of arrays that a call
+    passes by position, () for those of a product.
     """
 
     arrays: tuple[ArrayParameter, ...]
     sizes: tuple[SizeParameter, ...]
     scalars: tuple[ScalarParameter, ...]
     allocates: bool
+    places: tuple[str, ...] = ()
 
     def array(self, name: str) -> ArrayParameter:
         """Return the array parameter with this name."""
@@ -164,14 +167,20 @@ class Signature:
         output = self.output
         for index, parameter in enumerate(self.arrays):
             alike = (parameter.type, parameter.order) == (output.type, output.order)
-            transposed = parameter.name == "x" and parameter.shape == output.shape
-            if alike and parameter.role == "in" and (parameter.name == "c" or transposed):
+            same = parameter.shape == output.shape
+            if self.places:
+                same = same and parameter.leading == output.leading and parameter.kind == "matrix"
+            elif parameter.name != "x":
+                same = parameter.name == "c"
+            if alike and same and parameter.role == "in":
                 return index
         return -1
 
     @property
     def positional(self) -> tuple[str, ...]:
         """Names of the arrays that Python calls pass by position; others are keyword arguments."""
+        if self.places:
+            return self.places
         others = ("b", "x", "q", "scales", "zeros", "out")
         places = ("a", "b", "c") if self.arrays[0].name == "a" else others
         return tuple(a.name for a in self.arrays if a.name in places)
@@ -196,6 +205,8 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
     ``formats`` maps the names of packed operands to their formats, which depend on the target.
     """
     formats = formats or {}
+    if not isinstance(spec, Gemm | Transpose | Pack | PackQuantized):
+        return _of_network(spec)
     arrays, allocates = _arrays(spec, formats)
     scalars: tuple[ScalarParameter, ...] = ()
     if isinstance(spec, Gemm):
@@ -225,6 +236,37 @@ def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParam
             replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
         )
     return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
+
+
+def _of_network(spec: Network) -> Signature:
+    """Return the signature of a network: its tensors, its results, and the sizes of the call."""
+    inputs = [_tensor(each.name, each.type, each.shape, each.strides, "in") for each in spec.inputs]
+    results = []
+    for name, result in zip(spec.names, spec.results, strict=True):
+        assert result.tensor is not None
+        results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
+    sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
+    names = [each.name for each in (*inputs, *results[:1])]
+    return Signature((*inputs, *results), sizes, (), True, tuple(names))
+
+
+def _tensor(
+    name: str, type_: str, shape: tuple[Size, ...], strides: tuple[Size, ...] | None, role: Role
+) -> ArrayParameter:
+    """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
+    chosen = role == "in" or name not in ("out", "out0")
+    slots = tuple(size.name if isinstance(size, Dim) else str(size) for size in shape)
+    if len(shape) < 2:
+        return ArrayParameter(
+            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
+        )
+    order: Literal["C", "F"] = "C"
+    leading = None if strides is None else strides[0]
+    if strides is not None and strides[0] == 1 != strides[1]:
+        order, leading = "F", strides[1]
+    return ArrayParameter(
+        name, type_, "matrix", role, shape, order, leading, slots, f"{name}'s stride", chosen=chosen
+    )
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:

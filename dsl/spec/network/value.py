@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from tilewright.errors import SpecError
 
@@ -69,6 +70,11 @@ class Network:
         if not self.several:
             return ("out",)
         return tuple(f"out{number}" for number in range(len(self.results)))
+
+    @property
+    def real(self) -> Literal["f32", "f64"]:
+        """The type of arithmetic."""
+        return "f64" if any(each.type == "f64" for each in self.inputs) else "f32"
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""

@@ -1,0 +1,190 @@
+"""The plan of a row program: its passes, its vectors, and where it holds values between passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from tilewright.errors import PlanError, ScheduleError
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.network.value import Network, slot
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, signature
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, size_expr, value
+
+from ..loops import Decided, Decision
+from ..operands import Operand
+from .passes import Cut, Pass, cut
+from .places import Place
+
+#: Partial results of a reduction: element j of a row belongs to number j modulo this. They are
+#: folded in halves. This order is part of the meaning of a network, so that all targets give the
+#: same bits. It is a multiple of the lanes of every vector that is used.
+PARTIAL = 64
+#: Bytes of the stack that values held between passes may take, for one row.
+HELD_BYTES = 1 << 15
+#: Of so many vector registers one holds partial results of a reduction, and of so many in a pass
+#: without reductions one vector is computed at a time.
+_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowsPlan(Decided):
+    """Every choice for a row program.
+
+    ``operands`` are its arrays by their names in C; strides are those of ``m``, the rows, and
+    ``n``, the columns. ``held`` gives the array in whose row a held value waits, "" for a buffer.
+    """
+
+    spec: Network
+    schedule: Schedule
+    target: Target
+    decisions: tuple[Decision, ...]
+    cut: Cut
+    real: str
+    rows: Expr
+    cols: Expr
+    operands: Mapping[str, Operand] = field(hash=False)
+    vector: Vector
+    held: tuple[str, ...]
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes over a row."""
+        return self.cut.passes
+
+    @property
+    def batch(self) -> None:
+        """No batch."""
+        return
+
+    @property
+    def parallel(self) -> bool:
+        """True if threads share the rows."""
+        return (self.schedule.threads or 1) > 1
+
+    def unroll(self, each: Pass) -> int:
+        """Return how many vectors a pass computes at a time."""
+        most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
+        most = 1 << most.bit_length() - 1
+        return min(most, PARTIAL // self.vector.lanes)
+
+
+def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
+    """Return the plan of the row program ``spec``."""
+    _check_schedule(schedule)
+    parameters = signature(spec)
+    real = spec.real
+    vector = widest(target, real)
+    found = cut(spec)
+    columns = found.grid.cols
+    if not _fits(found, columns, real) or "" in _held(found, spec):
+        found = cut(spec, lambda count: _may_hold(count, columns, real))
+    cols = size_expr(slot(columns), columns)
+    rows = size_expr(slot(found.grid.rows), found.grid.rows)
+    operands = {each.symbol: _operand(each, found) for each in parameters.arrays}
+    held = _held(found, spec)
+    plan = RowsPlan(spec, schedule, target, (), found, real, rows, cols, operands, vector, held)
+    object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
+    return plan
+
+
+def _may_hold(count: int, columns: object, real: str) -> bool:
+    """Return True if the stack has memory for so many values of each column."""
+    known = columns if isinstance(columns, int) else None
+    if not count:
+        return True
+    return known is not None and count * known * ITEMSIZE[real] <= HELD_BYTES
+
+
+def _fits(found: Cut, columns: object, real: str) -> bool:
+    helds = sum(len(each.holds) for each in found.passes)
+    return helds <= 1 or _may_hold(helds - 1, columns, real)
+
+
+def _held(found: Cut, spec: Network) -> tuple[str, ...]:
+    """Return for each held value the result in whose row it can wait, "" if there is none.
+
+    The result is of the type of arithmetic and is stored by the last pass. No input is read after
+    the pass that holds the value, so that the result may be written over an input.
+    """
+    free = [
+        name
+        for name, expression in found.passes[-1].stores
+        if expression.tensor is not None and expression.tensor.type in ("f32", "f64")
+        and found.grid.rows is not None
+    ]  # fmt: skip
+    places: list[str] = []
+    for index, each in enumerate(found.passes):
+        later = found.passes[index + 1 :]
+        reads = any(
+            found.grid.of(node) == Place.FULL
+            for one in later
+            for node in one.inputs()
+            if id(node) in found.grid.places
+        )
+        for _ in each.holds:
+            places.append(free.pop() if free and not reads else "")
+    return tuple(places)
+
+
+def widest(target: Target, real: str) -> Vector:
+    """Return the widest vector of ``real`` of which ``PARTIAL`` is a multiple and that folds."""
+    for vector in target.of(real):
+        blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
+        if PARTIAL % vector.lanes == 0 and blocks <= set(vector.transpose):
+            return vector
+    raise PlanError(f"{target.name} has no vector of {real}", got=real)
+
+
+def _operand(array: ArrayParameter, found: Cut) -> Operand:
+    """Return where an array lies: its strides along rows and columns."""
+    rows, cols = (1, 1, *array.shape)[-2:] if len(array.shape) == 2 else (1, array.shape[0])
+    if len(array.shape) == 1 and _is_per_row(array, found):
+        rows, cols = array.shape[0], 1
+    if array.order == "F":
+        raise PlanError(
+            f"{array.name} is read along its columns, whose elements do not follow each other",
+            got=f"strides {array.leading}",
+            expected="strides (rows, 1)",
+            hint="a copy of the array, or tw.Transpose",
+        )
+    line = size_expr(slot(cols), cols)
+    leading = line if array.leading is None else size_expr(slot(array.leading), array.leading)
+    steps = {"m": ZERO if rows == 1 else leading, "n": ZERO if cols == 1 else ONE}
+    return Operand(array.symbol, array.type, steps)
+
+
+def _is_per_row(array: ArrayParameter, found: Cut) -> bool:
+    return array.role != "in" and any(
+        array.name == name for each in found.passes for name, _ in each.ends
+    )
+
+
+def _check_schedule(schedule: Schedule) -> None:
+    if (schedule.threads or 1) < 1:
+        raise ScheduleError("threads is a positive number", got=schedule.threads)
+
+
+def _decisions(plan: RowsPlan) -> Iterator[Decision]:
+    lanes = plan.vector.lanes
+    yield Decision("vectors", f"{lanes} of {plan.real}", "the widest whose lanes can be folded")
+    yield Decision(
+        "passes",
+        str(len(plan.passes)),
+        "cut at the reductions, each of which needs all of a row before the next pass",
+    )
+    for place, name in enumerate(plan.held):
+        where = f"in the row of {name}" if name else "in a buffer of one row"
+        yield Decision(
+            f"held{place}", where, "several passes need it, and it takes long to compute"
+        )
+    threads = plan.schedule.threads or 1
+    yield Decision("threads", str(threads), "each computes rows of its own")
+
+
+__all__ = ["PARTIAL", "RowsPlan", "plan_rows", "value"]
