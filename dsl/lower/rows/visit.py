@@ -144,7 +144,7 @@ class Visit:
         """Return registers that hold the value with which a reduction begins."""
         found = []
         for place in range(self.unroll):
-            register = emitter.fresh(f"{reduction.known.name}_{place}", self.plan.real)
+            register = emitter.fresh(f"{reduction.known.name}_acc{place}", self.plan.real)
             emitter.add(Zero(register), *_started(reduction.fn, register, emitter))
             found.append(register)
         return found
@@ -285,13 +285,14 @@ class Visit:
     def _fold(self, reduction: Reduction, registers: Sequence[Register] | None) -> None:
         """Fold the partial results in halves, so that all lanes hold the reduction."""
         emitter, fn = self.emitter, reduction.fn
-        emitter.stage(f"{reduction.known.name}_folded", note=f"Fold {reduction.known.name}.")
+        name, block = reduction.known.name, self.lanes // 2
+        emitter.stage(f"{name}_lanes" if block else name, note=f"Fold {name}.")
         count = PARTIAL // self.lanes
 
         def part(place: int) -> Argument:
             if registers is not None:
                 return emitter.take(registers[place])
-            register = emitter.fresh(f"{reduction.known.name}_part{place}", self.plan.real)
+            register = emitter.fresh(f"{name}_part{place}", self.plan.real)
             emitter.add(Load(register, Address(_parts(reduction), Integer(place * self.lanes))))
             return emitter.take(register)
 
@@ -302,10 +303,11 @@ class Visit:
             one, other = of(first, 2 * step), of(first + step, 2 * step)
             return reduce_fn(emitter.builder, fn, one, other)
 
-        found, block = of(0, 1), self.lanes // 2
+        found = of(0, 1)
         while block:
             halves = []
             register = emitter.register(found)
+            emitter.stage(f"{name}_lanes{block}" if block > 1 else name)
             for odd in (False, True):
                 half = emitter.unnamed(self.plan.real)
                 emitter.add(Interleave(half, register, register, block, odd))
@@ -364,7 +366,8 @@ class _Column:
         store(self.emitter, found, self.visit.plan.real, address, self.active, type_)
 
     def _entering(self, call: object) -> None:
-        self.emitter.stage(f"{getattr(call, 'fn', 'value')}{self.place}")
+        fn = getattr(call, "fn", "value")
+        self.emitter.stage(f"{fn}{self.place}", family=fn)
 
     def _leaf(self, leaf: Expression) -> Argument:
         if leaf not in self.made:
