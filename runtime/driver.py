@@ -24,6 +24,7 @@ from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_b
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
+from tilewright.spec.network.kinds import is_network
 from tilewright.spec.operands import Addresses, Offsets, Strided
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantize
@@ -35,7 +36,7 @@ from tilewright.spec.transpose import Transpose
 from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
 from .kernel import Kernel
 from .machine import host
-from .pickled import is_network, own_programs_of
+from .pickled import own_programs_of
 from .store import cache
 from .store.damaged import used
 from .store.folders import tunings_file

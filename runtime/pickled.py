@@ -7,17 +7,13 @@ kernel again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 from tilewright.errors import SpecError
 from tilewright.runtime.machine import calibrations
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.transpose import Transpose
-
-if TYPE_CHECKING:
-    from tilewright.spec.network.value import Network
+from tilewright.spec.network.kinds import is_network
 
 
 def parts(
@@ -43,15 +39,6 @@ def own_programs_of(spec: Spec) -> tuple[str, ...]:
     from tilewright.elementwise.functions import own_programs
 
     return own_programs(spec.expressions, "f64" if spec.type == "f64" else "f32")
-
-
-def is_network(spec: object) -> TypeGuard[Network]:
-    """Return True if ``spec`` is a network. This imports nothing for other specs."""
-    if isinstance(spec, Gemm | Transpose | Pack | PackQuantized):
-        return False
-    from tilewright.spec.network.value import Network
-
-    return isinstance(spec, Network)
 
 
 def _remade(

@@ -8,6 +8,7 @@ from .define import apply, postop
 from .leaves import Leaf, Operand, Per, acc, acc2, dst, is_integer_additions, operands_of, uses
 from .nodes import (
     Call,
+    Composed,
     Expression,
     Number,
     Term,
@@ -27,6 +28,7 @@ __all__ = [
     "Arithmetic",
     "Call",
     "Compared",
+    "Composed",
     "Expression",
     "Leaf",
     "Monotone",
