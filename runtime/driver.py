@@ -214,7 +214,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    made = _MADE.get(type(job.spec), Kernel)
+    several = is_network(job.spec) and job.spec.several
+    made = SeveralResults if several else _MADE.get(type(job.spec), Kernel)
     parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
     return made(*parts, tuned=job.tuned, edited=job.edited)
 
@@ -272,6 +273,33 @@ class QuantizedPacker(Kernel):
         block = new_block(form.nbytes)
         super().__call__(*parts, matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, arrays[0].shape, block)
+
+
+class SeveralResults(Kernel):
+    """A compiled network that returns a tuple: ``y, top = kernel(x)``, ``kernel(x, out=(y, top))``.
+
+    By name the results are ``out0``, ``out1`` and so on.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Return all results, in order."""
+        assert is_network(self.spec)
+        names = self.spec.names
+        if out is not None:
+            if not isinstance(out, tuple | list) or len(out) != len(names):
+                raise ArgumentTypeError(
+                    "out is a tuple with an array for each result",
+                    got=type(out).__name__ if not isinstance(out, tuple | list) else len(out),
+                    expected=f"{len(names)} arrays: out=({', '.join(names)})",
+                )
+            named |= dict(zip(names, out, strict=True))
+        found = super().__call__(*arrays, **named)
+        made = iter(found if isinstance(found, tuple) else (found,))
+        first = next(made)
+        given = [named.get(name) for name in names[1:]]
+        return first, *(next(made) if one is None else one for one in given)
 
 
 #: Kernel classes for specs whose calls differ from those of a product.
@@ -392,10 +420,6 @@ def kernel_name(spec: Spec, target: str, key: str) -> str:
     """
     if isinstance(spec, Transpose):
         parts = ["transpose", spec.type, _sizes(("rows", spec.rows), ("cols", spec.cols))]
-    elif is_network(spec):
-        types = dict.fromkeys(each.type for each in spec.inputs)
-        longest = max((each.shape for each in spec.inputs), key=len)
-        parts = ["rows", *types, _sizes(*((getattr(size, "name", "1"), size) for size in longest))]
     elif isinstance(spec, Pack):
         sizes = _sizes(("k", spec.k), ("n", spec.n))
         kinds = dict.fromkeys((spec.source, spec.type, f"for_{spec.a}"))
@@ -404,10 +428,14 @@ def kernel_name(spec: Spec, target: str, key: str) -> str:
         of_a = spec.a.to if isinstance(spec.a, Quantize) else spec.a
         sizes = _sizes(("k", spec.k), ("n", spec.n))
         parts = ["pack", spec.type.type, f"for_{of_a}", sizes, spec.order.lower()]
-    else:
+    elif isinstance(spec, Gemm):
         orders = "".join(getattr(spec, name).order for name in "abc").lower()
         sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))
         parts = ["gemm", spec.type, sizes, orders, *_batch(spec), *_beta(spec)]
+    else:
+        types = dict.fromkeys(each.type for each in spec.inputs)
+        longest = max((each.shape for each in spec.inputs), key=len)
+        parts = ["rows", *types, _sizes(*((getattr(size, "name", "1"), size) for size in longest))]
     return "_".join([*parts, target.replace("+", "_").replace(".", "_"), key[:8]])
 
 

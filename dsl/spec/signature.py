@@ -110,6 +110,13 @@ class ArrayParameter:
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
+    def any_leading(self) -> str:
+        """What the spec says so that a call may pass an array with any leading dimension."""
+        if self.leading_slot == f"{self.name}.strides":
+            return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor'
+        return f'{self.leading_slot}=tw.dim("{self.leading_slot}") in the spec'
+
+    @property
     def stride_slot(self) -> str:
         """The name of the C parameter that holds this array's batch stride."""
         return stride_slot(self.name)
@@ -121,10 +128,11 @@ class ArrayParameter:
 
 
 class SizeParameter(NamedTuple):
-    """A size that is known only at the call: the C parameter's name, and the spec's dim."""
+    """A size that is known only at the call: the C parameter's name, the spec's dim, its least."""
 
     slot: str
     dim: Dim
+    least: int = 0
 
 
 class ScalarParameter(NamedTuple):
@@ -219,7 +227,9 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
     return Signature(arrays, sizes, scalars, allocates)
 
 
-def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParameter, ...], bool]:
+def _arrays(
+    spec: Gemm | Transpose | Pack | PackQuantized, formats: Mapping[str, Stored]
+) -> tuple[tuple[ArrayParameter, ...], bool]:
     """Return the array parameters, and True if a call may leave out the output."""
     match spec:
         case Transpose():
@@ -245,7 +255,10 @@ def _of_network(spec: Network) -> Signature:
     for name, result in zip(spec.names, spec.results, strict=True):
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
-    sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
+    filled = spec.filled
+    sizes = tuple(
+        SizeParameter(slot, dim, int(dim in filled)) for slot, dim in spec.runtime_sizes()
+    )
     names = [each.name for each in (*inputs, *results[:1])]
     return Signature((*inputs, *results), sizes, (), True, tuple(names))
 
@@ -255,7 +268,7 @@ def _tensor(
 ) -> ArrayParameter:
     """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
     chosen = role == "in" or name not in ("out", "out0")
-    slots = tuple(size.name if isinstance(size, Dim) else str(size) for size in shape)
+    slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
     if len(shape) < 2:
         return ArrayParameter(
             name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
@@ -265,7 +278,7 @@ def _tensor(
     if strides is not None and strides[0] == 1 != strides[1]:
         order, leading = "F", strides[1]
     return ArrayParameter(
-        name, type_, "matrix", role, shape, order, leading, slots, f"{name}'s stride", chosen=chosen
+        name, type_, "matrix", role, shape, order, leading, slots, f"{name}.strides", chosen=chosen
     )
 
 

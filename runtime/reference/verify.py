@@ -14,8 +14,7 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.network.kinds import is_network
-from tilewright.spec.pack import PackQuantized
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose
 
@@ -157,17 +156,17 @@ def right_results(
     """Return what a kernel must write for the arguments ``held``, by the outputs' names."""
     if isinstance(spec, Gemm):
         return results(spec, _operands(signature, held))
-    if is_network(spec):
-        from .network import network_results
-
-        return network_results(spec, signature, held)
     if isinstance(spec, PackQuantized):
         value, type_ = decode(packed_parts(spec, target, held.arrays[:-1]), "u8"), "u8"
     elif isinstance(spec, Transpose):
         value, type_ = decode(held.arrays[0].T, spec.type), spec.type
-    else:
+    elif isinstance(spec, Pack):
         given = matrices(signature.array("b"), held, signature)
         value, type_ = decode(packed_bytes(spec, target, given), "u8"), "u8"
+    else:
+        from .network import network_results
+
+        return network_results(spec, signature, held)
     return {"out": Expected(Interval.exactly(value, type_), type_)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sympy import Expr, Integer
 
 from tilewright.ir.count import tile_formulas
-from tilewright.ir.dataflow import pointers_used, sizes_used
+from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Parameter, TileProgram
@@ -37,7 +37,7 @@ def _work(tile: TileProgram) -> Expr:
 
 
 def _tile(plan: RowsPlan) -> TileProgram:
-    ops = tuple(row_ops(plan))
+    ops = without_idle_masks(tuple(row_ops(plan)))
     used = pointers_used(walk(ops))
     slots = tuple(name for name, _ in plan.spec.runtime_sizes())
     outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}

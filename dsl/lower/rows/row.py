@@ -13,14 +13,14 @@ from tilewright.ir.values import Address, Register
 from tilewright.plan.rows.passes import Known, Pass
 from tilewright.plan.rows.places import Place
 from tilewright.plan.rows.plan import RowsPlan
-from tilewright.spec.expression.nodes import Call, Expression
+from tilewright.spec.expression.nodes import Call, Expression, every_node
 from tilewright.spec.expression.tensors import Extent, Input
 from tilewright.spec.network.value import slot
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO, size_expr, value
 
-from .visit import Visit, real_of, reduce_fn
+from .visit import Visit, real_of
 
 
 def row_ops(plan: RowsPlan) -> Iterator[Op]:
@@ -71,13 +71,8 @@ class Row:
 
     def _value(self, known: Known, expression: Expression) -> None:
         self.emitter.stage(known.name, note=f"{known.name}: {_said(expression)}.")
-        found = lower_expression(
-            expression, self.emitter.builder, self._leaf, self.plan.real, self._entering(known.name)
-        )
+        found = lower_expression(expression, self.emitter.builder, self._leaf, self.plan.real)
         self.known[known] = self.emitter.register(found)
-
-    def _entering(self, name: str) -> object:
-        return lambda _call: None
 
     def _leaf(self, leaf: Expression) -> Argument:
         return self.emitter.take(self.register(leaf))
@@ -119,9 +114,4 @@ def _said(expression: Expression) -> str:
 
 
 def _leaves(each: Pass) -> Iterator[Expression]:
-    from tilewright.spec.expression.nodes import every_node
-
     return (node for node in every_node(each.visits) if not isinstance(node, Call))
-
-
-__all__ = ["Row", "reduce_fn", "row_ops"]

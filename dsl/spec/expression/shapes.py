@@ -81,5 +81,5 @@ def reduced(fn: str, given: Shaped | None, axis: int, keepdims: bool) -> Shaped:
             f"nn.{fn} along an axis of size 0 has no value", got=str(given), expected="1 or more"
         )
     left = (1,) if keepdims else ()
-    kept = "f64" if given.type == "f64" else "f32"
+    kept: TypeName = "f64" if given.type == "f64" else "f32"
     return Shaped(kept, (*given.shape[:at], *left, *given.shape[at + 1 :]))

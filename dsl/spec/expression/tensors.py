@@ -62,6 +62,13 @@ class Reduce(Composed):
         object.__setattr__(self, "_hash", hash((*self.shell, self.args)))
 
     @property
+    def along(self) -> Size:
+        """The size of the axis that is reduced."""
+        given = self.args[0].tensor
+        assert given is not None
+        return given.shape[self.axis]
+
+    @property
     def shell(self) -> tuple[Hashable, ...]:
         """The function, the axis, and whether the axis is kept."""
         return self.fn, self.axis, self.keepdims
@@ -69,7 +76,8 @@ class Reduce(Composed):
     @classmethod
     def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Reduce:
         """Return the reduction with these fields and arguments."""
-        return Reduce(*shell, args)
+        fn, axis, keepdims = shell
+        return Reduce(fn, axis, keepdims, args)
 
     def printed(self, args: list[str]) -> str:
         """Return the Python code that makes the reduction."""
@@ -108,7 +116,8 @@ class Cast(Composed):
     @classmethod
     def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Cast:
         """Return the cast with these fields and arguments."""
-        return Cast(*shell, args)
+        (type_,) = shell
+        return Cast(type_, args)
 
     def printed(self, args: list[str]) -> str:
         """Return the Python code that makes the cast."""
@@ -157,5 +166,6 @@ def _of_numpy(fn: ReduceFn, x: Any, axis: Any = None, keepdims: bool = False) ->
 
 ARRAY_FUNCTIONS["astype"] = cast
 ARRAY_FUNCTIONS["mean"] = mean
-for _fn, _names in (("sum", ("sum",)), ("max", ("max", "amax")), ("min", ("min", "amin"))):
-    ARRAY_FUNCTIONS.update(dict.fromkeys(_names, partial(_of_numpy, _fn)))
+ARRAY_FUNCTIONS["sum"] = partial(_of_numpy, "sum")
+ARRAY_FUNCTIONS["max"] = ARRAY_FUNCTIONS["amax"] = partial(_of_numpy, "max")
+ARRAY_FUNCTIONS["min"] = ARRAY_FUNCTIONS["amin"] = partial(_of_numpy, "min")

@@ -10,7 +10,7 @@ from tilewright.errors import SpecError
 
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Expression, every_node, text_of
-from ..expression.tensors import Extent, Input
+from ..expression.tensors import Extent, Input, Reduce
 from ..names import check_name
 from ..sizes import Dim, Size, call_text, check_dims
 from .tensor import Tensor
@@ -72,6 +72,13 @@ class Network:
         return tuple(f"out{number}" for number in range(len(self.results)))
 
     @property
+    def filled(self) -> frozenset[Dim]:
+        """The dims that a maximum or minimum is taken along: they cannot be 0."""
+        reduced = (node for node in every_node(self.results) if isinstance(node, Reduce))
+        sizes = (node.along for node in reduced if node.fn != "sum")
+        return frozenset(size for size in sizes if isinstance(size, Dim))
+
+    @property
     def real(self) -> Literal["f32", "f64"]:
         """The type of arithmetic."""
         return "f64" if any(each.type == "f64" for each in self.inputs) else "f32"
@@ -88,7 +95,7 @@ class Network:
 
 
 def slot_of(name: str) -> str:
-    """Return the C parameter for the dim ``name`` of a network."""
+    """Return the C parameter for the dim ``name`` of a network: no other name ends in "_"."""
     return f"{name}_"
 
 
