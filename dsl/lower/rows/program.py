@@ -6,18 +6,23 @@ from sympy import Expr, Integer
 
 from tilewright.ir.count import tile_formulas
 from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, When
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Parameter, TileProgram
+from tilewright.ir.ops import Op, Parameter, TileProgram
 from tilewright.plan.rows.plan import RowsPlan
-from tilewright.symbolic import symbol
+from tilewright.symbolic import ZERO, div, mod, symbol
 
+from .columns import block_ops
 from .row import row_ops
 
 
 def rows_program(plan: RowsPlan) -> Program:
-    """Return the program: rows one by one, or shared by threads."""
-    tile = _tile(plan)
+    """Return the program: rows one by one, or blocks of columns; threads may share them."""
+    if plan.columns:
+        return columns_program(plan)
+    passes = len(plan.passes)
+    said = f"one row, in {passes} {'pass' if passes == 1 else 'passes'}"
+    tile = _tile(plan, "one_row", tuple(row_ops(plan)), said)
     row = symbol("row")
     places = [
         Argument(Name(p.name), row * plan.operands[p.name].strides["m"])
@@ -36,8 +41,47 @@ def _work(tile: TileProgram) -> Expr:
     return Integer(1) + done.elementary_operations + done.loads + done.stores
 
 
-def _tile(plan: RowsPlan) -> TileProgram:
-    ops = without_idle_masks(tuple(row_ops(plan)))
+def columns_program(plan: RowsPlan) -> Program:
+    """Return the program of a network that reduces columns: a tile for each block of columns."""
+    tiles: list[TileProgram] = []
+    nest: list[NestNode] = []
+    lanes, left, start = plan.vector.lanes, plan.cols, ZERO
+    for width in dict.fromkeys((plan.width, 1)):
+        count = div(left, width * lanes)
+        if count != 0:
+            tile = _tile(plan, f"columns_{width}", tuple(block_ops(plan, width, None)))
+            tiles.append(tile)
+            nest.append(_blocks(plan, tile, f"block{width}", count, start, width * lanes))
+        start, left = start + count * width * lanes, mod(left, width * lanes)
+    if left != 0:
+        tile = _tile(plan, "columns_last", tuple(block_ops(plan, 1, left)))
+        tiles.append(tile)
+        nest.append(When(left, (Call(tile.name, _places(plan, tile, start)),)))
+    return Program(tuple(nest), tuple(tiles))
+
+
+def _blocks(
+    plan: RowsPlan, tile: TileProgram, counter: str, count: Expr, start: Expr, step: int
+) -> NestNode:
+    call = Call(tile.name, _places(plan, tile, start + step * symbol(counter)))
+    work = _work(tile) if plan.parallel else None
+    return BlockLoop(
+        counter, count, (call,), note=f"{step} columns", parallel=plan.parallel, work=work
+    )
+
+
+def _places(plan: RowsPlan, tile: TileProgram, column: Expr) -> tuple[Argument, ...]:
+    return tuple(
+        Argument(Name(p.name), column * plan.operands[p.name].strides["n"])
+        for p in tile.parameters
+        if p.role in ("in", "out")
+    )
+
+
+def _tile(
+    plan: RowsPlan, name: str, made: tuple[Op, ...], said: str = "a block of columns"
+) -> TileProgram:
+    ops = without_idle_masks(made)
     used = pointers_used(walk(ops))
     slots = tuple(name for name, _ in plan.spec.runtime_sizes())
     outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}
@@ -47,12 +91,11 @@ def _tile(plan: RowsPlan) -> TileProgram:
         if name in used
     ]
     parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), slots)]
-    passes = len(plan.passes)
     return TileProgram(
-        name="one_row",
+        name=name,
         element=plan.real,
         parameters=tuple(parameters),
         body=(),
         end=ops,
-        summary=f"one row, in {passes} {'pass' if passes == 1 else 'passes'}",
+        summary=said,
     )

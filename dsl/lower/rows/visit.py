@@ -145,7 +145,7 @@ class Visit:
         found = []
         for place in range(self.unroll):
             register = emitter.fresh(f"{reduction.known.name}_acc{place}", self.plan.real)
-            emitter.add(Zero(register), *_started(reduction.fn, register, emitter))
+            emitter.add(Zero(register), *started(reduction.fn, register, emitter))
             found.append(register)
         return found
 
@@ -154,7 +154,7 @@ class Visit:
         for reduction in self.each.reductions:
             emitter = self._emitter(f"clear_{reduction.fn}")
             register = emitter.fresh("start", self.plan.real)
-            emitter.add(Zero(register), *_started(reduction.fn, register, emitter))
+            emitter.add(Zero(register), *started(reduction.fn, register, emitter))
             name = f"{self.prefix}{_parts(reduction)}_first"
             emitter.add(Point(name, _parts(reduction), ZERO, self.plan.real, written=True))
             ops: tuple[Op, ...] = (Store(Address(name, ZERO), register),)
@@ -388,7 +388,7 @@ class _Column:
         return real_of(emitter.builder, found) if is_integer(type_) else found
 
 
-def _started(fn: str, register: Register, emitter: Emitter) -> Iterator[Op]:
+def started(fn: str, register: Register, emitter: Emitter) -> Iterator[Op]:
     """Yield the operation that makes a register of zeros the start of a maximum or minimum."""
     if fn != "sum":
         infinity = emitter.register(float("inf"))

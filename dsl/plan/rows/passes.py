@@ -87,9 +87,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A row program in passes; ``before`` are values of the row that need no pass."""
+    """A network in passes; ``before`` are values of the row that need no pass.
+
+    With ``columns`` it reduces columns: what is said here of a row and its columns is then true of
+    a column and its rows.
+    """
 
     grid: Grid
+    columns: bool
     inputs: tuple[Input, ...]
     before: tuple[tuple[Known, Expression], ...]
     passes: tuple[Pass, ...]
@@ -117,14 +122,27 @@ class _Cutter:
         by_value = {node: node for node in self.nodes}
         self.results = [by_value[result] for result in network.results]
         self.grid = grid_of(network, self.nodes)
+        self.columns = _reduces_columns(self.nodes)
         self.levels: dict[int, int] = {}
         for node in self.nodes:
             self.levels[id(node)] = self._level(node)
         self.last = max(self.levels[id(node)] - (not self._varies(node)) for node in self.results)
         self.last = max(self.last, 0)
+        self._check_results()
         self.needed: dict[int, set[int]] = {id(node): set() for node in self.nodes}
         self.held: list[int] = []
         self._need()
+
+    def _check_results(self) -> None:
+        """Raise SpecError for a result of which each row would store the same elements."""
+        many = self.grid.cols if self.columns else self.grid.rows
+        for result in self.results:
+            if many != 1 and self._varies(result) and self.grid.of(result) != Place.FULL:
+                raise SpecError(
+                    "a result varies along one axis, and the network reduces that axis of others",
+                    got=result,
+                    hint="a kernel of its own",
+                )
 
     def _level(self, node: Expression) -> int:
         """Return the first pass in which a value is known; a reduction needs one more."""
@@ -136,16 +154,11 @@ class _Cutter:
         """Return True for a reduction of a row; that of a single element is the element."""
         if not isinstance(node, Reduce):
             return False
-        given = node.args[0].tensor
-        if node.axis != -1 and given is not None and len(given.shape) > 1:
-            raise SpecError(
-                "reductions along the first axis are not made yet", got=node, expected="axis=-1"
-            )
         return self._varies(node.args[0])
 
     def _varies(self, node: Expression) -> bool:
-        """Return True if a value has an element for each column."""
-        return self.grid.of(node) in (Place.FULL, Place.COLUMN)
+        """Return True if a value has an element for each column of a row."""
+        return self.grid.of(node) in (Place.FULL, Place.ROW if self.columns else Place.COLUMN)
 
     def _need(self) -> None:
         """Find the passes in which each value is needed, users before the values they use."""
@@ -192,7 +205,7 @@ class _Cutter:
         first = _Rewriting(self, knowns, helds, 0)
         before = tuple((known, first.inner(node)) for node, known in self._at(knowns, 0))
         inputs = tuple(node for node in self.nodes if isinstance(node, Input))
-        return Cut(self.grid, inputs, before, tuple(passes))
+        return Cut(self.grid, self.columns, inputs, before, tuple(passes))
 
     def _pass(
         self, index: int, inside: _Rewriting, knowns: dict[int, Known], helds: dict[int, Held]
@@ -235,7 +248,8 @@ class _Cutter:
                 continue
             if self._reduces(node) or id(node) in used:
                 name = node.fn if isinstance(node, Reduce) else "value"
-                found[id(node)] = Known(len(found), f"row_{name}{len(found)}", node.tensor)
+                whose = "column" if self.columns else "row"
+                found[id(node)] = Known(len(found), f"{whose}_{name}{len(found)}", node.tensor)
         return found
 
     def _at(self, knowns: dict[int, Known], level: int) -> Iterable[tuple[Expression, Known]]:
@@ -272,6 +286,23 @@ class _Rewriting:
                 made = node.of(node.shell, tuple(map(self.of, node.args)))
             self.made[id(node)] = made
         return self.made[id(node)]
+
+
+def _reduces_columns(nodes: Iterable[Expression]) -> bool:
+    """Return True if a network reduces along the first of two axes; SpecError if along both."""
+    axes = {node.axis for node in nodes if isinstance(node, Reduce) and _is_matrix(node.args[0])}
+    if len(axes) > 1:
+        raise SpecError(
+            "a network reduces along one axis: this one reduces rows and columns",
+            got=", ".join(repr(node) for node in nodes if isinstance(node, Reduce)),
+            expected="reductions along the last axis, or along the first",
+            hint="two kernels: the first returns what the second reduces",
+        )
+    return axes == {-2}
+
+
+def _is_matrix(node: Expression) -> bool:
+    return node.tensor is not None and len(node.tensor.shape) == 2
 
 
 def _length(node: Composed) -> int:

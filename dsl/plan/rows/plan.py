@@ -25,6 +25,10 @@ from .places import Place
 #: folded in halves. This order is part of the meaning of a network, so that all targets give the
 #: same bits. It is a multiple of the lanes of every vector that is used.
 PARTIAL = 64
+#: Partial results of the reduction of a column: element i belongs to number i modulo this.
+TURNS = 4
+#: Most vectors of a block of columns.
+_WIDEST = 4
 #: Bytes of the stack that values held between passes may take, for one row.
 HELD_BYTES = 1 << 15
 #: Of so many vector registers one holds partial results of a reduction, and of so many in a pass
@@ -67,6 +71,18 @@ class RowsPlan(Decided):
         """True if threads share the rows."""
         return (self.schedule.threads or 1) > 1
 
+    @property
+    def columns(self) -> bool:
+        """True if columns are reduced, block by block of columns."""
+        return self.cut.columns
+
+    @property
+    def width(self) -> int:
+        """The vectors of a block of columns: ``TURNS`` partial results of each are in registers."""
+        reductions = max(len(each.reductions) for each in self.passes)
+        most = self.target.registers // (2 * TURNS * max(1, reductions))
+        return max(1, min(1 << most.bit_length() - 1 if most else 1, _WIDEST))
+
     def unroll(self, each: Pass) -> int:
         """Return how many vectors a pass computes at a time."""
         most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
@@ -82,7 +98,9 @@ def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
     vector = widest(target, real)
     found = cut(spec)
     columns = found.grid.cols
-    if not _fits(found, columns, real) or "" in _held(found, spec):
+    if found.columns and "" in _held(found, spec):
+        found = cut(spec, lambda count: not count)
+    elif not _fits(found, columns, real) or "" in _held(found, spec):
         found = cut(spec, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
@@ -144,7 +162,7 @@ def widest(target: Target, real: str) -> Vector:
 def _operand(array: ArrayParameter, found: Cut) -> Operand:
     """Return where an array lies: its strides along rows and columns."""
     rows, cols = (1, 1, *array.shape)[-2:] if len(array.shape) == 2 else (1, array.shape[0])
-    if len(array.shape) == 1 and _is_per_row(array, found):
+    if len(array.shape) == 1 and not found.columns and _is_per_row(array, found):
         rows, cols = array.shape[0], 1
     if array.order == "F":
         raise PlanError(
@@ -172,11 +190,15 @@ def _check_schedule(schedule: Schedule) -> None:
 
 def _decisions(plan: RowsPlan) -> Iterator[Decision]:
     lanes = plan.vector.lanes
+    whose = "column" if plan.columns else "row"
     yield Decision("vectors", f"{lanes} of {plan.real}", "the widest whose lanes can be folded")
+    if plan.columns:
+        why = "their partial results fit the registers"
+        yield Decision("block", f"{plan.width * lanes} columns", why)
     yield Decision(
         "passes",
         str(len(plan.passes)),
-        "cut at the reductions, each of which needs all of a row before the next pass",
+        f"cut at the reductions, each of which needs all of a {whose} before the next pass",
     )
     for place, name in enumerate(plan.held):
         where = f"in the row of {name}" if name else "in a buffer of one row"
@@ -184,7 +206,7 @@ def _decisions(plan: RowsPlan) -> Iterator[Decision]:
             f"held{place}", where, "several passes need it, and it takes long to compute"
         )
     threads = plan.schedule.threads or 1
-    yield Decision("threads", str(threads), "each computes rows of its own")
+    yield Decision("threads", str(threads), f"each computes {whose}s of its own")
 
 
 __all__ = ["PARTIAL", "RowsPlan", "plan_rows", "value"]
