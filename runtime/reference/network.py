@@ -20,8 +20,8 @@ from .epilogue import Evaluation
 from .gemm import Expected
 from .interval import Interval, hull
 
-#: Roundings on the way of an element into a sum: 1/64 of the row in turn, then six folds.
-_PARTIAL, _FOLDS = 64, 6
+#: Roundings on the way of an element into a sum: a share of a row or column, then folds of parts.
+_OF_ROW, _OF_COLUMN = (64, 6), (4, 2)
 
 
 def network_results(spec: Network, signature: Signature, held: Sample) -> dict[str, Expected]:
@@ -101,6 +101,7 @@ def _reduced(fn: str, x: Interval, axis: int, keepdims: bool) -> Interval:
     size = np.maximum(np.abs(x.low), np.abs(x.high)).sum(**options)
     eps = epsilon(x.element)
     whole = np.all(x.exact & (x.value == np.rint(x.value)), **options) & (size * eps < 1)
-    steps = -(-x.value.shape[axis] // _PARTIAL) + _FOLDS
+    parts, folds = _OF_COLUMN if x.value.ndim == 2 and axis == -2 else _OF_ROW
+    steps = -(-x.value.shape[axis] // parts) + folds
     error = np.where(whole, 0, steps * eps * size)
     return hull(value, [low - error, high + error], of)
