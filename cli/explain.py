@@ -37,12 +37,11 @@ def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> N
     """
     from tilewright.explain.text import WIDTH
     from tilewright.generate import draw_plan, explain_plan, plan_facts
-    from tilewright.plan.plan import Plan
-    from tilewright.plan.routines.stack import StackPlan
+    from tilewright.plan.routine import routine_of
     from tilewright.runtime.driver import planned
 
     plans = [planned(spec, wanted.asked, wanted.target) for spec in wanted.specs]
-    if svg is not None and not (len(plans) == 1 and isinstance(plans[0], Plan | StackPlan)):
+    if svg is not None and not (len(plans) == 1 and routine_of(plans[0]).drawn):
         raise SpecError("a picture is of one product", got=f"--svg, and {len(plans)} specs")
     if as_json and measure:
         raise click.UsageError("--json has no --measure: `tilewright bench --json` measures.")
@@ -54,5 +53,5 @@ def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> N
             click.echo(kernel.explain(measure=True))
         elif not as_json:
             click.echo(explain_plan(plan, width=max(columns() or WIDTH, 60)))
-        if svg is not None and isinstance(plan, Plan | StackPlan):
+        if svg is not None:
             svg.write_text(draw_plan(plan), encoding="utf-8")

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.explain.cover import cover
 from tilewright.explain.picture import Roof, roof
 from tilewright.generate import draw_plan, plan_for
-from tilewright.plan.plan import Plan
+from tilewright.plan.routine import routine_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.tuned import MEASURED, Database, Result, Subject, Winner
 from tilewright.spec.gemm import Gemm
@@ -111,8 +111,9 @@ def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
     settings = {"svg.fonttype": "none", "svg.hashsalt": repr(winner.subject), "font.size": 9}
     with mpl.rc_context(settings):
         figure, axes = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained")
-        found = list(cover(plan)) if isinstance(plan, Plan) else []
-        limits = roof(plan) if found else None
+        one = routine_of(plan).product(plan)
+        found = list(cover(one)) if one is not None else []
+        limits = roof(one) if one is not None and found else None
         _tiles(figure, axes[0][0], ranked)
         _roofline(axes[0][1], limits, ranked, winner)
         _ranking(axes[1][0], ranked[:_BARS])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
@@ -16,11 +16,10 @@ from tilewright.emit.parallel import Fork, apart, forks, free, joined
 from tilewright.emit.render import Defined, Source, render
 from tilewright.errors import PlanError
 from tilewright.explain.data import facts
-from tilewright.explain.decisions import AnyPlan, formula
+from tilewright.explain.decisions import formula
 from tilewright.explain.estimates import Measured
 from tilewright.explain.notebook import notebook
 from tilewright.explain.picture import picture
-from tilewright.explain.resolved import resolved
 from tilewright.explain.text import WIDTH, explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
@@ -29,32 +28,19 @@ from tilewright.ir.count import stack_bytes
 from tilewright.ir.nest import NestNode, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, TileProgram
+from tilewright.ir.stages import in_order
 from tilewright.ir.verify import verify_program
 from tilewright.isa.machine import NEXT_THREAD
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
-from tilewright.lower.nest.build import make_program
-from tilewright.lower.nest.configure import numbered
-from tilewright.lower.pack_b import pack_program
-from tilewright.lower.rows.program import rows_program
-from tilewright.lower.stack import stack_program
-from tilewright.lower.transpose import transposition_program
-from tilewright.plan.epilogues import check_length
+from tilewright.lower.nest.configure import configured, numbered
 from tilewright.plan.estimate.threads import price_of
 from tilewright.plan.formats.lookup import formats_of
-from tilewright.plan.plan import Plan
-from tilewright.plan.planner import make_plan
-from tilewright.plan.routines.pack_b import PackPlan, plan_packing
-from tilewright.plan.routines.pack_quantized import QuantizedPackPlan, plan_quantized_packing
-from tilewright.plan.routines.stack import StackPlan, plan_stack
-from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
-from tilewright.plan.rows.plan import RowsPlan, plan_rows
-from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.network.value import Network
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.plan.loops import Decided
+from tilewright.plan.routine import routine_for, routine_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
-from tilewright.spec.transpose import Transpose
+from tilewright.spec.sizes import Spec
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import slots
 
@@ -96,7 +82,7 @@ class KernelText:
     listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
-    packing: QuantizedPackPlan | None
+    packing: Any
     unused: tuple[str, ...]
 
     @property
@@ -125,53 +111,23 @@ class KernelText:
         return next(fork for fork in self.forks if fork.node == node)
 
 
-# ``Plan | Any``, because the plan of a Gemm is a Plan, or a StackPlan if the Gemm is a stack.
-@overload
-def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | Any: ...
-@overload
-def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan: ...
-@overload
-def plan_for(spec: Pack, schedule: Schedule, target: Target) -> PackPlan: ...
-@overload
-def plan_for(spec: PackQuantized, schedule: Schedule, target: Target) -> QuantizedPackPlan: ...
-@overload
-def plan_for(spec: Network, schedule: Schedule, target: Target) -> RowsPlan: ...
-@overload
-def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan: ...
-def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
-    """Return the plan of the kernel that computes ``spec`` by ``schedule`` on ``target``."""
-    if isinstance(spec, Transpose):
-        return plan_transposition(spec, schedule, target)
-    if isinstance(spec, Network):
-        return plan_rows(spec, schedule, target)
-    if isinstance(spec, Pack):
-        return plan_packing(spec, schedule, target)
-    if isinstance(spec, PackQuantized):
-        return plan_quantized_packing(spec, schedule, target)
-    check_length(spec)
-    return (plan_stack if spec.stacked else make_plan)(spec, schedule, target)
+def plan_for(spec: Spec, schedule: Schedule, target: Target) -> Any:
+    """Return the plan of the kernel that computes ``spec`` by ``schedule`` on ``target``.
+
+    Its class depends on the kind of routine: for a ``Gemm``, it is ``Plan``, or ``StackPlan`` for
+    a stack.
+    """
+    return routine_for(spec).plan(spec, schedule, target)
 
 
-def program_for(plan: AnyPlan) -> Program:
+def program_for(plan: Decided) -> Program:
     """Return the program of a plan, after ``verified`` has checked it."""
     return verified(lowered(plan), plan.spec, plan.target)
 
 
-def lowered(plan: AnyPlan) -> Program:
+def lowered(plan: Decided) -> Program:
     """Return the program of a plan, not yet verified, with only accesses that the target has."""
-    match plan:
-        case Plan():
-            program = make_program(plan)
-        case StackPlan():
-            program = stack_program(plan)
-        case TransposePlan():
-            program = transposition_program(plan)
-        case RowsPlan():
-            program = rows_program(plan)
-        case PackPlan():
-            program = pack_program(plan)
-        case QuantizedPackPlan():
-            program = Program((), ())  # no nest, because a template holds this kernel's loops
+    program = configured(in_order(routine_of(plan).stages(plan)))
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
@@ -186,7 +142,7 @@ def verified(program: Program, spec: Spec, target: Target) -> Program:
 
 
 def explain_plan(
-    plan: AnyPlan,
+    plan: Decided,
     sizes: Mapping[str, int] | None = None,
     measured: Measured | None = None,
     width: int = WIDTH,
@@ -199,12 +155,12 @@ def explain_plan(
     return explain(plan, program_for(plan), sizes, measured, width)
 
 
-def plan_facts(plan: AnyPlan, sizes: Mapping[str, int] | None = None) -> Any:
+def plan_facts(plan: Decided, sizes: Mapping[str, int] | None = None) -> Any:
     """Return the explanation of a plan as data that JSON can hold."""
     return facts(plan, program_for(plan), sizes)
 
 
-def plan_html(plan: AnyPlan, name: str, notes: Sequence[str]) -> str:
+def plan_html(plan: Decided, name: str, notes: Sequence[str]) -> str:
     """Return a plan explained as HTML for a notebook; ``name`` is the kernel's name.
 
     ``notes`` are further lines below the formula.
@@ -212,8 +168,11 @@ def plan_html(plan: AnyPlan, name: str, notes: Sequence[str]) -> str:
     return notebook(plan, program_for(plan), name, notes)
 
 
-def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:
-    """Return a picture of the plan in SVG. ``of_peak`` is a measured share of the peak, if any."""
+def draw_plan(plan: Decided, of_peak: float | None = None) -> str:
+    """Return a picture of a product's plan in SVG.
+
+    ``of_peak`` is a measured share of the peak, if any.
+    """
     return picture(plan, program_for(plan), of_peak)
 
 
@@ -229,8 +188,8 @@ def interpret_kernel(
 
     ``arrays``, ``sizes`` and ``scalars`` are those of ``interpret``.
     """
-    plan: AnyPlan = plan_for(spec, schedule, target)
-    if isinstance(plan, QuantizedPackPlan):
+    plan = plan_for(spec, schedule, target)
+    if routine_of(plan).template(plan) is not None:
         raise PlanError(
             "what packs elements of few bits has no program to interpret",
             got=spec,
@@ -329,8 +288,8 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     The names of its static C functions begin with ``prefix``.
     """
     plan = plan_for(request.spec, request.schedule, request.target)
-    batch = None if isinstance(plan, TransposePlan) else plan.batch
-    static = batch.static if batch else {}
+    routine = routine_of(plan)
+    static, template = routine.static_offsets(plan), routine.template(plan)
     program = program_for(plan)
     program = joined(program) if request.target.mode is None else apart(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
@@ -343,18 +302,18 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         target=request.target,
         signature=parameters,
         program=program,
-        converts=_converts(plan),
+        converts=routine.converts(plan),
         wide_groups=any(map(_has_wide_groups, program.tiles)),
         static_offsets=tuple(sorted(static.items())),
         formula=formula(plan),
         spec_text=repr(request.spec),
         asked=request.schedule,
-        resolved=resolved(plan, program),
+        resolved=routine.resolved(plan, program),
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
-        packing=plan if isinstance(plan, QuantizedPackPlan) else None,
-        unused=() if isinstance(plan, QuantizedPackPlan) else _unused(program, parameters, static),
+        packing=template,
+        unused=() if template else _unused(program, parameters, static),
     )
 
 
@@ -375,12 +334,3 @@ def _has_wide_groups(tile: TileProgram) -> bool:
     spread = (op for op in walk((*tile.body, *tile.end)) if isinstance(op, Broadcast))
     wide = (op for op in spread if op.group > 1 and op.group * ITEMSIZE[op.element] == 8)
     return any("{x}" in op.spelling for op in wide)
-
-
-def _converts(plan: AnyPlan) -> bool:
-    """Return True if the kernel uses C functions on the bits of elements, such as ``group_of``."""
-    if isinstance(plan, StackPlan):
-        return plan.each is not None and _converts(plan.each)
-    if isinstance(plan, Plan):
-        return plan.finishes or not plan.plain
-    return isinstance(plan, PackPlan | RowsPlan)

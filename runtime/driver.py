@@ -7,9 +7,10 @@ publish it in the cache. In go specs with schedules and targets; out come kernel
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,14 +25,10 @@ from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_b
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
-from tilewright.spec.network.kinds import is_network
-from tilewright.spec.operands import Addresses, Offsets, Strided
 from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
-from tilewright.spec.sizes import Dim, canonical
-from tilewright.spec.transpose import Transpose
+from tilewright.spec.sizes import canonical
 
 from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
 from .kernel import Kernel
@@ -43,8 +40,8 @@ from .store.folders import tunings_file
 
 if TYPE_CHECKING:
     from tilewright.emit.render import Source
-    from tilewright.explain.decisions import AnyPlan
     from tilewright.generate import Request
+    from tilewright.plan.loops import Decided
     from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
@@ -214,7 +211,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    several = is_network(job.spec) and job.spec.several
+    several = getattr(job.spec, "several", False)
     made = SeveralResults if several else _MADE.get(type(job.spec), Kernel)
     parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
     return made(*parts, tuned=job.tuned, edited=job.edited)
@@ -285,8 +282,7 @@ class SeveralResults(Kernel):
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Return all results, in order."""
-        assert is_network(self.spec)
-        names = self.spec.names
+        names = [p.name for p in self.signature.arrays if p.role == "out"]
         if out is not None:
             if not isinstance(out, tuple | list) or len(out) != len(names):
                 raise ArgumentTypeError(
@@ -319,7 +315,7 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
 
     Raises SpecError or ScheduleError if one is of another type.
     """
-    if not isinstance(spec, Spec) and not is_network(spec):
+    if not isinstance(spec, Spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
         raise SpecError("a spec is a tw.Gemm, a tw.Transpose, a tw.Network or a tw.Pack", got=got)
     if schedule is not None and not isinstance(schedule, Schedule):
@@ -361,7 +357,7 @@ def stored_winner(spec: Spec, target: str) -> Winner | None:
     return Database().winner(tuning_subject(spec, target))
 
 
-def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
+def planned(spec: Spec, schedule: Schedule | None, target: str) -> Decided:
     """Return the plan of the kernel that ``compile`` would make from the same arguments."""
     from tilewright.generate import plan_for
 
@@ -385,9 +381,17 @@ def described(spec: Spec) -> list[str]:
 
     The text of a post-op is the sequence of its elementary operations. Two specs with equal texts
     have equal kernels. The Python source of a post-op, its reference and its error bound do not
-    change a kernel.
+    change a kernel. A kind of routine that another package defines has its module's source as well.
     """
-    return [canonical(spec), *own_programs_of(spec)]
+    return [canonical(spec), *own_programs_of(spec), *_foreign_source(spec.routine)]
+
+
+def _foreign_source(module: str) -> Iterator[str]:
+    """Yield the source of a module outside tilewright, whose own sources are in each key anyway."""
+    if not module.startswith("tilewright."):
+        file = getattr(import_module(module), "__file__", None)
+        if file is not None:
+            yield Path(file).read_text(encoding="utf-8")
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
@@ -418,43 +422,7 @@ def kernel_name(spec: Spec, target: str, key: str) -> str:
     o offsets, p addresses) with its count; beta if it is not 0; the target; the first eight digits
     of the key.
     """
-    if isinstance(spec, Transpose):
-        parts = ["transpose", spec.type, _sizes(("rows", spec.rows), ("cols", spec.cols))]
-    elif isinstance(spec, Pack):
-        sizes = _sizes(("k", spec.k), ("n", spec.n))
-        kinds = dict.fromkeys((spec.source, spec.type, f"for_{spec.a}"))
-        parts = ["pack", *kinds, sizes, spec.order.lower(), *_batch(spec)]
-    elif isinstance(spec, PackQuantized):
-        of_a = spec.a.to if isinstance(spec.a, Quantize) else spec.a
-        sizes = _sizes(("k", spec.k), ("n", spec.n))
-        parts = ["pack", spec.type.type, f"for_{of_a}", sizes, spec.order.lower()]
-    elif isinstance(spec, Gemm):
-        orders = "".join(getattr(spec, name).order for name in "abc").lower()
-        sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))
-        parts = ["gemm", spec.type, sizes, orders, *_batch(spec), *_beta(spec)]
-    else:
-        types = dict.fromkeys(each.type for each in spec.inputs)
-        longest = max((each.shape for each in spec.inputs), key=len)
-        parts = ["rows", *types, _sizes(*((getattr(size, "name", "1"), size) for size in longest))]
-    return "_".join([*parts, target.replace("+", "_").replace(".", "_"), key[:8]])
-
-
-def _sizes(*sizes: tuple[str, int | Dim]) -> str:
-    return "x".join(name[0].upper() if isinstance(s, Dim) else str(s) for name, s in sizes)
-
-
-def _batch(spec: Gemm | Pack) -> list[str]:
-    if spec.batch is None:
-        return []
-    letter = {Strided: "s", Offsets: "o", Addresses: "p"}[type(spec.batch)]
-    count = spec.batch.count
-    return [f"{letter}N" if isinstance(count, Dim) else f"{letter}{count}"]
-
-
-def _beta(spec: Gemm) -> list[str]:
-    if spec.beta == 0:
-        return []
-    return ["beta1" if spec.beta == 1 else "beta"]
+    return "_".join([*spec.words(), target.replace("+", "_").replace(".", "_"), key[:8]])
 
 
 # --- building ----------------------------------------------------------------------------------

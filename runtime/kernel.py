@@ -29,7 +29,7 @@ from .edited import GENERATED, Edited, declaration, difference, own_file, write_
 from .pickled import parts
 
 if TYPE_CHECKING:
-    from tilewright.explain.decisions import AnyPlan
+    from tilewright.plan.loops import Decided
     from tilewright.runtime.bench.timing import Timing
     from tilewright.runtime.call.packed_matrix import PackedMatrix
     from tilewright.runtime.reference.verify import Verification
@@ -91,7 +91,7 @@ class Kernel(CallableKernel):
         super().__init__(name, spec, signature, target, entry)
         self.requested, self.tuned, self.edited = schedule, tuned, edited
         self._remake = remake
-        self._plan: AnyPlan | None = None
+        self._plan: Decided | None = None
         self._packers: dict[Spec, Kernel] = {}
 
     @property
@@ -176,7 +176,7 @@ class Kernel(CallableKernel):
         return self._entry.library
 
     @property
-    def plan(self) -> AnyPlan:
+    def plan(self) -> Decided:
         """The plan: every choice for the kernel, for example its tiles, with the reasons."""
         if self._plan is None:
             from tilewright.generate import plan_for

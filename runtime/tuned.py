@@ -36,7 +36,7 @@ from tilewright.spec.schedule import Schedule
 if TYPE_CHECKING:
     import sqlite3
 
-    from tilewright.explain.decisions import AnyPlan
+    from tilewright.plan.loops import Decided
 
 #: Maximum time in seconds that a process waits until another process has finished its write.
 _PATIENCE = 30.0
@@ -450,7 +450,7 @@ def schedule_text(schedule: Schedule) -> str:
     return json.dumps(asdict(schedule), sort_keys=True)
 
 
-def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
+def with_tuning(plan: Decided, tuned: Winner | None) -> Decided:
     """Return the plan with one more decision: the schedule is the winner ``tuned``.
 
     If ``tuned`` is None, the result is ``plan``.
@@ -461,4 +461,7 @@ def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
 
     from tilewright.plan.loops import Decision
 
-    return replace(plan, decisions=(Decision("schedule", "tuned", tuned.reason), *plan.decisions))
+    given: Any = plan
+    said = Decision("schedule", "tuned", tuned.reason)
+    made: Decided = replace(given, decisions=(said, *plan.decisions))
+    return made

@@ -203,7 +203,8 @@ def _request(plan: Plan) -> TileRequest:
     """
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
-    return tile_request(plan, plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
+    steps = plan.outside.steps(extent, finish=False)
+    return tile_request(plan, plan.counted(*steps), accumulate=cut)
 
 
 @lru_cache(maxsize=32)

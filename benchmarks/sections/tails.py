@@ -19,7 +19,7 @@ from benchmarks.measure.native import Timed, measure
 from benchmarks.measure.operands import Operands
 from benchmarks.measure.options import Options
 from benchmarks.measure.shapes import TAILS, Shape
-from tilewright.plan.plan import Plan
+from tilewright.plan.routine import routine_of
 
 if TYPE_CHECKING:
     import tilewright as tw
@@ -41,8 +41,8 @@ def run(options: Options) -> Section:
     for shape in track(shapes, "tails", console=options.console, transient=True):
         timed = _timed(options, ready[shape], shape, Operands.random(shape, rng))
         cells = (f"{timed.gflops(x):.1f} {timed.ratio(x, AUTO):.2f}" for x in OTHERS)
-        plan = ready[shape]["bounce"].plan
-        assert isinstance(plan, Plan)
+        plan = routine_of(bounced := ready[shape]["bounce"].plan).product(bounced)
+        assert plan is not None
         how = f"{plan.vectorize}, {plan.packs}"
         table.add_row(str(shape), f"{timed.gflops(AUTO):.1f}", *cells, how)
         rows.append(_record(shape, options.target, timed))

@@ -8,30 +8,30 @@ from typing import Any
 
 from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import Estimate
-from tilewright.plan.plan import Plan
+from tilewright.plan.loops import Decided
+from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.symbolic import value
 
-from .decisions import AnyPlan, text_of
-from .estimates import estimated, has_estimate
+from .decisions import text_of
+from .estimates import estimated
 from .text import (
-    decision_rows,
     formula_text,
     numbers_of_call,
     operations,
-    product_of,
     sizes_of_call,
 )
 
 
-def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = None) -> Any:
+def facts(plan: Decided, program: Program, sizes: Mapping[str, int] | None = None) -> Any:
     """Return the plan as JSON values: spec, target, decisions, tiles, operations, estimates.
 
     Formulas are C text, numbers of cycles are floats. ``sizes`` are those of a call, by their names
     in the signature.
     """
     of_call = sizes_of_call(plan, sizes or {})
-    numbers, one = numbers_of_call(program, of_call), product_of(plan)
+    numbers, routine = numbers_of_call(program, of_call), routine_of(plan)
+    one = routine.product(plan)
     rows = operations(plan, program, numbers, of_call)
     found = {
         "spec": repr(plan.spec),
@@ -40,18 +40,17 @@ def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = Non
         "sizes": of_call,
         "decisions": [
             {"what": what, "choice": choice, "reason": reason}
-            for what, choice, reason in decision_rows(plan, program)
+            for what, choice, reason in routine.decisions(plan, program)
         ],
-        "tiles": [_tile(tile) for tile in one.tiles] if isinstance(one, Plan) else [],
+        "tiles": [_tile(tile) for tile in one.tiles] if one is not None else [],
         "operations": {
             name: formula_text(expr) if value(expr) is None else value(expr) for name, expr in rows
         },
     }
-    if has_estimate(plan):
-        where = {"in cache": False, "in memory": True}
-        found["estimate"] = {
-            name: _estimate(estimated(plan, of_call, cold=cold)) for name, cold in where.items()
-        }
+    where = {"in cache": False, "in memory": True}
+    estimates = {name: estimated(plan, of_call, cold=cold) for name, cold in where.items()}
+    if told := {name: _estimate(one) for name, one in estimates.items() if one is not None}:
+        found["estimate"] = told
     return found
 
 

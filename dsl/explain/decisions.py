@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from sympy import Expr
+from sympy import Expr, sympify
 
+from tilewright.plan.loops import Decided
+from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
-from tilewright.plan.routines.pack_b import PackPlan
-from tilewright.plan.routines.pack_quantized import QuantizedPackPlan
+from tilewright.plan.routine import Row, routine_of
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.routines.transpose import TransposePlan
-from tilewright.plan.rows.plan import RowsPlan
 from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
@@ -22,12 +21,7 @@ from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
-AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan | RowsPlan
-#: A decision of a plan as three texts: its subject, the choice, and the reason.
-Row = tuple[str, str, str]
-_DIMENSIONS = {
-    "a": "mk", "b": "kn", "c": "mn", "d": "mn", "x": ("rows", "cols"), "out": ("cols", "rows"),
-}  # fmt: skip
+_DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn", "d": "mn"}
 _INDEX = {"row": "[m]", "column": "[n]", "full": "[m, n]"}
 _OPERATORS = ("add", "sub", "mul", "div", "neg")
 _OPERAND = re.compile(r"Operand\('(\w+)', '\w+'(?:, per='(\w+)')?\)")
@@ -41,86 +35,75 @@ def text_of(expr: Expr) -> str:
 # --- the formula -------------------------------------------------------------------------------
 
 
-def _held(plan: Plan | StackPlan) -> str:
+def _held(spec: Gemm, one: Plan | None) -> str:
     """Return the type of the sums as text, for example ``f16, of 64 of K, and f32``."""
-    one = plan.each if isinstance(plan, StackPlan) else plan
     if one is None or not one.narrow:
-        return plan.spec.type
-    steps = plan.spec.sum_steps
-    return one.element if steps is None else f"{one.element}, of {steps} of K, and {plan.spec.type}"
+        return spec.type
+    steps = spec.sum_steps
+    return one.element if steps is None else f"{one.element}, of {steps} of K, and {spec.type}"
 
 
-def head(plan: AnyPlan) -> Iterator[str]:
-    """Yield the first lines of an explanation: the formula, the matrices, and the batch."""
-    if isinstance(plan, PackPlan):
-        yield from _head_of_packing(plan)
-        return
-    if isinstance(plan, QuantizedPackPlan):
-        yield _of_few_bits(plan)
-        return
-    if isinstance(plan, TransposePlan):
-        yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
-        return
-    if isinstance(plan, RowsPlan):
-        rows, cols = text_of(plan.rows), text_of(plan.cols)
-        yield f"rows      {rows} of {cols} columns: {', '.join(map(repr, plan.spec.results))}"
-        return
-    spec = plan.spec
-    one = plan.each if isinstance(plan, StackPlan) else plan
-    simple = same_types(spec) and (one is None or not one.finishes)
-    kind = spec.type if simple else f"sums in {_held(plan)}"
-    yield f"gemm      {_formula(spec)}, {kind}"
-    names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
-    yield f"          {', '.join(_matrix(plan, name, typed=not simple) for name in names)}"
-    if isinstance(plan, StackPlan):
-        yield f"stack     {text_of(plan.batch.count)} products, each with its own C"
-    elif plan.batch:
+def formula(plan: Decided) -> str:
+    """Return what a kernel computes as one line, for example ``gemm C = A B, f32``."""
+    return " ".join(next(routine_of(plan).head(plan)).split())
+
+
+def head_of_product(plan: Plan) -> Iterator[str]:
+    """Yield the first lines about a product: the formula, the matrices, and the batch."""
+    operands = {**plan.operands, **plan.sources}
+    yield from _products(plan.spec, plan, operands, plan.sizes)
+    if plan.batch:
         yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
 
 
-def formula(plan: AnyPlan) -> str:
-    """Return what a kernel computes as one line, for example ``gemm C = A B, f32``."""
-    return " ".join(next(head(plan)).split())
+def head_of_stack(plan: StackPlan) -> Iterator[str]:
+    """Yield the first lines about a stack: the formula, the matrices, and how many there are."""
+    yield from _products(plan.spec, plan.each, plan.operands, plan.sizes)
+    yield f"stack     {text_of(plan.batch.count)} products, each with its own C"
+
+
+def _products(
+    spec: Gemm, one: Plan | None, operands: Mapping[str, Operand], sizes: Mapping[str, Expr]
+) -> Iterator[str]:
+    simple = same_types(spec) and (one is None or not one.finishes)
+    kind = spec.type if simple else f"sums in {_held(spec, one)}"
+    yield f"gemm      {_formula(spec)}, {kind}"
+    names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
+    texts = (_matrix(spec, operands[name], sizes, typed=not simple) for name in names)
+    yield f"          {', '.join(texts)}"
 
 
 #: "row" or "column", whichever is contiguous in a matrix, by the matrix's order.
-_LINES = {"C": "row", "F": "column"}
+LINES = {"C": "row", "F": "column"}
 
 
-def _head_of_packing(plan: PackPlan) -> Iterator[str]:
-    spec, strides = plan.spec, plan.operands["b"].strides
-    apart, line = strides["k" if spec.order == "C" else "n"], _LINES[spec.order]
-    yield (
-        f"pack      B {spec.k} x {spec.n} ({line}s {text_of(apart)} elements apart), "
-        f"{spec.source} as {spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
-    )
-    if plan.batch:
-        yield f"batch     strided, {text_of(plan.batch.count)} of B"
+def _matrix(spec: Gemm, operand: Operand, sizes: Mapping[str, Expr], *, typed: bool) -> str:
+    given, shape = getattr(spec, operand.name), _DIMENSIONS[operand.name]
+    of = f" of {given.type}" if typed else ""
+    if isinstance(given, Packed):
+        rows, columns = (text_of(sizes[dimension]) for dimension in shape)
+        return f"{operand.name.upper()} {rows} x {columns}{of} (packed)"
+    return matrix_text(operand, (shape[0], shape[1]), sizes, of)
 
 
-def _of_few_bits(plan: QuantizedPackPlan) -> str:
-    spec, form = plan.spec, plan.format
-    lines = "rows" if spec.order == "C" else "columns"
-    return (
-        f"pack      B {spec.k} x {spec.n} ({lines} contiguous), {spec.type.type} with scales for "
-        f"{form.block} of K: {form.nbytes} bytes"
-    )
+def matrix_text(
+    operand: Operand, shape: tuple[str, str], sizes: Mapping[str, Expr], of: str = ""
+) -> str:
+    """Return a matrix as text, for example ``X 33 x 70 (rows 70 elements apart)``.
+
+    ``shape`` has the names of its two sizes; ``of`` follows them.
+    """
+    rows, columns = (text_of(sizes[dimension]) for dimension in shape)
+    apart = next((d for d in shape if operand.strides[d] != 1), shape[0])
+    line = "column" if apart == shape[1] else "row"
+    place = f"{line}s {text_of(operand.strides[apart])} elements apart"
+    return f"{operand.name.upper()} {rows} x {columns}{of} ({place})"
 
 
-def _matrix(plan: Plan | StackPlan | TransposePlan, name: str, typed: bool = False) -> str:
-    dimensions = _DIMENSIONS[name]
-    operand = plan.operands[name]
-    shape = " x ".join(text_of(plan.sizes[dimension]) for dimension in dimensions)
-    if not isinstance(plan, TransposePlan):
-        sources = plan.sources if isinstance(plan, Plan) else {}
-        operand = sources.get(name, operand)
-        given = getattr(plan.spec, name)
-        shape += f" of {given.type}" if typed else ""
-        if isinstance(given, Packed):
-            return f"{name.upper()} {shape} (packed)"
-    apart = next((d for d in dimensions if operand.strides[d] != 1), dimensions[0])
-    line = "column" if apart == dimensions[1] else "row"
-    return f"{name.upper()} {shape} ({line}s {text_of(operand.strides[apart])} elements apart)"
+def flops_of(plan: Plan | StackPlan) -> Expr:
+    """Return the number of additions and multiplications that the spec asks for, as a formula."""
+    counted = {"count": plan.batch.count} if plan.batch else {}
+    return sympify(plan.spec.flops({**plan.sizes, **counted}))
 
 
 def _formula(spec: Gemm) -> str:
@@ -178,15 +161,7 @@ def _epilogue(spec: Gemm) -> str:
 # --- the decisions -----------------------------------------------------------------------------
 
 
-def decisions(plan: AnyPlan) -> Iterator[Row]:
-    """Yield subject, choice and reason for each decision of a plan, except those on tiles."""
-    yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
-    one = plan.each if isinstance(plan, StackPlan) else plan
-    if isinstance(one, Plan):
-        yield from _of_product(one)
-
-
-def _of_product(plan: Plan) -> Iterator[Row]:
+def rows_of_product(plan: Plan) -> Iterator[Row]:
     """Yield the decisions of a product on conversions, corrections, output, tails and stores."""
     if not plan.plain:
         yield from (_staging(plan, name) for name in "ab")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from tilewright.plan.estimate.caches import PAGE
-from tilewright.plan.estimate.kernel import Estimate, estimate
-from tilewright.plan.estimate.stack import estimate_stack
-from tilewright.plan.plan import Plan
-from tilewright.plan.routines.stack import StackPlan
-
-from .decisions import AnyPlan
+from tilewright.plan.estimate.kernel import Estimate
+from tilewright.plan.loops import Decided
+from tilewright.plan.routine import routine_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +20,15 @@ class Measured:
 
 
 def told(
-    plan: Plan | StackPlan, sizes: Mapping[str, int], measured: Measured | None
+    plan: Decided, sizes: Mapping[str, int], measured: Measured | None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield rows (title, text): the estimates for data in cache and in memory, the measurement."""
+    """Yield rows (title, text): the estimates for data in cache and in memory, the measurement.
+
+    Nothing is yielded if the cost model has no estimate.
+    """
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
+    if hot is None or cold is None:
+        return
     yield "in cache", summary(hot)
     yield "", f"cycles of computing: {_cycles(hot.work)}"
     yield "", f"transfers at the same time: {_arriving(hot)}"
@@ -42,21 +43,12 @@ def told(
         )
 
 
-def estimated(plan: Plan | StackPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate:
-    """Return the cost model's estimate of a call, for data in memory if ``cold``, else in cache."""
-    if isinstance(plan, StackPlan):
-        return estimate_stack(plan, sizes, cold=cold)
-    return estimate(plan, sizes, cold=cold)
+def estimated(plan: Decided, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:
+    """Return the cost model's estimate of a call, for data in memory if ``cold``, else in cache.
 
-
-def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
-    """Return True if the cost model can estimate ``plan``: it is a product, and K is not empty."""
-    match plan:
-        case StackPlan(each=None):
-            return True
-        case StackPlan(each=Plan() as one) | (Plan() as one):
-            return any(tile.steps != 0 for tile in one.tiles)
-    return False
+    It is None for kinds of routines that have no estimate, and if nothing is summed.
+    """
+    return routine_of(plan).estimate(plan, sizes, cold=cold)
 
 
 def summary(found: Estimate) -> str:

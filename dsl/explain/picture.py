@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil, log10
+from typing import Any
 
 from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import NOMINAL, estimate
 from tilewright.plan.estimate.work import peak
 from tilewright.plan.plan import Plan
-from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
 
@@ -43,14 +44,14 @@ _CENTRE = f"text-anchor='middle' {_GRAY}"
 _END = f"text-anchor='end' {_GRAY}"
 
 
-def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = None) -> str:
+def picture(plan: Any, program: Program, of_peak: float | None = None) -> str:
     """Return a picture of the plan as the text of an SVG file.
 
     ``of_peak`` is a measured share of the peak, which becomes a point of the roofline. A stack is
     shown by one of its products. If a stack computes several products side by side, only its loops
     are shown.
     """
-    one = plan.each if isinstance(plan, StackPlan) else plan
+    one = routine_of(plan).product(plan)
     found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     unknown = sorted({str(s) for d in "mnk" for s in plan.sizes[d].free_symbols})

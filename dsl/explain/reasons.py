@@ -8,9 +8,10 @@ from tilewright.ir.nest import Program
 from tilewright.ir.ops import Loop, TileProgram
 from tilewright.lower.tile.store import LONG, length
 from tilewright.plan.plan import Plan
+from tilewright.plan.routine import Row
 from tilewright.plan.tiling.tiles import RegisterTile
 
-from .decisions import Row, text_of
+from .decisions import text_of
 
 #: Maximum number of tile sizes that a reason lists; further sizes are only counted.
 NAMED = 4

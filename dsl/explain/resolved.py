@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.ir.nest import Program
 from tilewright.plan.plan import Plan
-from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
-from .decisions import AnyPlan
 from .reasons import planned_of
 
 #: Largest ``k_unroll`` that a schedule may have, in steps of K.
 _STRAIGHT = 1024
 
 
-def resolved(plan: AnyPlan, program: Program) -> Schedule | None:
+def schedule_of(plan: Plan, program: Program) -> Schedule | None:
     """Return a complete schedule that gives the tiles of ``plan`` for the same spec and target.
 
-    The result is None for a plan without tiles that sum products.
+    It has the choices for the first tile, which is the largest. It is None if no tile sums
+    products.
     """
-    match plan:
-        case Plan():
-            return _of_largest(plan, program)
-        case StackPlan(each=None):
-            return Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
-        case StackPlan(each=Plan() as each) if (one := _of_largest(each, program)) is not None:
-            loops = f"{'B' if plan.parallel else 'b'}{one.loops}"
-            return replace(one, loops=loops, threads=plan.schedule.threads)
-    return None
-
-
-def _of_largest(plan: Plan, program: Program) -> Schedule | None:
-    """Return the schedule with the choices for the first tile, which is the largest one."""
     for tile in program.tiles:
         chosen = planned_of(plan, tile)
         if chosen is not None and chosen.steps != 0:

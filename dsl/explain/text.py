@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-import sympy
 from sympy import Expr, Integer
 
 from tilewright.ir.count import Counted, calls, counted, formulas, is_counted, tile_formulas
@@ -26,14 +25,15 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.estimate.kernel import NOMINAL
+from tilewright.plan.loops import Decided
 from tilewright.plan.plan import Plan
-from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import RegisterTile, steps_text
-from tilewright.symbolic import ZERO, c_text, evaluate, value
+from tilewright.symbolic import c_text, evaluate, value
 
 from . import estimates, reasons
-from .decisions import AnyPlan, decisions, head, text_of
+from .decisions import text_of
 from .estimates import Measured
 
 WIDTH = 100
@@ -52,7 +52,7 @@ _FORM_TEXTS = {
 
 
 def explain(
-    plan: AnyPlan,
+    plan: Decided,
     program: Program,
     sizes: Mapping[str, int] | None = None,
     measured: Measured | None = None,
@@ -64,20 +64,20 @@ def explain(
     for missing ones. ``measured`` is the measurement of a call of such sizes.
     """
     target, of_call = plan.target, sizes_of_call(plan, sizes or {})
+    routine = routine_of(plan)
     numbers = numbers_of_call(program, of_call)
     sections: list[tuple[str, Iterator[str]]] = [
-        ("", head(plan)),
-        ("Decisions", _aligned(decision_rows(plan, program))),
-        ("Register tiles", _tiles(product_of(plan), program, numbers)),
+        ("", routine.head(plan)),
+        ("Decisions", _aligned([*routine.decisions(plan, program)])),
+        ("Register tiles", _tiles(routine.product(plan), program, numbers)),
         ("Loops", _nest(program.nest, 0)),
         (
             f"Operations and bytes of one call{_of(numbers, of_call)}",
             _formulas(operations(plan, program, numbers, of_call)),
         ),
     ]
-    if estimates.has_estimate(plan):
-        rows = estimates.told(plan, of_call, measured)
-        sections.append((f"Estimate of one call{_with(of_call)}", _aligned([*rows])))
+    if rows := [*estimates.told(plan, of_call, measured)]:
+        sections.append((f"Estimate of one call{_with(of_call)}", _aligned(rows)))
     core = target.core
     unit, matrices = target.matrix, ""
     if unit is not None:
@@ -100,15 +100,13 @@ def explain(
     return "\n".join(lines)
 
 
-def sizes_of_call(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
-    """Return m, n, k and count of a call, as far as they are known only at the call.
+def sizes_of_call(plan: Decided, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of a call for which explanations have numbers, for example m.
 
     Sizes that are missing in ``given`` are replaced by ``NOMINAL``.
     """
-    if not isinstance(plan, Plan | StackPlan):
-        return {}
     slots = {slot for slot, _ in plan.spec.runtime_sizes()}
-    return {slot: given.get(slot, NOMINAL) for slot in ("m", "n", "k", "count") if slot in slots}
+    return {slot: given.get(slot, NOMINAL) for slot in routine_of(plan).sizes if slot in slots}
 
 
 def _with(sizes: Mapping[str, int]) -> str:
@@ -133,22 +131,6 @@ def _wrapped(line: str, width: int) -> list[str]:
     ) or [""]  # fmt: skip
 
 
-def decision_rows(plan: AnyPlan, program: Program) -> list[tuple[str, str, str]]:
-    """Return subject, choice and reason for each decision of a plan."""
-    rows, one = list(decisions(plan)), product_of(plan)
-    if isinstance(one, Plan):
-        rows += reasons.decisions(one, program)
-    return rows
-
-
-def product_of(plan: AnyPlan) -> AnyPlan:
-    """Return the plan of one product of a stack whose products are computed one by one.
-
-    Other plans are returned unchanged.
-    """
-    return plan.each if isinstance(plan, StackPlan) and plan.each is not None else plan
-
-
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     for row in rows:
@@ -158,7 +140,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 # --- register tiles ----------------------------------------------------------------------------
 
 
-def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator[str]:
+def _tiles(plan: Plan | None, program: Program, numbers: Counted | None) -> Iterator[str]:
     """Yield lines that describe the tiles; tiles that differ only in their use of C share lines."""
     apart, in_place = _calls(program, numbers)
     groups: dict[object, list[TileProgram]] = {}
@@ -171,9 +153,9 @@ def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator
                 times = f"{_times(in_place[tile.name])} in place"
             yield f"{tile.name}, called {times}: {_work(tile, _planned(plan, tile))}"
         planned = _planned(plan, tiles[0])
-        what = "work     " if isinstance(plan, Plan) and planned is None else "registers"
+        what = "work     " if plan is not None and planned is None else "registers"
         yield f"  {what}  {tiles[0].summary}"
-        if isinstance(plan, Plan) and planned is not None:
+        if plan is not None and planned is not None:
             yield from (f"  {line}" for line in _tile(plan, tiles[0], planned))
 
 
@@ -185,11 +167,11 @@ def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], 
     return found, found
 
 
-def _planned(plan: AnyPlan, tile: TileProgram) -> RegisterTile | None:
-    return reasons.planned_of(plan, tile) if isinstance(plan, Plan) else None
+def _planned(plan: Plan | None, tile: TileProgram) -> RegisterTile | None:
+    return None if plan is None else reasons.planned_of(plan, tile)
 
 
-def _alike(plan: AnyPlan, tile: TileProgram) -> object:
+def _alike(plan: Plan | None, tile: TileProgram) -> object:
     planned = _planned(plan, tile)
     return (planned.mr, planned.nr, planned.steps, planned.shape) if planned else tile.name
 
@@ -334,17 +316,17 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
 
 
 def operations(
-    plan: AnyPlan, program: Program, numbers: Counted | None, sizes: Mapping[str, int]
+    plan: Decided, program: Program, numbers: Counted | None, sizes: Mapping[str, int]
 ) -> list[tuple[str, Expr]]:
     """Return (name, amount) for each kind of operation and for the bytes of a call.
 
     Amounts are formulas, or numbers if ``numbers`` is given.
     """
-    asked = flops(plan)
+    asked = routine_of(plan).flops(plan)
     found = formulas(program) if numbers is None else numbers.formulas
     if numbers is not None:
         asked = Integer(evaluate(asked, sizes))
-    rows = [("flops", asked)] if isinstance(plan, Plan | StackPlan) else []
+    rows = [("flops", asked)]
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
     return [(name, expr) for name, expr in rows if expr != 0]
 
@@ -361,11 +343,3 @@ def formula_text(expr: Expr) -> str:
     """Return a formula as C text, or a note if the text would be too long."""
     text = c_text(expr)
     return text if len(text) <= LONGEST else "the sum over the tiles above"
-
-
-def flops(plan: AnyPlan) -> Expr:
-    """Return the number of additions and multiplications that the spec asks for, as a formula."""
-    if not isinstance(plan, Plan | StackPlan):
-        return ZERO
-    counted = {"count": plan.batch.count} if plan.batch else {}
-    return sympy.sympify(plan.spec.flops({**plan.sizes, **counted}))

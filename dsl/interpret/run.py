@@ -22,11 +22,7 @@ from tilewright.ir.nest import (
     passed,
 )
 from tilewright.plan.formats.lookup import formats_of
-from tilewright.plan.plan import Plan
-from tilewright.plan.routines.pack_b import PackPlan
-from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.routines.transpose import TransposePlan
-from tilewright.plan.rows.plan import RowsPlan
+from tilewright.plan.loops import Decided
 from tilewright.spec.signature import signature
 from tilewright.symbolic import evaluate
 
@@ -35,7 +31,7 @@ from .tile import Counts, Run, Surroundings, Tile, entry, pointer_to
 
 
 def interpret(
-    plan: Plan | StackPlan | TransposePlan | PackPlan | RowsPlan,
+    plan: Decided,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),

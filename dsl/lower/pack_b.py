@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer
 
 from tilewright.ir.access import read
+from tilewright.ir.interleaving import row_of_blocks
 from tilewright.ir.nest import (
     Argument,
     BlockLoop,
@@ -20,7 +21,6 @@ from tilewright.ir.nest import (
     operands_of,
     repeated,
 )
-from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
     Add,
     Advance,

@@ -9,8 +9,8 @@ from typing import Literal
 from sympy import Expr
 
 from tilewright.ir.dataflow import prune, stored_in_parts, without_idle_masks
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, WhenSame
-from tilewright.ir.networks import transpose
 from tilewright.ir.ops import (
     Load,
     MakeMask,

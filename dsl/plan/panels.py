@@ -13,6 +13,7 @@ from sympy import Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.machine import Core
 from tilewright.isa.target import on_core
 from tilewright.spec.schedule import MANY_ROWS, Schedule
@@ -23,10 +24,10 @@ from .contraction import Product
 from .estimate.caches import WAYS
 from .formats.quantized_b import COLUMNS
 from .loops import Decision
-from .operands import LINE
-from .plan import NOMINAL, STACK_BYTES, Plan
+from .operands import LINE, Operand
+from .plan import NOMINAL, Plan
 from .tiling.cost_model import steady
-from .tiling.requests import tile_request
+from .tiling.requests import request_at
 
 #: Maximum rows and columns of C for which a block of B is unpacked once to f32. The sums of such a
 #: block fit on the stack.
@@ -132,15 +133,17 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     to one set of L1, for example if K is a power of two; then the set must hold them all. The cost
     is the mean over the target's ``states``, in some of which another thread keeps the core busy.
     """
-    operands = dict(plan.operands)
-    for name in plan.packs:
-        strides = {LINE[name]: plan.product.group * ONE, "k": symbol("width")}
-        panel = Name(f"{name}_panel")
-        operands[name] = replace(
-            operands[name], type=plan.factor(name), strides=strides, buffer=panel
+    panels = (
+        Operand(
+            name=name,
+            type=plan.factor(name),
+            strides={LINE[name]: plan.product.group * ONE, "k": symbol("width")},
+            buffer=Name(f"{name}_panel"),
         )
+        for name in plan.packs
+    )
     steps = Integer(plan.blocks["k"] // plan.product.step)
-    request = tile_request(replace(plan, operands=operands), steps, accumulate=True)
+    request = request_at(plan.outside.holding(*panels), steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     cycles: Counter[tuple[int, int]] = Counter()
     for share, core in plan.target.states:

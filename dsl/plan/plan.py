@@ -24,15 +24,13 @@ from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, same_types
 from .tiling.cost_model import FewLines
-from .tiling.tiles import Grid, RegisterTile, Stage, Step
+from .tiling.tiles import Grid, Phase, RegisterTile, Step
 
 #: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
 #: A block of K has a multiple of half as many.
 UNPACKED = 16
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
-#: A packed block up to this many bytes lies on the stack.
-STACK_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class Plan(Decided):
     padded: bool
     packed_format: Format | None
     decisions: tuple[Decision, ...]
-    passes: Mapping[Stage, Step] = field(default_factory=dict, hash=False)
+    passes: Mapping[Phase, Step] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()
     panel_tile: tuple[int, int] | None = None
     summed: Mapping[str, int] | None = field(default=None, hash=False)
@@ -354,31 +352,18 @@ class Plan(Decided):
         """The dimension of C whose tile size counts vectors (for ``k``: m, one row a vector)."""
         return "m" if self.dot else self.vectorize
 
-    def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
-        """Steps of K in ``extent``, and the elements of one more that must not be read whole."""
-        depth = self.product.step
-        if finish or is_empty(self.spec):
-            return ZERO, ZERO
-        if depth == 1:
-            return extent, ZERO
-        filled = self.spec.sums_blocks or not self.product.block
-        if filled and self.operands["a" if self.across == "m" else "b"].packed:
-            return div(extent + (depth - 1), depth), ZERO
-        return div(extent, depth), mod(extent, depth)
-
     def counted(self, steps: Expr, k_tail: Expr) -> Expr:
         """Steps as the cost model counts them: one of ``k_tail`` elements takes as long as any."""
         return steps + div(k_tail + (self.product.step - 1), self.product.step)
 
     def input_of(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
-        return self.operands["a" if dimension == "m" else "b"]
+        return self.outside.input_of(dimension)
 
-    def recast(self, name: str) -> bool:
-        """Whether C knows operand ``name`` as another type than it was packed as."""
-        operand = self.operands[name]
-        given = getattr(self.spec, name, None) if name in ("a", "b", "b2") else None
-        return given is not None and not operand.packed and operand.type != given.type
+    @property
+    def outside(self) -> Environment:
+        """The operands outside of all loops."""
+        return Environment(self, self.operands)
 
     def batch_kind(self, operand: Operand) -> str:
         """How elements of the batch of ``operand`` are found: what is packed here is strided."""
@@ -389,3 +374,51 @@ class Plan(Decided):
         """The elements from one matrix of the batch to the next; or those that an offset counts."""
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The operands of a plan as tiles read them at one point of its loops.
+
+    A loop that packs a block of an operand, or sums into a buffer, runs its body in another
+    environment; the plan stays as it is.
+    """
+
+    plan: Plan
+    operands: Mapping[str, Operand] = field(hash=False)
+
+    def holding(self, *operands: Operand) -> Environment:
+        """Return the environment in which ``operands`` replace those of the same names."""
+        return Environment(self.plan, {**self.operands, **{each.name: each for each in operands}})
+
+    def input_of(self, dimension: str) -> Operand:
+        """Return the input operand with elements along ``dimension`` of C."""
+        return self.operands["a" if dimension == "m" else "b"]
+
+    @property
+    def along(self) -> Operand:
+        """The input whose elements lie along the vectors."""
+        return self.input_of(self.plan.along)
+
+    @property
+    def across(self) -> Operand:
+        """The input whose elements are spread over the lanes."""
+        return self.input_of(self.plan.across)
+
+    def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
+        """Return the K steps in ``extent``, and the elements of one more that is not read whole."""
+        plan, depth = self.plan, self.plan.product.step
+        if finish or is_empty(plan.spec):
+            return ZERO, ZERO
+        if depth == 1:
+            return extent, ZERO
+        filled = plan.spec.sums_blocks or not plan.product.block
+        if filled and self.across.packed:
+            return div(extent + (depth - 1), depth), ZERO
+        return div(extent, depth), mod(extent, depth)
+
+    def recast(self, name: str) -> bool:
+        """Return True if an operand's type in C is not the type that it was packed as."""
+        operand = self.operands[name]
+        given = getattr(self.plan.spec, name, None) if name in ("a", "b", "b2") else None
+        return given is not None and not operand.packed and operand.type != given.type

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from tilewright.errors import ScheduleError
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target, uncut, vectors_alone, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
@@ -24,7 +25,7 @@ from .formats.quantized_b import quantized_product
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
-from .plan import NOMINAL, STACK_BYTES, ManyRows, Plan
+from .plan import NOMINAL, ManyRows, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
@@ -446,7 +447,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    steps = plan.counted(*plan.steps(plan.sizes["k"], finish=False))
+    steps = plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False))
     request, tile = tile_request(plan, steps, False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles

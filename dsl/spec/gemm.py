@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from .arguments import LEADING, MAKE_D, ZEROS, factors_of, fields_of
-from .operands import SHAPES, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Pack, PackQuantized
+from .operands import (
+    SHAPES,
+    Batch,
+    Matrix,
+    Offsets,
+    Order,
+    Packed,
+    Strided,
+    batch_words,
+    check_order,
+)
 from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
-from .sizes import Dim, Size, call_text, check_dims, check_extent
+from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, sizes_word
 from .sums import SUM_OUTPUTS, Sums, check_wide, computed_in, default_c, default_sums
 from .types import INPUTS, ITEMSIZE, TYPES, DTypeLike, TypeName, accumulator, is_integer
 
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:
     from .expression import Expression, Operand
-    from .network.value import Network
     from .reductions import Outputs, RowReduction
 
 from .transpose import Transpose
@@ -36,7 +44,7 @@ def stride_slot(name: str) -> str:
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Gemm:
+class Gemm(Spec):
     """The spec of a matrix product, of a sum of products (batch-reduce), or of a product stack.
 
     ::
@@ -124,6 +132,8 @@ class Gemm:
     >>> tw.compile(half)(np.ones((2, 4), np.float16), np.ones((4, 3), np.float16)).dtype
     dtype('float16')
     """
+
+    routine: ClassVar[str] = "tilewright.routines.product"
 
     m: Size
     n: Size
@@ -279,6 +289,13 @@ class Gemm:
             named.append(("count", self.batch.count))
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
 
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        orders = "".join(getattr(self, name).order for name in "abc").lower()
+        sizes = sizes_word(("m", self.m), ("n", self.n), ("k", self.k))
+        beta = [] if self.beta == 0 else ["beta1" if self.beta == 1 else "beta"]
+        return ["gemm", self.type, sizes, orders, *batch_words(self.batch), *beta]
+
     @property
     def products(self) -> int:
         """The number of products for each A of the batch: 2 if there is a second B, else 1."""
@@ -334,6 +351,11 @@ class Gemm:
     def sum_steps(self) -> int | None:
         """Number of elements of K that are summed in f16, before f32 is used; None for no limit."""
         return self.sums[1] if isinstance(self.sums, tuple) else None
+
+    @property
+    def real(self) -> Literal["f32", "f64"]:
+        """The type in which expressions are computed."""
+        return "f64" if self.type == "f64" else "f32"
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
@@ -548,10 +570,3 @@ def _check_expressions(spec: Gemm) -> None:
     if spec.outputs and spec.type == "f64":
         raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
-
-
-#: Any spec. At run time a ``Network`` is left out, whose module only programs with networks import.
-if TYPE_CHECKING:
-    Spec = Gemm | Transpose | Pack | PackQuantized | Network
-else:
-    Spec = Gemm | Transpose | Pack | PackQuantized

@@ -11,7 +11,7 @@ from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from .quantized import Quantized
-from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
+from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
 from .types import DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
@@ -277,3 +277,11 @@ class Addresses:
 
 
 Batch = Strided | Offsets | Addresses
+
+
+def batch_words(batch: Batch | None) -> list[str]:
+    """Return a batch as a word of a kernel's name: kind and count, such as ``s16`` or ``oN``."""
+    if batch is None:
+        return []
+    letter = {Strided: "s", Offsets: "o", Addresses: "p"}[type(batch)]
+    return [f"{letter}N" if isinstance(batch.count, Dim) else f"{letter}{batch.count}"]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .operands import Matrix, Order, Packed, Strided, check_order
+from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
 from .quantized import Quantize, Quantized, check_quantized
-from .sizes import Dim, Size, check_dims, check_extent, check_size
+from .sizes import Dim, Size, Spec, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
 from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
-class Pack:
+class Pack(Spec):
     """A kernel that packs B (k x n) into the format of ``tw.Packed(type, nb)``.
 
     Parameters
@@ -57,6 +58,8 @@ class Pack:
     >>> bool((tw.compile(layer)(np.ones((8, 4), ml_dtypes.bfloat16), packed) == 1).all())
     True
     """
+
+    routine: ClassVar[str] = "tilewright.routines.pack"
 
     k: int
     n: int
@@ -114,10 +117,16 @@ class Pack:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
 
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        kinds = dict.fromkeys((self.source, self.type, f"for_{self.a}"))
+        sizes = sizes_word(("k", self.k), ("n", self.n))
+        return ["pack", *kinds, sizes, self.order.lower(), *batch_words(self.batch)]
+
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
-class PackQuantized:
+class PackQuantized(Spec):
     """A kernel that packs a low-bit B (k x n) into the format of ``tw.Packed(type, nb)``.
 
     Its arguments are the arrays of a ``tw.QuantizedMatrix``: elements in a byte each, scales, and
@@ -152,6 +161,8 @@ class PackQuantized:
     >>> kernel(np.ones((1, 8), np.float32), packed)
     array([[1., 1., 1., 1.]], dtype=float32)
     """
+
+    routine: ClassVar[str] = "tilewright.routines.pack"
 
     k: int
     n: int
@@ -195,6 +206,12 @@ class PackQuantized:
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (): a packed matrix has fixed sizes, so no size is known only at the call."""
         return ()
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        of_a = self.a.to if isinstance(self.a, Quantize) else self.a
+        sizes = sizes_word(("k", self.k), ("n", self.n))
+        return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
 
 
 def _fixed(size: Size, name: str) -> int:

@@ -6,9 +6,9 @@ The signature is built from the spec alone. A kernel from the cache needs neithe
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Offsets, Packed, Strided
@@ -21,7 +21,6 @@ from .types import ITEMSIZE
 
 if TYPE_CHECKING:
     from .expression import Operand
-    from .network.value import Network
 
 
 class Stored(Protocol):
@@ -207,37 +206,48 @@ def symbol_of(name: str) -> str:
     return f"{name}_"
 
 
+class Parameters(NamedTuple):
+    """The parameters of a kernel; ``allocates`` and ``places`` are those of ``Signature``.
+
+    ``filled`` are the sizes of the call that cannot be 0.
+    """
+
+    arrays: tuple[ArrayParameter, ...]
+    allocates: bool
+    scalars: tuple[ScalarParameter, ...] = ()
+    places: tuple[str, ...] = ()
+    filled: frozenset[Dim] = frozenset()
+
+
+#: A function of a spec, and of the formats of its packed operands by their names.
+Parametrized = Callable[[Any, Mapping[str, Stored]], Parameters]
+_PARAMETERS: dict[type[Spec], Parametrized] = {}
+
+
+def parameters_of(kind: type[Spec]) -> Callable[[Parametrized], Parametrized]:
+    """Register the decorated function, which returns the parameters of specs of class ``kind``."""
+
+    def registered(function: Parametrized) -> Parametrized:
+        _PARAMETERS[kind] = function
+        return function
+
+    return registered
+
+
 def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signature:
     """Return the signature of the kernel that computes ``spec``.
 
     ``formats`` maps the names of packed operands to their formats, which depend on the target.
     """
-    formats = formats or {}
-    if not isinstance(spec, Gemm | Transpose | Pack | PackQuantized):
-        return _of_network(spec)
-    arrays, allocates = _arrays(spec, formats)
-    scalars: tuple[ScalarParameter, ...] = ()
-    if isinstance(spec, Gemm):
-        scalars = tuple(
-            ScalarParameter(name, spec.factor_type)
-            for name in ("alpha", "beta")
-            if getattr(spec, name) == "scalar"
-        )
-    sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    return Signature(arrays, sizes, scalars, allocates)
+    found = _PARAMETERS[type(spec)](spec, formats or {})
+    sizes = tuple(
+        SizeParameter(slot, dim, int(dim in found.filled)) for slot, dim in spec.runtime_sizes()
+    )
+    return Signature(found.arrays, sizes, found.scalars, found.allocates, found.places)
 
 
-def _arrays(
-    spec: Gemm | Transpose | Pack | PackQuantized, formats: Mapping[str, Stored]
-) -> tuple[tuple[ArrayParameter, ...], bool]:
-    """Return the array parameters, and True if a call may leave out the output."""
-    match spec:
-        case Transpose():
-            return _transpose_arrays(spec), True
-        case Pack():
-            return _pack_arrays(spec, formats.get("out")), False
-        case PackQuantized():
-            return tuple(_parts(spec, formats.get("out"))), False
+@parameters_of(Gemm)
+def _of_gemm(spec: Gemm, formats: Mapping[str, Stored]) -> Parameters:
     arrays = _gemm_arrays(spec)
     for name, form in formats.items():
         # Equal texts must be one object: the dispatcher compares the addresses of these strings.
@@ -245,41 +255,13 @@ def _arrays(
         arrays = tuple(
             replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
         )
-    return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
-
-
-def _of_network(spec: Network) -> Signature:
-    """Return the signature of a network: its tensors, its results, and the sizes of the call."""
-    inputs = [_tensor(each.name, each.type, each.shape, each.strides, "in") for each in spec.inputs]
-    results = []
-    for name, result in zip(spec.names, spec.results, strict=True):
-        assert result.tensor is not None
-        results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
-    filled = spec.filled
-    sizes = tuple(
-        SizeParameter(slot, dim, int(dim in filled)) for slot, dim in spec.runtime_sizes()
+    scalars = tuple(
+        ScalarParameter(name, spec.factor_type)
+        for name in ("alpha", "beta")
+        if getattr(spec, name) == "scalar"
     )
-    names = [each.name for each in (*inputs, *results[:1])]
-    return Signature((*inputs, *results), sizes, (), True, tuple(names))
-
-
-def _tensor(
-    name: str, type_: str, shape: tuple[Size, ...], strides: tuple[Size, ...] | None, role: Role
-) -> ArrayParameter:
-    """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
-    chosen = role == "in" or name not in ("out", "out0")
-    slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
-    if len(shape) < 2:
-        return ArrayParameter(
-            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
-        )
-    order: Literal["C", "F"] = "C"
-    leading = None if strides is None else strides[0]
-    if strides is not None and strides[0] == 1 != strides[1]:
-        order, leading = "F", strides[1]
-    return ArrayParameter(
-        name, type_, "matrix", role, shape, order, leading, slots, f"{name}.strides", chosen=chosen
-    )
+    allocates = not spec.reads_output if spec.d is not None else spec.beta == 0
+    return Parameters(arrays, allocates, scalars)
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
@@ -377,7 +359,8 @@ def _offsets(name: str, count: Size) -> ArrayParameter:
     return ArrayParameter(name, "s64", "offsets", "in", (count,), "C", None, ("count",), "")
 
 
-def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
+@parameters_of(Transpose)
+def _of_transposition(spec: Transpose, formats: Mapping[str, Stored]) -> Parameters:
     x = ArrayParameter(
         "x",
         spec.type,
@@ -393,10 +376,11 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
         "out", spec.type, "matrix", "out", (spec.cols, spec.rows), "C", spec.ldout,
         ("cols", "rows"), "ldout",
     )  # fmt: skip
-    return (x, out)
+    return Parameters((x, out), allocates=True)
 
 
-def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
+@parameters_of(Pack)
+def _of_packing(spec: Pack, formats: Mapping[str, Stored]) -> Parameters:
     """Return the parameters of a packing kernel: B, and the packed matrices as rows of bytes."""
     batch = spec.batch
     b = ArrayParameter(
@@ -405,7 +389,8 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    return b, _packed_out(form, 1 if batch is None else batch.count)
+    out = _packed_out(formats.get("out"), 1 if batch is None else batch.count)
+    return Parameters((b, out), allocates=False)
 
 
 def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
@@ -417,12 +402,15 @@ def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
     )  # fmt: skip
 
 
-def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]:
-    """Yield the parameters of a kernel that packs a low-bit B: B's arrays, then packed bytes."""
-    for name, type_ in parts_of(spec.type).items():
-        shape = (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n)
-        yield ArrayParameter(
-            name, type_, "matrix", "in", shape, spec.order, None, ("k", "n"), "",
-            quantized=spec.type,
-        )  # fmt: skip
-    yield _packed_out(form, 1)
+@parameters_of(PackQuantized)
+def _of_quantized_packing(spec: PackQuantized, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a kernel that packs a low-bit B: B's arrays, then packed bytes."""
+    arrays = [
+        ArrayParameter(
+            name, type_, "matrix", "in",
+            (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n),
+            spec.order, None, ("k", "n"), "", quantized=spec.type,
+        )
+        for name, type_ in parts_of(spec.type).items()
+    ]  # fmt: skip
+    return Parameters((*arrays, _packed_out(formats.get("out"), 1)), allocates=False)

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
@@ -185,6 +185,41 @@ def most_of(size: int | Dim) -> float:
     if isinstance(size, int):
         return size
     return math.inf if size.max is None else size.max
+
+
+class Spec:
+    """The base class of all specs, which say what one C function computes.
+
+    A spec is a frozen dataclass that prints as the Python that makes it. ``routine`` names the
+    module that registers how specs of the class are planned (``plan/routine.py``). It is imported
+    when the first of them is planned.
+    """
+
+    __slots__ = ()
+    routine: ClassVar[str]
+
+    @property
+    def expressions(self) -> tuple[Any, ...]:
+        """The expressions that the kernel computes, in which functions of the user may be."""
+        return ()
+
+    @property
+    def real(self) -> Literal["f32", "f64"]:
+        """The type in which expressions are computed."""
+        return "f32"
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
+        raise NotImplementedError
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin, such as "pack", "bf16"."""
+        raise NotImplementedError
+
+
+def sizes_word(*sizes: tuple[str, Size]) -> str:
+    """Return sizes as a word: ``64x48xK`` for a k of the call, given (C parameter, size)."""
+    return "x".join(name[0].upper() if isinstance(s, Dim) else str(s) for name, s in sizes)
 
 
 def canonical(value: Any) -> str:

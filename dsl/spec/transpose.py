@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .sizes import Dim, Size, check_dims, check_extent, check_size
+from .sizes import Dim, Size, Spec, check_dims, check_extent, check_size, sizes_word
 from .types import ITEMSIZE, type_name
 
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
-class Transpose:
+class Transpose(Spec):
     """A transposition: ``out[j, i] = x[i, j]`` for x of shape (rows, cols), both in C order.
 
     A square matrix may be transposed in place (``out is x``).
@@ -38,6 +39,8 @@ class Transpose:
     >>> turn(np.float32([[1, 2, 3], [4, 5, 6]]))
     array([[1., 4.], [2., 5.], [3., 6.]], dtype=float32)
     """
+
+    routine: ClassVar[str] = "tilewright.routines.transpose"
 
     rows: Size
     cols: Size
@@ -67,3 +70,7 @@ class Transpose:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         slots = ("rows", "cols", "ldx", "ldout")
         return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        return ["transpose", self.type, sizes_word(("rows", self.rows), ("cols", self.cols))]

@@ -17,7 +17,7 @@ from tilewright.spec.signature import Signature
 from tilewright.spec.sizes import whole_number
 
 if TYPE_CHECKING:
-    from tilewright.explain.decisions import AnyPlan
+    from tilewright.plan.loops import Decided
 
 #: Alignment in bytes of each simultaneous call's part of the scratch memory: a cache line. The size
 #: of the last part is not rounded up.
@@ -55,7 +55,7 @@ def scratch_bytes(
     return (count - 1) * -(-each // _ALIGNED) * _ALIGNED + each
 
 
-def scratch_of(address: int, plan: Callable[[], AnyPlan], sizes: Mapping[str, int]) -> int:
+def scratch_of(address: int, plan: Callable[[], Decided], sizes: Mapping[str, int]) -> int:
     """Return the bytes of scratch memory for one call, from the C function at ``address``.
 
     If the address is 0, the plan's program is evaluated.

@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
-from tilewright.plan.plan import Plan
+from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.requests import tile_request
 from tilewright.plan.tiling.tile_costs import tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
@@ -123,8 +123,8 @@ def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
 
 
 def _sample(kernel: Kernel) -> Sample:
-    plan = kernel.plan
-    assert isinstance(plan, Plan)
+    plan = routine_of(kernel.plan).product(kernel.plan)
+    assert plan is not None
     request = tile_request(plan, plan.sizes["k"], False)
     grids = grids_of(plan.passes["whole"])
     tiles = (

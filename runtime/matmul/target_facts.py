@@ -126,7 +126,7 @@ def _panel_lines(target: str, type_: str, along: Literal["m", "n"]) -> int:
 
 
 def _panel_steps(target: str, type_: str, along: Literal["m", "n"]) -> int:
-    from tilewright.plan.plan import STACK_BYTES
+    from tilewright.ir.stages import STACK_BYTES
     from tilewright.spec.types import ITEMSIZE
 
     lines = _panel_lines(target, type_, along)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose
@@ -21,6 +22,7 @@ from tilewright.spec.transpose import Transpose
 from .arguments import Sample, Sampled, edges, matrices, samples
 from .gemm import Expected, results
 from .interval import Interval
+from .network import network_results
 from .pack_b import packed_bytes, packed_parts
 
 
@@ -150,24 +152,71 @@ def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str
 # --- references --------------------------------------------------------------------------------
 
 
+#: A function of a spec, the target, the signature and the arguments of a call.
+Right = Callable[[Any, Target, Signature, Sample], dict[str, Expected]]
+_RIGHT: dict[type[Spec], Right] = {}
+
+
+def results_of(kind: type[Spec]) -> Callable[[Right], Right]:
+    """Register the decorated function, which returns right results for specs of class ``kind``.
+
+    It returns what a call must write, by the outputs' names.
+    """
+
+    def registered(function: Right) -> Right:
+        _RIGHT[kind] = function
+        return function
+
+    return registered
+
+
 def right_results(
     spec: Spec, target: Target, signature: Signature, held: Sample
 ) -> dict[str, Expected]:
     """Return what a kernel must write for the arguments ``held``, by the outputs' names."""
-    if isinstance(spec, Gemm):
-        return results(spec, _operands(signature, held))
-    if isinstance(spec, PackQuantized):
-        value, type_ = decode(packed_parts(spec, target, held.arrays[:-1]), "u8"), "u8"
-    elif isinstance(spec, Transpose):
-        value, type_ = decode(held.arrays[0].T, spec.type), spec.type
-    elif isinstance(spec, Pack):
-        given = matrices(signature.array("b"), held, signature)
-        value, type_ = decode(packed_bytes(spec, target, given), "u8"), "u8"
-    else:
-        from .network import network_results
+    return _RIGHT[type(spec)](spec, target, signature, held)
 
-        return network_results(spec, signature, held)
-    return {"out": Expected(Interval.exactly(value, type_), type_)}
+
+@results_of(Gemm)
+def _of_product(
+    spec: Gemm, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return results(spec, _operands(signature, held))
+
+
+@results_of(Transpose)
+def _of_transposition(
+    spec: Transpose, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return exactly(held.arrays[0].T, spec.type)
+
+
+@results_of(Pack)
+def _of_packing(
+    spec: Pack, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return exactly(
+        packed_bytes(spec, target, matrices(signature.array("b"), held, signature)), "u8"
+    )
+
+
+@results_of(PackQuantized)
+def _of_quantized_packing(
+    spec: PackQuantized, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return exactly(packed_parts(spec, target, held.arrays[:-1]), "u8")
+
+
+@results_of(Network)
+def _of_network(
+    spec: Network, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return network_results(spec, signature, held)
+
+
+def exactly(values: Array, type_: str) -> dict[str, Expected]:
+    """Return right results for ``out``, which must have the elements of ``values`` exactly."""
+    return {"out": Expected(Interval.exactly(decode(values, type_), type_), type_)}
 
 
 def _operands(signature: Signature, held: Sample) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from support.products.space import case
 from support.specimens import VECTOR_TARGETS
 
 from tilewright import targets
-from tilewright.explain.text import flops
+from tilewright.explain.decisions import flops_of as flops
 from tilewright.generate import plan_for, program_for
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.count import Formulas, calls, counted, formulas, is_counted

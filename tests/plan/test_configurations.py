@@ -67,7 +67,9 @@ def test_the_more_they_cost_the_fewer_there_are() -> None:
 def test_a_cut_costs_its_configurations_besides() -> None:
     """With one cut for all costs, its cycles grow by what a configuration takes, or a multiple."""
     plan = plan_for(Gemm(64, 64, 64, a="bf16"), Schedule(), amx(0))
-    request = tile_request(plan, plan.counted(*plan.steps(plan.sizes["k"], finish=False)), False)
+    request = tile_request(
+        plan, plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False)), False
+    )
     dear = amx(204)
     cheap = ranking(plan.target, 64, 64, True, request)
     costly = ranking(dear, 64, 64, True, replace(request, unit=dear.matrix))

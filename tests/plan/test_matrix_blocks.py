@@ -28,7 +28,8 @@ M, N, K = (tw.dim(name) for name in "mnk")
 
 
 def planned(spec: tw.Gemm, **asked: object) -> Plan:
-    return plan_for(spec, tw.Schedule(**asked), AMX)  # type: ignore[arg-type]
+    plan: Plan = plan_for(spec, tw.Schedule(**asked), AMX)  # type: ignore[arg-type]
+    return plan
 
 
 def loops(plan: Plan) -> str:

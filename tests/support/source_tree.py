@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "errors", "keywords", "settings", "spec", "nn", "symbolic", "isa", "elementwise", "ir", "plan",
     "lower.tile", "lower.transpose", "lower.staging", "lower.nest", "lower.pack_b", "lower.stack",
-    "lower.rows",
-    "interpret", "explain", "emit", "generate",
+    "lower.rows", "interpret", "explain", "routines", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference",

@@ -18,7 +18,7 @@ import tilewright as tw
 from benchmarks.measure.spills import functions
 from tilewright.errors import PlanError, ToolchainError
 from tilewright.generate import Request, generate, interpret_kernel, plan_for, program_for
-from tilewright.ir.networks import transpose
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Load,

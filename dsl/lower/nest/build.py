@@ -45,7 +45,7 @@ from tilewright.plan.tiling.tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
-    Stage,
+    Phase,
     Step,
     SummedBlock,
     UnlessEmpty,
@@ -53,7 +53,6 @@ from tilewright.plan.tiling.tiles import (
 from tilewright.symbolic import ONE, ZERO, div, symbol, value
 
 from .calls import Block, TileSet, called, looped, offset_of
-from .configure import configured
 from .panels import panels
 
 #: What each product of a kernel has of its own: its B, what is made of that, and the sums.
@@ -73,13 +72,13 @@ def make_program(plan: Plan) -> Program:
         nest = (When(div(plan.sizes["m"], plan.many.rows), _whole(others), nest),)
         programs += (each for each in others.programs.values() if each not in programs)
     scratch = sum(tiles.scratch.values(), ZERO)
-    return configured(Program(start + nest, tuple(programs), scratch))
+    return Program(start + nest, tuple(programs), scratch)
 
 
 def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
     """All of the product: what is converted or summed first, then loops over blocks of tiles."""
     plan = tiles.plan
-    block = Block(plan, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
+    block = Block(plan.outside, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
     nest = _converted(tiles, "b", _product(tiles, block))
     if plan.spec.b2 is not None and plan.summed is None:
         nest = (_gated(tiles, block, nest),)
@@ -158,9 +157,9 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
 
 
-def _pass(tiles: TileSet, stage: Stage, block: Block) -> tuple[NestNode, ...]:
+def _pass(tiles: TileSet, phase: Phase, block: Block) -> tuple[NestNode, ...]:
     """A way through all of C."""
-    return tuple(_nest(tiles, tiles.plan.passes[stage], block))
+    return tuple(_nest(tiles, tiles.plan.passes[phase], block))
 
 
 def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
@@ -193,9 +192,8 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     if block.parallel and scratch is not None:
         raise beyond_stack(plan, f"packing {name}", packed.operand, packed.elements)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
-    operands = dict(plan.operands) | {name: packed.operand}
     bases = block.bases | {name: block.origin}
-    inside = replace(block, plan=replace(plan, operands=operands), bases=bases)
+    inside = replace(block, here=block.here.holding(packed.operand), bases=bases)
     return Pack(
         buffer=packed.operand.buffer,
         element=packed.operand.type,
@@ -211,17 +209,16 @@ def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
     plan, name = block.plan, buffer.name
     if plan.unpacks:
         return unpack(plan, buffer, block.extents, block.origin)
-    at = offset_of(plan, name, block.origin)
+    at = offset_of(block.here.operands[name], block.origin)
     prefix = f"pack{len(tiles.programs)}_{name}_"
     return pack(plan, buffer, block.extents, at, prefix, alone=block.parallel)
 
 
 def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, ...]:
     """The sums of a block of C in a buffer for each product, and what is made of them."""
-    plan, operands = block.plan, {sums.name: sums for sums in step.sums}
-    bases = block.bases | dict.fromkeys(operands, block.origin)
-    operands = {**plan.operands, **operands}
-    inside = replace(block, plan=replace(plan, operands=operands), bases=bases)
+    plan, names = block.plan, (sums.name for sums in step.sums)
+    bases = block.bases | dict.fromkeys(names, block.origin)
+    inside = replace(block, here=block.here.holding(*step.sums), bases=bases)
     fill, nodes = (tuple(_nest(tiles, each, inside)) for each in (step.fill, step.finish))
     for number, sums in enumerate(step.sums):
         filled = renamed(fill, _of_second) if number else fill

@@ -9,11 +9,12 @@ from sympy import Expr
 
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When
 from tilewright.ir.ops import TileProgram
+from tilewright.ir.stages import ALIGNMENT
 from tilewright.lower.staging.pack import stack_bytes
 from tilewright.lower.tile.assemble import lower_tile
 from tilewright.lower.tile.tile import Tile
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Environment, Plan
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -24,17 +25,22 @@ from tilewright.symbolic import ZERO, c_text, div, simplify, value
 class Block:
     """Where the nest stands: the block's extents and origin.
 
-    ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
-    where the packed blocks start. The origins along ``pm`` and ``pn`` are those of the panel of A
-    and of B, that along ``bn`` is that of the caller's block of columns of a B that is unpacked.
-    ``parallel``: inside of a loop whose trips run in parallel.
+    ``here`` has the operands as they are packed at this point; ``bases`` holds where the packed
+    blocks start. The origins along ``pm`` and ``pn`` are those of the panel of A and of B, that
+    along ``bn`` is that of the caller's block of columns of a B that is unpacked. ``parallel``:
+    inside of a loop whose trips run in parallel.
     """
 
-    plan: Plan
+    here: Environment
     extents: dict[str, Expr]
     origin: dict[str, Expr]
     bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
     parallel: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is carried out."""
+        return self.here.plan
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> Block:
         """The block of ``extent`` along a dimension that lies ``origin`` behind this one's."""
@@ -44,7 +50,7 @@ class Block:
 
 def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across: Part) -> Call:
     """The tile at its place in the grid, in a part of it."""
-    plan, program = block.plan, tiles.get(block.plan, tile)
+    plan, program = block.plan, tiles.get(block.here, tile)
     parts = {plan.along: along, plan.across: across}
     origin = dict(block.origin)
     for dim in "mn":
@@ -65,34 +71,29 @@ def looped(
 
 
 def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
-    plan = block.plan
+    operands = block.here.operands
     for parameter in program.parameters:
         name = parameter.name
         if parameter.role in ("in", "out"):
             base = block.bases.get(name, {})
             moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
-            operand, place = plan.operands[name], offset_of(plan, name, moved)
+            operand, place = operands[name], offset_of(operands[name], moved)
             if operand.at is None:
-                yield Argument(operand.buffer, place, plan.recast(name))
+                yield Argument(operand.buffer, place, block.here.recast(name))
             else:
                 there = operand.at + ITEMSIZE[operand.type] * place
                 yield Argument(operand.buffer, there, cast=True)
         elif parameter.role in ("table", "offsets"):
             yield Argument(Name(name), ZERO)
         elif parameter.role == "at":
-            yield Argument(None, offset_of(plan, name.removesuffix("_at"), origin))
+            yield Argument(None, offset_of(operands[name.removesuffix("_at")], origin))
 
 
-def offset_of(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
+def offset_of(operand: Operand, origin: dict[str, Expr]) -> Expr:
     """Elements from the operand's first, or its buffer's, to the one at ``origin``."""
-    operand = plan.operands[name]
     dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
     terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
     return simplify(sum(terms, ZERO))
-
-
-#: Bytes to which buffers in scratch memory are aligned.
-ALIGNMENT = 64
 
 
 @dataclass(slots=True)
@@ -115,12 +116,12 @@ class TileSet:
         self.groups += 1
         return self.groups
 
-    def get(self, plan: Plan, tile: RegisterTile) -> TileProgram:
-        """The program of ``tile``; ``plan`` has its operands as they are packed there."""
+    def get(self, here: Environment, tile: RegisterTile) -> TileProgram:
+        """The program of ``tile``; ``here`` has its operands as they are packed there."""
         key = "tile", tile.number
         if key not in self.programs:
-            name = f"{self.prefix}tile{len(self.programs)}_{_size(plan, tile)}"
-            self.programs[key] = lower_tile(Tile(plan, tile), name)
+            name = f"{self.prefix}tile{len(self.programs)}_{_size(self.plan, tile)}"
+            self.programs[key] = lower_tile(Tile(here, tile), name)
         return self.programs[key]
 
     def scratch_offset(self, operand: Operand, elements: Expr) -> Expr | None:

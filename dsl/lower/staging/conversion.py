@@ -14,9 +14,9 @@ from tilewright.elementwise.conversions import narrow, widen
 from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import zipped
 from tilewright.ir.nest import Argument as Passed
 from tilewright.ir.nest import BlockLoop, Call, NestNode
-from tilewright.ir.networks import zipped
 from tilewright.ir.ops import (
     Load,
     MakeMask,

@@ -17,8 +17,8 @@ from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import NestNode, When, repeated
-from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.tiling.parts import Part, cut

@@ -11,8 +11,8 @@ from itertools import product
 
 from sympy import Expr
 
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
-from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Store, TileProgram
 from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.staging import row_elements, widening

@@ -24,11 +24,12 @@ from tilewright.ir.ops import (
     TileProgram,
     Zero,
 )
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import LINE, Operand, whole_groups
-from tilewright.plan.plan import STACK_BYTES, Plan
+from tilewright.plan.plan import Plan
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE

@@ -93,7 +93,7 @@ class _Unpacking:
         block, inside = div(column, form.nb), mod(column, form.nb)
         line = div(k * form.lines(form.block // form.group), form.block)
         first = block * form.block_elements + (line * form.nb + inside) * form.group
-        yield Argument(b, first, self.plan.recast("b"))
+        yield Argument(b, first, self.plan.outside.recast("b"))
         row = block * form.k_blocks + div(k, form.block)
         for _, at, type_ in self.of_blocks():
             yield Argument(b, at + ITEMSIZE[type_] * (row * form.nb + inside), cast=True)

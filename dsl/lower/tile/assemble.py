@@ -27,7 +27,6 @@ from tilewright.ir.ops import (
     TileProgram,
 )
 from tilewright.ir.values import Address
-from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import linear, mod
@@ -79,7 +78,7 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
     past, width = tile.plan.streams, tile.along_size * ITEMSIZE[tile.written.type]
     whole = tile.shape.vector.nbytes % tile.plan.target.core.line == 0
     whole = whole or mod(width, tile.plan.target.core.line) == 0
-    if past is None or tile.stage == "sum" or tile.chosen.overlapped or not whole:
+    if past is None or tile.phase == "sum" or tile.chosen.overlapped or not whole:
         return end
 
     def stored(op: Op) -> Op:
@@ -93,9 +92,9 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
 def _body(tile: Tile) -> Iterator[Op]:
     """Masks, accumulators at their first values, and the products of all K added to them."""
     plan, matrices = tile.plan, tile.product.unit is not None
-    if not plan.transposed or not (tile.empty or matrices or tile.stage == "finish"):
+    if not plan.transposed or not (tile.empty or matrices or tile.phase == "finish"):
         yield from masks(tile)
-    if tile.stage == "finish":
+    if tile.phase == "finish":
         return
     if plan.panel_tile is not None and tile.accumulate and not plan.transposed:
         yield from _asked_for(tile)
@@ -142,7 +141,7 @@ def _end(tile: Tile) -> Iterator[Op]:
         yield from factors(tile)
         yield from store_lines(tile)
         return
-    if tile.stage != "finish":
+    if tile.phase != "finish":
         yield from unfold(tile) if tile.product.blocks else ()
         yield from sum_splits(tile)
     yield from factors(tile)
@@ -171,9 +170,9 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
     plan = tile.plan
     used = pointers_used(ops)
     if not tile.empty:
-        yield from _inputs(plan, used)
+        yield from _inputs(tile, used)
     written = {tile.written.name, *(symbol_of(name) for name, _ in plan.spec.outputs)}
-    for operand in plan.operands.values():
+    for operand in tile.operands.values():
         if operand.name in used and operand.name not in ("a", "b"):
             role: Literal["in", "out"] = "out" if operand.name in written else "in"
             yield Parameter(operand.name, role, operand.type)
@@ -184,10 +183,11 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
     )
 
 
-def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:
+def _inputs(tile: Tile, used: set[str]) -> Iterator[Parameter]:
+    plan = tile.plan
     inside = plan.batch is not None and "b" in plan.inner
     for name in (name for name in "ab" if name in used):
-        operand = plan.operands[name]
+        operand = tile.operands[name]
         kind = plan.batch_kind(operand) if inside else None
         if kind == "addresses":
             yield Parameter(name, "table", operand.type)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sympy import Integer
 
 from tilewright.ir.access import read
-from tilewright.ir.networks import row_of_blocks
+from tilewright.ir.interleaving import row_of_blocks
 from tilewright.ir.ops import (
     Broadcast,
     LoadSeveral,

@@ -55,7 +55,7 @@ class DequantizedProduct(BlockSteps):
 
     def _dequantizer(self, column: int, index: int) -> Dequantizer:
         """What makes elements of a block of a vector of columns f32."""
-        tile, there = self.tile, self.tile.plan.operands
+        tile, there = self.tile, self.tile.operands
         found = (name for name in ("b_scales", "b_zeros") if name in there)
         return Dequantizer(
             target=tile.plan.target,

@@ -10,7 +10,7 @@ from typing import ClassVar
 from sympy import Expr, Integer
 
 from tilewright.ir.access import read
-from tilewright.ir.networks import sum_tree
+from tilewright.ir.interleaving import sum_tree
 from tilewright.ir.ops import (
     Loop,
     MakeMask,
@@ -174,7 +174,7 @@ def _summed(tile: Tile, at: tuple[str, int, range], active: Active) -> tuple[lis
     ]
     tree, total = sum_tree(accumulators, f"sum{index}_{run.start}")
     ops: list[Op] = []
-    if tile.stage != "finish":
+    if tile.phase != "finish":
         ops.append(Note(f"Sum the lanes of {', '.join(acc.name for acc in accumulators)}."))
         ops += tree
     output = Output.of(total, line, run.start, index, active)
@@ -190,7 +190,7 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
         for column in range(shape.rows):
             total = Register(f"sum{row}_{column}", scalar)
             outputs.append(Output(total, "n", row, column, None))
-            if tile.stage != "finish":
+            if tile.phase != "finish":
                 yield SumLanes(total, tile.accumulator(column, row))
             yield from from_sums(tile, outputs[-1])
     yield from write(tile, outputs)

@@ -253,7 +253,7 @@ class _Finisher:
         if spec.beta == 0:
             return total
         self._stage(output, "plus_c", "Plus C." if spec.beta == 1 else "Plus beta times C.")
-        c = self.plan.operands["c"]
+        c = self.tile.operands["c"]
         old = self._as(self._operand("c", output), _read_type(c.type, b), kind)
         if spec.beta == 1:
             return b("add", total, old)
@@ -335,12 +335,12 @@ class _Finisher:
 
     def _operand(self, name: str, output: Output) -> Argument:
         """What ``name`` has for the lanes of ``output``: floating point, or integers."""
-        operand = self.plan.operands[name]
+        operand = self.tile.operands[name]
         address = output.at(operand)
         steps = value(operand.strides[output.line])
         lanes = None if steps == 0 else output.active
         key = name, address.offset, lanes
-        if key not in self.read or operand in (self.plan.output, self.plan.operands["c"]):
+        if key not in self.read or operand in (self.plan.output, self.tile.operands["c"]):
             self.read[key] = self._read(operand, output, steps)
         return self.read[key]
 
@@ -358,7 +358,7 @@ class _Finisher:
 
     def _name(self, operand: Operand, output: Output) -> str:
         """What is read of an operand: C and D are read for one output, others for several."""
-        if operand in (self.plan.output, self.plan.operands["c"]):
+        if operand in (self.plan.output, self.tile.operands["c"]):
             return f"{output.acc.name}_old_{operand.name}"
         place = {"m": str(output.m), "n": str(output.n)}
         varies = [place[dim] for dim in "mn" if operand.strides[dim] != 0]
@@ -426,7 +426,7 @@ class _Leaves:
         assert isinstance(leaf, (Leaf, Named))
         name = symbol_of(leaf.name) if isinstance(leaf, Named) else "d"
         found = finisher._operand(name, self.output)
-        type_ = finisher.plan.operands[name].type
+        type_ = finisher.tile.operands[name].type
         real = finisher.b.whole if self.whole else finisher.b.real
         return finisher._as(found, _read_type(type_, finisher.b), real)
 

@@ -61,7 +61,7 @@ class MatrixProduct(KStep):
 
     def _copied_tail(self) -> PointerPlan:
         """Where the tail of the operand across is read: in its copy, if there is one."""
-        operand = self.tile.plan.operands.get(f"{self.tile.across.name}_tail", self.tile.across)
+        operand = self.tile.operands.get(f"{self.tile.across.name}_tail", self.tile.across)
         point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
         return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
 
@@ -195,7 +195,7 @@ def begin(tile: Tile) -> Iterator[Op]:
 
 def begins_from_memory(tile: Tile) -> bool:
     """Whether the accumulators take over sums."""
-    adds = tile.accumulate or (tile.stage == "whole" and tile.plan.spec.beta == 1)
+    adds = tile.accumulate or (tile.phase == "whole" and tile.plan.spec.beta == 1)
     return adds and direct(tile)
 
 
@@ -207,7 +207,7 @@ def direct(tile: Tile) -> bool:
     plan = tile.plan
     if tile.shape.k_split > 1 or tile.product.block:
         return False
-    if tile.stage == "sum":
+    if tile.phase == "sum":
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
     whole = tile.chosen.active is None or value(tile.chosen.active) is not None

@@ -247,6 +247,6 @@ class ScaledMatrices(ScaledProduct):
 
     def _starts(self, row: int, index: int) -> Iterator[Broadcast]:
         """What zero points of B take from a row's sums, where they do."""
-        if "a_starts" in self.tile.plan.operands:
+        if "a_starts" in self.tile.operands:
             starts = replace(self.of_block("a_starts", row, index), vector=self.summing)
             yield Broadcast(starts, self.scale_at("a_starts", row, index))

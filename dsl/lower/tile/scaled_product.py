@@ -59,10 +59,10 @@ class BlockSteps(OuterProduct):
         plan = tile.plan
         found: list[PointerPlan] = []
         for name in OF_BLOCKS:
-            if name in plan.operands:
+            if name in tile.operands:
                 line = plan.across if name[0] == "a" else plan.along
                 rows = tile.shape.rows if name[0] == "a" else 1
-                found += pointer_plans(plan.operands[name], line, rows, tile.product.block)
+                found += pointer_plans(tile.operands[name], line, rows, tile.product.block)
         return replace(plain, scales=tuple(found))
 
     @staticmethod
@@ -184,17 +184,17 @@ class BlockSteps(OuterProduct):
 
     def of_block(self, name: str, line: int, index: int) -> Register:
         """What belongs to a block of a row or of a vector of columns."""
-        return factor(self.tile.plan.operands[name], line, index, self.tile.vector)
+        return factor(self.tile.operands[name], line, index, self.tile.vector)
 
     def of_columns(self, index: int) -> Iterator[Op]:
         """The scales of B, and its zero points, of a block."""
         for name in ("b_scales", "b_zeros"):
-            if name in self.tile.plan.operands:
+            if name in self.tile.operands:
                 yield from self._columns(name, index, self.tile.vector)
 
     def _columns(self, name: str, index: int, vector: Vector) -> Iterator[Op]:
         """What is called ``name`` of a block, in all vectors of columns."""
-        memory = self.tile.plan.operands[name].type
+        memory = self.tile.operands[name].type
         for column in range(self.shape.vectors):
             at = self.scale_at(name, 0, index, self.tile.position(column))
             dst = replace(self.of_block(name, column, index), vector=vector)
@@ -234,7 +234,7 @@ class ScaledProduct(BlockSteps):
     def begin_one(self, row: int, column: int, index: int) -> Iterator[Op]:
         """The sum of a row and a vector."""
         partial = self.sum_of(row, column, index * self.groups)
-        if "a_starts" in self.tile.plan.operands:
+        if "a_starts" in self.tile.operands:
             yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
         else:
             yield Zero(partial)
@@ -242,12 +242,12 @@ class ScaledProduct(BlockSteps):
 
     def totals(self, index: int) -> Iterator[Op]:
         """The sums of B's elements in a block, where zero points of A multiply them."""
-        if "b_totals" in self.tile.plan.operands:
+        if "b_totals" in self.tile.operands:
             yield from self._columns("b_totals", index, self.summing)
 
     def zero_of(self, row: int, index: int) -> Iterator[Op]:
         """The zero point of a row of A in a block, if it has one."""
-        if "a_zeros" in self.tile.plan.operands:
+        if "a_zeros" in self.tile.operands:
             zero = replace(self.of_block("a_zeros", row, index), vector=self.summing)
             yield Broadcast(zero, self.scale_at("a_zeros", row, index))
 
@@ -259,7 +259,7 @@ class ScaledProduct(BlockSteps):
 
     def less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
         """``partial`` less the zero point of A times the sum of B's elements: that is negative."""
-        if "a_zeros" not in self.tile.plan.operands:
+        if "a_zeros" not in self.tile.operands:
             return
         zero, total = (
             replace(self.of_block(name, line, index), vector=self.summing)
@@ -307,7 +307,7 @@ class ScaledProduct(BlockSteps):
     def of_row(self, row: int, index: int) -> Iterator[Op]:
         """The scale of a row of A, and the sum of its elements, of a block."""
         for name in ("a_scales", "a_totals"):
-            if name in self.tile.plan.operands:
+            if name in self.tile.operands:
                 dst, at = self.of_block(name, row, index), self.scale_at(name, row, index)
                 yield Broadcast(dst, at)
         if self._scales_sums:
@@ -331,7 +331,7 @@ class ScaledProduct(BlockSteps):
         partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
         of_b = self.of_block("b_scales", column, index)
-        if "a_scales" in self.tile.plan.operands:
+        if "a_scales" in self.tile.operands:
             yield Multiply(both, self.of_block("a_scales", row, index), of_b)
         else:
             both = of_b

@@ -12,7 +12,7 @@ from sympy import Expr
 from tilewright.elementwise.operations import MASKS
 from tilewright.ir.access import read
 from tilewright.ir.dataflow import pointers_used, prune
-from tilewright.ir.networks import transpose
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Add,
@@ -101,7 +101,7 @@ def _lines(
     tile: Tile, line: str, count: int, vectors: tuple[tuple[int, Active], ...]
 ) -> tuple[Stack | None, Lines]:
     """A tile's sums line by line: on the stack first, unless they stand in memory already."""
-    if tile.stage == "finish":
+    if tile.phase == "finish":
         return None, Lines(tile, line, vectors, count * ONE)
     stack = Stack(tile, count, len(vectors))
     return stack, Lines(tile, line, vectors, count * ONE, stack.sums)
@@ -119,7 +119,7 @@ def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
             block = [tile.accumulator(row, column) for row in rows]
             steps, result = transpose(tile.plan.target, block, lanes, f"t{column}_{start}_")
             result = result[: _existing(tile, column)]
-            if tile.stage == "finish":
+            if tile.phase == "finish":
                 steps = []
                 result = [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
             yield band, tile.position(column), prune(steps, result), result
@@ -219,12 +219,12 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     of which there may be hundreds, do not overlap, and are written one after the other.
     """
     reads: Reads = {}
-    summed = tile.plan.operands["sums"].type
-    if tile.plan.narrow and (tile.finishes if tile.stage != "sum" else summed != tile.plan.element):
+    summed = tile.operands["sums"].type
+    if tile.plan.narrow and (tile.finishes if tile.phase != "sum" else summed != tile.plan.element):
         wide = Widened(tile)
         yield from wide.taken(outputs)
         outputs, reads = list(wide.reads), wide.reads
-    if tile.stage == "sum":
+    if tile.phase == "sum":
         yield from _add_to_sums(tile, outputs, reads)
         return
     if tile.finishes:
@@ -274,8 +274,8 @@ def _add_to_sums(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterato
 
 def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
     """An output whose sums are all there: what exists of it, as the last line may end with it."""
-    if tile.stage == "finish" and tile.plan.operands["sums"].type == tile.plan.element:
-        yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
+    if tile.phase == "finish" and tile.operands["sums"].type == tile.plan.element:
+        yield Load(output.acc, output.at(tile.operands["sums"]), output.active)
 
 
 class Widened:
@@ -288,8 +288,8 @@ class Widened:
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.reads = tile, dict[Output, tuple[Op, ...]]()
-        sums = tile.plan.operands["sums"]
-        self._stored = tile.stage == "finish" and sums.type != tile.plan.element
+        sums = tile.operands["sums"]
+        self._stored = tile.phase == "finish" and sums.type != tile.plan.element
 
     def taken(self, narrow: Sequence[Output]) -> Iterator[Op]:
         """Put ``narrow`` where ``reads`` read it."""
@@ -321,7 +321,7 @@ class Widened:
             there = replace(place, offset=place.offset + first)
             loads = read(plan.target, part.acc, there, None, plan.element)
             if self._stored:
-                loads = iter([Load(part.acc, part.at(plan.operands["sums"]), active)])
+                loads = iter([Load(part.acc, part.at(self.tile.operands["sums"]), active)])
             yield part, (*mask, *loads)
 
 
@@ -471,7 +471,7 @@ class Lines:
     def long(self) -> bool:
         """Whether straight code for all of them is longer than should be."""
         tile = self.tile
-        if tile.stage == "sum" or not tile.finishes or self.trips == 1:
+        if tile.phase == "sum" or not tile.finishes or self.trips == 1:
             return False
         return bool(length(self._body) * self.trips > LONG)
 
@@ -483,12 +483,12 @@ class Lines:
     def _body(self) -> tuple[Op, ...]:
         """One line's operations."""
         tile, outputs, loads = self.tile, list[Output](), list[Op]()
-        operands = tile.plan.operands
+        operands = tile.operands
         for index, (place, active) in enumerate(self.vectors):
             output = Output.of(Register(f"r{index}", tile.vector), self.line, place, 0, active)
             outputs.append(output)
             if self.sums is None:
-                there = output.at(tile.plan.operands["sums"])
+                there = output.at(tile.operands["sums"])
                 loads.append(Load(output.acc, there, active))
             else:
                 # A line of the buffer of partial sums may end where the tile does.
@@ -499,7 +499,7 @@ class Lines:
     def _advance(self) -> Iterator[Op]:
         """All pointers from one line to the next."""
         used = pointers_used(walk(self._body))
-        operands = self.tile.plan.operands
+        operands = self.tile.operands
         if self.sums is not None and self.sums.pointer not in operands:
             yield from self.sums.advance()
         for operand in operands.values():

@@ -33,7 +33,7 @@ def store_lines(tile: Tile) -> Iterator[Op]:
     if plan.transposed:
         yield from (MakeMask(active) for _, active in vectors if isinstance(active, MaskRegister))
     yield Note(f"Each {'row' if line == 'n' else 'column'} of sums becomes one of C.")
-    if tile.stage == "finish":
+    if tile.phase == "finish":
         lines = tile.along_size if plan.transposed else tile.across_size
         yield Lines(tile, line, vectors, lines).loop()
         return

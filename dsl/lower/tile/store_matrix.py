@@ -13,7 +13,7 @@ from itertools import product
 
 from sympy import Expr
 
-from tilewright.ir.networks import transpose
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.ops import (
     MakeMask,
     Note,
@@ -47,12 +47,12 @@ class _Rows:
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.shape, self.lanes = tile, tile.shape, tile.vector.lanes
-        self.turned = tile.plan.transposed and tile.stage != "sum"
-        self.sums = Sums("sums", tile.plan.operands["sums"].strides[tile.plan.across])
+        self.turned = tile.plan.transposed and tile.phase != "sum"
+        self.sums = Sums("sums", tile.operands["sums"].strides[tile.plan.across])
 
     def spill(self) -> Iterator[Op]:
         """Sums on the stack, set by set, unless they stand in memory already."""
-        if self.tile.stage == "finish":
+        if self.tile.phase == "finish":
             return
         if self.tile.product.block:
             stack = sums_beside(self.tile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,9 +20,9 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Product
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Environment, Plan
 from tilewright.plan.tiling.tile_shape import TileShape
-from tilewright.plan.tiling.tiles import RegisterTile, Stage
+from tilewright.plan.tiling.tiles import Phase, RegisterTile
 from tilewright.symbolic import ZERO, linear, value
 
 
@@ -30,11 +30,21 @@ from tilewright.symbolic import ZERO, linear, value
 class Tile:
     """What lowering one register tile needs: its place in the plan, and the plan.
 
-    ``plan`` has the operands as they are packed where the tile is called.
+    ``here`` has the operands as they are packed where the tile is called.
     """
 
-    plan: Plan
+    here: Environment
     chosen: RegisterTile
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the product."""
+        return self.here.plan
+
+    @property
+    def operands(self) -> Mapping[str, Operand]:
+        """The operands as this tile reads and writes them."""
+        return self.here.operands
 
     @property
     def shape(self) -> TileShape:
@@ -59,13 +69,13 @@ class Tile:
     @property
     def resumes(self) -> bool:
         """Whether accumulators begin at what is written, in the order of K as without blocks."""
-        adds = self.accumulate and self.stage == "sum"
+        adds = self.accumulate and self.phase == "sum"
         return adds and self.plan.unpacks and not self.plan.transposed
 
     @property
-    def stage(self) -> Stage:
+    def phase(self) -> Phase:
         """Whether it only sums up into the buffer of partial sums, or only finishes those."""
-        return self.chosen.stage
+        return self.chosen.phase
 
     @property
     def finishes(self) -> bool:
@@ -101,12 +111,12 @@ class Tile:
     @property
     def along(self) -> Operand:
         """The input whose elements lie along the vectors."""
-        return self.plan.input_of(self.plan.along)
+        return self.here.along
 
     @property
     def across(self) -> Operand:
         """The input whose elements are spread over the lanes."""
-        return self.plan.input_of(self.plan.across)
+        return self.here.across
 
     @property
     def product(self) -> Product:
@@ -116,7 +126,7 @@ class Tile:
     @property
     def written(self) -> Operand:
         """Where the tile's elements go."""
-        return self.plan.operands["sums"] if self.stage == "sum" else self.plan.output
+        return self.operands["sums"] if self.phase == "sum" else self.plan.output
 
     @property
     def empty(self) -> bool:

@@ -10,7 +10,7 @@ from sympy import Expr, floor
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Environment, Plan
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
@@ -30,7 +30,7 @@ from tilewright.plan.tiling.tiles import (
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
 
-from ..tiling.requests import tile_request
+from ..tiling.requests import request_at
 from .caches import (
     PAGE,
     PAGES,
@@ -139,7 +139,7 @@ def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> 
     if plan.many is not None and extents["m"] >= plan.many.rows:
         return nest_of(plan.many.plan, sizes, parallel=parallel)
     slots |= _leading(plan, extents, sizes)
-    walk = _Walk(plan, slots, extents, configured=_configured(plan), parallel=parallel)
+    walk = _Walk(plan.outside, slots, extents, configured=_configured(plan), parallel=parallel)
     multiply_adds = plan.spec.flops({**extents, "count": walk.count}) / 2
     return walk.whole(), multiply_adds / peak(plan)
 
@@ -209,6 +209,7 @@ def _arrivals(
 class _Walk:
     """A walk through a plan's loops, which turns its steps into a nest.
 
+    - ``here``: the operands as tiles read them in the current block.
     - ``sizes``: values of the call's sizes, and of the sizes and counters of loops around.
     - ``extents``: number of rows, columns and K steps of the current block.
     - ``packed``: names of the operands that tiles read from packed buffers.
@@ -216,13 +217,18 @@ class _Walk:
     - ``parallel``: True if threads may share the loops inside, because no parallel loop is around.
     """
 
-    plan: Plan
+    here: Environment
     sizes: Mapping[str, int]
     extents: Mapping[str, int]
     packed: str = ""
     configured: Mapping[int, int] = field(default_factory=dict)
     parallel: bool = False
     requests: dict[int, TileRequest] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan whose loops are followed."""
+        return self.here.plan
 
     def number(self, expr: Expr) -> int:
         """Return the value of ``expr``; a stride of part of an element is rounded down."""
@@ -275,8 +281,8 @@ class _Walk:
 
     def region(self, name: str, extents: Mapping[str, int]) -> Region:
         """Return the memory of a block with ``extents`` in an operand that tiles read or write."""
-        plan = self.plan
-        return self._region_of(name, plan.output if name == "c" else plan.operands[name], extents)
+        operand = self.plan.output if name == "c" else self.here.operands[name]
+        return self._region_of(name, operand, extents)
 
     def _region_of(self, name: str, operand: Operand, extents: Mapping[str, int]) -> Region:
         item, along = ITEMSIZE[operand.type], _DIMENSIONS[name]
@@ -415,14 +421,12 @@ class _Walk:
         """Return the packing of a block, followed by the nest that reads it."""
         name = step.operand.name
         elements = prod(self.extents[d] for d in _DIMENSIONS[name])
-        operands = {**self.plan.operands, name: step.operand}
-        plan = replace(self.plan, operands=operands)
-        held = replace(self, plan=plan, packed=self.packed + name)
+        held = replace(self, here=self.here.holding(step.operand), packed=self.packed + name)
         regions = {
             name: self.region(name, self.extents),
             f"{name} packed": held.region(name, self.extents),
         }
-        same = self.plan.unpacks or self.plan.operands[name].type == step.operand.type
+        same = self.plan.unpacks or self.here.operands[name].type == step.operand.type
         each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
         once = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
         fill = split(once, self.extents["k"] // COPY_LINES) if self.parallel else once
@@ -506,7 +510,7 @@ class _Walk:
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
         """Return the work of one register tile for all K steps of the block."""
-        names = "c" if tile.stage == "finish" else "abc"
+        names = "c" if tile.phase == "finish" else "abc"
         regions = {self.called(name): self.region(name, extents) for name in names}
         return Piece(regions, self._work(tile, extents))
 
@@ -515,18 +519,18 @@ class _Walk:
         count = self.count if "b" in plan.inner else 1
         steps = self.number(plan.counted(tile.steps, tile.k_tail))
         if tile.number not in self.requests:
-            self.requests[tile.number] = tile_request(plan, ZERO, tile.accumulate)
+            self.requests[tile.number] = request_at(self.here, ZERO, tile.accumulate)
         request = replace(self.requests[tile.number], steps=steps * count, depth=steps)
         c = plan.output
         line = max(self.number(c.strides[d]) for d in "mn") * ITEMSIZE[c.type]
         waits = request.reads_c and line < tile.shape.vector.nbytes
-        across = self.region(plan.input_of(plan.across).name, {**extents, "k": 1})
+        across = self.region(self.here.across.name, {**extents, "k": 1})
         return tile_work(plan, tile, request, self._begins(tile, extents), across, waits)
 
     def _begins(self, tile: RegisterTile, extents: Mapping[str, int]) -> int:
         """Return a number that divides the addresses of a tile's vectors; 0 if all are aligned."""
         plan, d = self.plan, self.plan.along
-        along = plan.input_of(d)
+        along = self.here.along
         beside = extents[d] < self.extents[d] and not (plan.dot or along.packed)
         return (
             gcd(tile.shape.stride, extents[d] * ITEMSIZE[along.type])

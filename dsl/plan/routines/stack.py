@@ -15,6 +15,7 @@ from math import isfinite, prod
 from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
@@ -26,7 +27,7 @@ from tilewright.symbolic import div, size_expr, value
 
 from ..loops import Decided, Decision, threads_decision
 from ..operands import BatchPlan, Operand, batch_stride, operand_of
-from ..plan import NOMINAL, STACK_BYTES, Plan
+from ..plan import NOMINAL, Plan
 from ..planner import layout_cycles, make_plan
 from ..staging import same_types
 from ..tiling.parts import exact_parts

@@ -16,7 +16,7 @@ from sympy import Expr
 
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.ir.dataflow import prune
-from tilewright.ir.networks import transpose
+from tilewright.ir.interleaving import transpose
 from tilewright.ir.values import Register
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from sympy import Expr
 
@@ -14,7 +14,7 @@ from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO, size_expr, value
+from tilewright.symbolic import ONE, ZERO, size_expr
 
 from ..loops import Decided, Decision
 from ..operands import Operand
@@ -62,11 +62,6 @@ class RowsPlan(Decided):
         return self.cut.passes
 
     @property
-    def batch(self) -> None:
-        """No batch."""
-        return
-
-    @property
     def parallel(self) -> bool:
         """True if threads share the rows."""
         return (self.schedule.threads or 1) > 1
@@ -79,12 +74,23 @@ class RowsPlan(Decided):
     @property
     def width(self) -> int:
         """The vectors of a block of columns: ``TURNS`` partial results of each are in registers."""
+        if self.schedule.tile is not None:
+            return self.schedule.tile[1] // self.vector.lanes
         reductions = max(len(each.reductions) for each in self.passes)
         most = self.target.registers // (2 * TURNS * max(1, reductions))
         return max(1, min(1 << most.bit_length() - 1 if most else 1, _WIDEST))
 
+    @property
+    def resolved(self) -> Schedule:
+        """The schedule with the tile that was chosen: one row by the columns of a trip."""
+        widths = [self.unroll(each) for each in self.passes]
+        vectors = self.width if self.columns else min(widths)
+        return Schedule(tile=(1, vectors * self.vector.lanes), threads=self.schedule.threads)
+
     def unroll(self, each: Pass) -> int:
         """Return how many vectors a pass computes at a time."""
+        if self.schedule.tile is not None:
+            return self.schedule.tile[1] // self.vector.lanes
         most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
         most = 1 << most.bit_length() - 1
         return min(most, PARTIAL // self.vector.lanes)
@@ -92,10 +98,10 @@ class RowsPlan(Decided):
 
 def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
     """Return the plan of the row program ``spec``."""
-    _check_schedule(schedule)
     parameters = signature(spec)
     real = spec.real
     vector = widest(target, real)
+    _check_schedule(schedule, vector.lanes)
     found = cut(spec)
     columns = found.grid.cols
     if found.columns and "" in _held(found, spec):
@@ -183,9 +189,24 @@ def _is_per_row(array: ArrayParameter, found: Cut) -> bool:
     )
 
 
-def _check_schedule(schedule: Schedule) -> None:
-    if (schedule.threads or 1) < 1:
-        raise ScheduleError("threads is a positive number", got=schedule.threads)
+def _check_schedule(schedule: Schedule, lanes: int) -> None:
+    """Raise ScheduleError for a schedule with anything but a possible tile and threads."""
+    for name in (f.name for f in fields(Schedule)):
+        if name not in ("tile", "threads") and getattr(schedule, name) != getattr(Schedule(), name):
+            raise ScheduleError(
+                f"a row program has no {name} to schedule",
+                got=f"{name}={getattr(schedule, name)!r}",
+                expected="tile=(1, columns of a trip), threads, or nothing",
+            )
+    if schedule.tile is None:
+        return
+    legal = [lanes << power for power in range(7) if lanes << power <= PARTIAL]
+    if schedule.tile[0] != 1 or schedule.tile[1] not in legal:
+        raise ScheduleError(
+            "a row program cannot have this tile",
+            got=f"tile={schedule.tile}",
+            expected=f"1 row, and {', '.join(map(str, legal))} columns",
+        )
 
 
 def _decisions(plan: RowsPlan) -> Iterator[Decision]:
@@ -207,6 +228,3 @@ def _decisions(plan: RowsPlan) -> Iterator[Decision]:
         )
     threads = plan.schedule.threads or 1
     yield Decision("threads", str(threads), f"each computes {whose}s of its own")
-
-
-__all__ = ["PARTIAL", "RowsPlan", "plan_rows", "value"]

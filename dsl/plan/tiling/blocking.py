@@ -14,11 +14,11 @@ from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from ..operands import LINE, Operand, odd_vectors, whole_groups, whole_vectors
-from ..plan import Plan
+from ..plan import Environment, Plan
 from ..staging import is_empty, packed_across, packed_along
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
-from .requests import tile_request
+from .requests import request_at
 from .tiles import (
     Cell,
     FirstOrLater,
@@ -28,8 +28,8 @@ from .tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
+    Phase,
     RegisterTile,
-    Stage,
     Step,
     SummedBlock,
     UnlessEmpty,
@@ -46,13 +46,13 @@ UNROLLED = 16
 class _Block:
     """Where the cutting stands: a block's extents, and whether C already holds a sum.
 
-    ``plan`` has the operands as they are packed at this point, ``packed`` are their names.
+    ``here`` has the operands as they are packed at this point, ``packed`` are their names.
     ``first``: what counts the blocks of K, of which all but the first add to a sum; "" for none.
     """
 
-    plan: Plan
+    here: Environment
     extents: Mapping[str, Expr]
-    stage: Stage
+    phase: Phase
     accumulate: bool = False
     packed: str = ""
     first: str = ""
@@ -69,11 +69,11 @@ def with_tiles(plan: Plan, first: int = 0) -> Plan:
     """
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return plan
-    stages: list[Stage] = ["sum", "finish"] if plan.partial and plan.summed is None else ["whole"]
+    phases: list[Phase] = ["sum", "finish"] if plan.partial and plan.summed is None else ["whole"]
     if plan.spec.b2 is not None and not plan.partial:
-        stages += ["sum"]
+        phases += ["sum"]
     cutting = _Cutting(plan, first)
-    passes = {stage: cutting.through(stage) for stage in stages}
+    passes = {phase: cutting.through(phase) for phase in phases}
     return replace(plan, passes=passes, tiles=tuple(cutting.tiles.values()))
 
 
@@ -85,13 +85,13 @@ class _Cutting:
     first: int
     tiles: dict[object, RegisterTile] = field(default_factory=dict)
 
-    def through(self, stage: Stage) -> Step:
+    def through(self, phase: Phase) -> Step:
         """A pass through C."""
         plan = self.plan
         extents = {**plan.sizes, "k": ZERO} if is_empty(plan.spec) else plan.sizes
-        block = _Block(plan, extents, stage)
+        block = _Block(plan.outside, extents, phase)
         around = "".join(letter for letter in plan.outer if letter not in "bk")
-        if stage == "finish":
+        if phase == "finish":
             return self.cut(around, block, "")
         if plan.summed is not None:
             return self.cut(plan.outer, block, "")
@@ -109,16 +109,14 @@ class _Cutting:
         """The loops of the remaining letters; ``names`` holds the counters already taken."""
         plan = self.plan
         due = _due(plan, letters.lower(), block)
-        if due and block.extents["k"] != 0 and block.stage != "finish":
-            operand = packed_block(block.plan, due, block.extents)
-            operands = {**block.plan.operands, due: operand}
-            inside = replace(block.plan, operands=operands)
-            packed = replace(block, plan=inside, packed=block.packed + due)
+        if due and block.extents["k"] != 0 and block.phase != "finish":
+            operand = packed_block(plan, due, block.extents)
+            packed = replace(block, here=block.here.holding(operand), packed=block.packed + due)
             return PackedBlock(operand, self.cut(letters, packed, names))
         if not letters:
             return self._grids(block)
         letter, rest = letters[0], letters[1:]
-        if letter in "bk" and block.stage == "whole" and plan.summed is not None:
+        if letter in "bk" and block.phase == "whole" and plan.summed is not None:
             return self._summed(letters, block)
         if letter == "b":
             return self._over_batch(rest, block, names)
@@ -189,11 +187,10 @@ class _Cutting:
         strides = {line: ONE, "n" if line == "m" else "m": leading}
         names = ["sums"] if plan.spec.b2 is None else ["sums", "sums2"]
         sums = tuple(replace(plan.operands[name], strides=strides) for name in names)
-        operands = {**block.plan.operands, **{each.name: each for each in sums}}
-        inside = replace(block.plan, operands=operands)
-        fill = self._sums(letters, replace(block, plan=inside, stage="sum"))
+        inside = replace(block, here=block.here.holding(*sums))
+        fill = self._sums(letters, replace(inside, phase="sum"))
         around = "".join(letter for letter in letters if letter not in "bk")
-        finish = self.cut(around, replace(block, plan=inside, stage="finish"), "")
+        finish = self.cut(around, replace(inside, phase="finish"), "")
         return SummedBlock(sums, fill, finish)
 
     def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
@@ -222,10 +219,10 @@ class _Cutting:
             later = replace(block, first="", accumulate=True)
             first = self._grids(replace(block, first=""))
             return FirstOrLater(block.first, first, self._grids(later))
-        width = block.plan.columns
+        width = self.plan.columns
         if width is None:
             return Grids(None, tuple(self._cells(block)))
-        step = block.plan.blocks.get("n", width)
+        step = self.plan.blocks.get("n", width)
         if step % width and width % step:
             raise ScheduleError(
                 "blocks of columns of a packed B would be cut",
@@ -240,7 +237,7 @@ class _Cutting:
         """What panels of A and of B have in common: whole ones, and what is left over."""
         parts: dict[str, list[Part | None]] = {}
         for name, d in zip("ab", "mn", strict=True):
-            width = block.plan.panel(name) if name in block.packed else None
+            width = self.plan.panel(name) if name in block.packed else None
             parts[d] = [None] if width is None else [*panel_parts(block.extents[d], width)]
         for m, n in product(parts["m"], parts["n"]):
             inside = block
@@ -249,9 +246,9 @@ class _Cutting:
             yield Cell(m, n, self._of(inside))
 
     def _of(self, block: _Block) -> tuple[Grid, ...]:
-        plan, extents = block.plan, block.extents
-        steps, k_tail = plan.steps(extents["k"], finish=block.stage == "finish")
-        request = tile_request(plan, plan.counted(steps, k_tail), block.accumulate)
+        plan, here, extents = self.plan, block.here, block.extents
+        steps, k_tail = here.steps(extents["k"], finish=block.phase == "finish")
+        request = request_at(here, plan.counted(steps, k_tail), block.accumulate)
         regions = partition(plan, extents[plan.across], extents[plan.along], request)
         return tuple(
             Grid(self._tile(block, region, steps, k_tail), region.along, region.across)
@@ -260,12 +257,12 @@ class _Cutting:
 
     def _tile(self, block: _Block, region: Region, steps: Expr, k_tail: Expr) -> RegisterTile:
         """The tile of a region, made once where several are alike."""
-        plan, shape = block.plan, region.fitting.shape
+        plan, here, shape = self.plan, block.here, region.fitting.shape
         sizes = {plan.along: region.along.size, plan.across: region.across.size}
-        strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
-        room = _loads_whole(plan, region), _loads_bands(plan, region)
+        strides = tuple(tuple(here.operands[x].strides.values()) for x in "ab")
+        room = _loads_whole(here, region), _loads_bands(here, region)
         where = (region.active, region.overlapped, sizes["m"], sizes["n"], *room)
-        key = (shape, *where, steps, k_tail, block.accumulate, block.stage, strides)
+        key = (shape, *where, steps, k_tail, block.accumulate, block.phase, strides)
         if key not in self.tiles:
             asked = plan.schedule
             self.tiles[key] = RegisterTile(
@@ -280,7 +277,7 @@ class _Cutting:
                 steps=steps,
                 k_tail=k_tail,
                 accumulate=block.accumulate,
-                stage=block.stage,
+                phase=block.phase,
                 unroll=k_loop(shape, plan.target, steps, plan.dot, asked.k_unroll),
                 search=region.search,
                 bound=bound_text(shape, plan.target, plan.product),
@@ -330,26 +327,27 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     return replace(plan.operands[name], strides=strides, buffer=buffer)
 
 
-def _loads_bands(plan: Plan, region: Region) -> bool:
+def _loads_bands(here: Environment, region: Region) -> bool:
     """Whether rows across may be loaded as many at a time as the multiply-add takes.
 
     Packed ones have room for that, for tiles that begin at a multiple of so many.
     """
+    plan = here.plan
     part, block = region.across, plan.blocks.get(plan.across, 0)
     steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
     height = region.fitting.shape.height
-    return plan.input_of(plan.across).packed and all(mod(step, height) == 0 for step in steps)
+    return here.across.packed and all(mod(step, height) == 0 for step in steps)
 
 
-def _loads_whole(plan: Plan, region: Region) -> bool:
+def _loads_whole(here: Environment, region: Region) -> bool:
     """Whether the last vector of a tile may be loaded whole, though a part of it exists.
 
     A packed line has room for it. A line of the caller's packed B has it for vectors that begin
     where its own do, at multiples of their lanes.
     """
+    plan = here.plan
     part, block = region.along, plan.blocks.get(plan.along, 0)
     steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
     lanes = region.fitting.shape.vector.lanes
-    return plan.padded and (
-        plan.input_of(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
-    )
+    aligned = all(mod(step, lanes) == 0 for step in steps)
+    return plan.padded and (here.along.packed or aligned)

@@ -12,7 +12,7 @@ from tilewright.symbolic import value
 
 from ..estimate.caches import WAYS, places
 from ..operands import Operand
-from ..plan import NOMINAL, Plan
+from ..plan import NOMINAL, Environment, Plan
 from ..staging import loads_as, takes_scalars
 from .scaled import ADDING, SCALING, UNPACKING, Scaled
 from .tile_shape import STEPS, TileRequest
@@ -30,11 +30,17 @@ SHORT_LINE = 2048
 
 
 def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
+    """Return what the cost model must know of a tile of ``plan`` outside of all blocks."""
+    return request_at(plan.outside, steps, accumulate)
+
+
+def request_at(here: Environment, steps: Expr, accumulate: bool) -> TileRequest:
     """Return what the cost model must know of a tile with ``steps`` K steps.
 
     A tile without K steps, for example one that finishes sums, reads neither A nor B: it converts
     nothing.
     """
+    plan = here.plan
     count = (value(plan.batch.count) or 1) if plan.batch and "b" in plan.inner else 1
     schedule = plan.schedule
     known = value(steps)
@@ -43,7 +49,7 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
         vectors=plan.vectors,
         steps=(known if known is not None else max(64, plan.blocks.get("k", 0) // 2)) * count,
         reads_c=accumulate or plan.spec.beta != 0,
-        lane_forms=_lane_forms(plan),
+        lane_forms=_lane_forms(here),
         splits=(schedule.k_split,) if schedule.k_split else _splits(plan, known, count),
         dot=plan.dot,
         transposed=plan.transposed,
@@ -51,35 +57,36 @@ def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
         overlaps=_overlaps(plan, known, accumulate),
         padded=plan.padded,
         product=plan.product,
-        source=_source(plan) if reads else "",
-        converts=reads and _converts(plan),
-        stride=_stride(plan),
-        lines=(_line(plan, plan.along), _line(plan, plan.across)),
-        spare=_spare(plan, reads=reads),
+        source=_source(here) if reads else "",
+        converts=reads and _converts(here),
+        stride=_stride(here),
+        lines=(_line(here, plan.along), _line(here, plan.across)),
+        spare=_spare(here, reads=reads),
         unit=plan.target.matrix if plan.product.op.form == "matrix" else None,
         sums=plan.target.matrix if plan.product.op.form == "block" else None,
         scalars_apart=plan.target.scalars_apart,
         scaled=_scaled(plan),
-        several=_several(plan),
-        places=_places(plan),
+        several=_several(here),
+        places=_places(here),
         far=_far(plan, known),
-        kept=_kept(plan),
+        kept=_kept(here),
         passing=_passing(plan),
-        shifted=not plan.dot and _shifted(plan, plan.input_of(plan.across)),
-        streams=_streams(plan, known),
-        long=_long(plan, known),
-        beyond=_beyond(plan),
-        offsets=value(plan.input_of(plan.across).strides[plan.across]) is not None,
+        shifted=not plan.dot and _shifted(plan, here.across),
+        streams=_streams(here, known),
+        long=_long(here, known),
+        beyond=_beyond(here),
+        offsets=value(here.across.strides[plan.across]) is not None,
     )
 
 
-def _beyond(plan: Plan) -> bool:
+def _beyond(here: Environment) -> bool:
     """Whether the operand along the vectors is read in place, and more than the first cache.
 
     Or it is packed, and a block of K of it passes for each row of tiles; one of a length that only
     the call knows is as much.
     """
-    operand, core = plan.input_of(plan.along), plan.target.core
+    plan = here.plan
+    operand, core = here.along, plan.target.core
     length, k = value(plan.sizes[plan.along]), value(plan.sizes["k"])
     if operand.name in plan.packs and "k" in plan.blocks and plan.in_rows:
         size = ITEMSIZE[plan.product.along] * plan.blocks["k"] * (length or NOMINAL)
@@ -89,38 +96,41 @@ def _beyond(plan: Plan) -> bool:
     return length * k * ITEMSIZE[operand.type] > core.caches[0].size
 
 
-def _streams(plan: Plan, steps: int | None) -> bool:
+def _streams(here: Environment, steps: int | None) -> bool:
     """Whether the lines of a matrix are read once, by few rows or columns of the other one.
 
     Where vectors lie along K these are one, and lines long. Else few lines of K at a time say so.
     """
+    plan = here.plan
     if not plan.dot:
         lines = dict(plan.schedule.block).get("k", LINES + 1)
         return lines <= LINES and not (plan.packs or plan.spec.quantized)
-    return 1 in (plan.spec.m, plan.spec.n) and _long(plan, steps)
+    return 1 in (plan.spec.m, plan.spec.n) and _long(here, steps)
 
 
-def _long(plan: Plan, steps: int | None) -> bool:
+def _long(here: Environment, steps: int | None) -> bool:
     """Whether vectors lie along lines of K so long that they do not follow each other.
 
     Short ones are one to a core that asks for them ahead.
     """
+    plan = here.plan
     if not plan.dot:
         return False
-    along = plan.operands["b" if plan.spec.m == 1 else "a"]
+    along = here.operands["b" if plan.spec.m == 1 else "a"]
     return steps is None or steps * ITEMSIZE[along.type] >= SHORT_LINE
 
 
-def _kept(plan: Plan) -> tuple[float, float]:
+def _kept(here: Environment) -> tuple[float, float]:
     """How many rows along the vectors, and across them, lie in the first cache at once.
 
     Of those that are read in place: where they lie a power of two apart they share few sets.
     """
+    plan = here.plan
     if plan.product.unit is not None:
-        return inf, FOLLOWED if _from_afar(plan) else inf
+        return inf, FOLLOWED if _from_afar(here) else inf
     if plan.product.block or plan.dot:
         return inf, inf
-    sides = (plan.input_of(plan.along), "k"), (plan.input_of(plan.across), plan.across)
+    sides = (here.along, "k"), (here.across, plan.across)
     line, found = plan.target.core.line, list[float]()
     for operand, letter in sides:
         step = 0 if operand.packed else value(operand.strides[letter])
@@ -131,9 +141,10 @@ def _kept(plan: Plan) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _from_afar(plan: Plan) -> bool:
+def _from_afar(here: Environment) -> bool:
     """Whether the operand across is read in place and the second cache may not hold it."""
-    across = plan.input_of(plan.across)
+    plan = here.plan
+    across = here.across
     if across.packed or across.name in plan.packs:
         return False
     rows, k = value(plan.sizes[plan.across]), value(plan.sizes["k"])
@@ -169,25 +180,27 @@ def _far(plan: Plan, steps: int | None) -> bool:
     return sum(lines) * plan.product.step * steps * size > near
 
 
-def _places(plan: Plan) -> int | None:
+def _places(here: Environment) -> int | None:
     """The rows that a block of K finds in the first cache at once; None where it matters not.
 
     Those that begin a power of two apart share few sets of it.
     """
-    across = plan.input_of(plan.across)
+    plan = here.plan
+    across = here.across
     step = value(across.strides[plan.across])
-    if not plan.dot and _streams(plan, None):
+    if not plan.dot and _streams(here, None):
         return WAYS
     if not plan.product.block or plan.product.unit is not None or step is None:
         return None
     return places(max(1, step * ITEMSIZE[across.type]), plan.target.core.line)
 
 
-def _several(plan: Plan) -> tuple[int, ...]:
+def _several(here: Environment) -> tuple[int, ...]:
     """How many factors of blocks one load reads, most first, where none is converted by it."""
+    plan = here.plan
     if plan.product.op.form != "block":
         return ()
-    sides = {"along": plan.input_of(plan.along), "across": plan.input_of(plan.across)}
+    sides = {"along": here.along, "across": here.across}
     counts: list[set[int]] = []
     for side, operand in sides.items():
         held = plan.product.held(plan.target, plan.vectors[0], side)
@@ -229,13 +242,14 @@ def _splits(plan: Plan, steps: int | None, count: int) -> tuple[int, ...]:
     return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
 
 
-def _spare(plan: Plan, *, reads: bool) -> int:
+def _spare(here: Environment, *, reads: bool) -> int:
     """Return how many registers accumulators and operands must leave to the compiler, and to
     conversions where the tile ``reads`` A and B.
     """
+    plan = here.plan
     if plan.product.unit is not None:
         return 0
-    along, element = plan.input_of(plan.along).type, plan.product.along
+    along, element = here.along.type, plan.product.along
     counted = plan.unpacks or plan.product.partial  # by the tile, as its blocks' bytes
     loaded = counted or not reads or loads_as(plan.target, along, element)
     converting = 0 if loaded else STEPS
@@ -267,14 +281,15 @@ def _overlaps(plan: Plan, steps: int | None, accumulate: bool) -> bool:
     return not reads or steps is None or steps >= 4 * plan.target.core.fma_latency
 
 
-def _converts(plan: Plan) -> bool:
+def _converts(here: Environment) -> bool:
     """Whether one element alone takes steps to become what is multiplied."""
+    plan = here.plan
     product = plan.product
     if product.unit is not None:
         return False
     ways = (
-        (plan.input_of(plan.along), product.along),
-        (plan.input_of(plan.across), product.across),
+        (here.along, product.along),
+        (here.across, product.across),
     )
     return any(
         operand.type not in (element, *plan.target.of(element)[-1].loads)
@@ -288,30 +303,33 @@ def _shifted(plan: Plan, operand: Operand) -> bool:
     return not operand.packed and plan.product.shifts.get(operand.name, 0) != 0
 
 
-def _source(plan: Plan) -> str:
+def _source(here: Environment) -> str:
     """What an element of the operand across is converted from as it is spread."""
-    across = plan.input_of(plan.across)
+    plan = here.plan
+    across = here.across
     same = takes_scalars(plan.target, across.type, plan.product) or _shifted(plan, across)
     same = same or across.type == plan.product.across
     return "" if plan.dot or same else across.type
 
 
-def _stride(plan: Plan) -> int:
+def _stride(here: Environment) -> int:
     """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
-    along = plan.input_of(plan.along)
+    plan = here.plan
+    along = here.along
     if plan.product.block:
         return 0  # whole lines of bytes
     step = value(along.strides["k"]) if not plan.dot else None
     return (step or 0) * plan.product.depth * ITEMSIZE[along.type]
 
 
-def _line(plan: Plan, d: str) -> int:
+def _line(here: Environment, d: str) -> int:
     """Bytes from one line along K of an operand to the next, where they are read as they are.
 
     0 where vectors do not lie along K, there is one line, all begin in their place, or it is
     unknown.
     """
-    operand = plan.input_of(d)
+    plan = here.plan
+    operand = here.input_of(d)
     packed = operand.packed or operand.name in plan.packs
     if not plan.dot or packed or value(plan.sizes[d]) == 1:
         return 0
@@ -320,10 +338,11 @@ def _line(plan: Plan, d: str) -> int:
     return stride * ITEMSIZE[operand.type] if stride and operand.type == held else 0
 
 
-def _lane_forms(plan: Plan) -> tuple[str, ...]:
+def _lane_forms(here: Environment) -> tuple[str, ...]:
+    plan = here.plan
     if plan.dot:
         return ()
-    across, one = plan.input_of(plan.across), plan.product.depth == 1
+    across, one = here.across, plan.product.depth == 1
     if (scaled := _scaled(plan)) and scaled.groups % LANES:
         return ()
     if value(across.strides["k"]) == 1:

@@ -25,7 +25,7 @@ from .tile_costs import Fitting
 from .tile_shape import TileShape
 
 #: What a tile does with sums: all of it, or only sum them into a buffer, or only finish them there.
-Stage = Literal["whole", "sum", "finish"]
+Phase = Literal["whole", "sum", "finish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RegisterTile:
     steps: Expr
     k_tail: Expr
     accumulate: bool
-    stage: Stage
+    phase: Phase
     unroll: Unroll
     search: Search | None
     bound: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tilewright.errors import SpecError
 
@@ -12,7 +12,8 @@ from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Expression, every_node, text_of
 from ..expression.tensors import Extent, Input, Reduce
 from ..names import check_name
-from ..sizes import Dim, Size, call_text, check_dims
+from ..signature import ArrayParameter, Parameters, Role, Stored, parameters_of, symbol_of
+from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
@@ -22,7 +23,7 @@ TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Network:
+class Network(Spec):
     """A function of tensors as a value: ``@tw.network`` and ``of`` make it.
 
     Attributes
@@ -42,6 +43,8 @@ class Network:
     >>> scaled.of(x=tw.Tensor("f32", (4, 8)), factor=tw.Tensor("f32", (8,)))
     network(lambda x, factor: x * factor).of(x=Tensor('f32', (4, 8)), factor=Tensor('f32', (8,)))
     """
+
+    routine: ClassVar[str] = "tilewright.routines.network"
 
     inputs: tuple[Input, ...]
     results: tuple[Expression, ...]
@@ -70,6 +73,18 @@ class Network:
         if not self.several:
             return ("out",)
         return tuple(f"out{number}" for number in range(len(self.results)))
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The results."""
+        return self.results
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        types = dict.fromkeys(each.type for each in self.inputs)
+        longest = max((each.shape for each in self.inputs), key=len, default=())
+        sizes = [(size.name if isinstance(size, Dim) else "", size) for size in longest]
+        return ["rows", *types, *([sizes_word(*sizes)] if sizes else [])]
 
     @property
     def filled(self) -> frozenset[Dim]:
@@ -128,3 +143,34 @@ def _check_nodes(network: Network) -> None:
                 got=network.results,
                 hint=f"a function without the argument {each.name}",
             )
+
+
+@parameters_of(Network)
+def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a network: its tensors in order, then its results."""
+    inputs = [_tensor(each.name, each.type, each.shape, each.strides, "in") for each in spec.inputs]
+    results = []
+    for name, result in zip(spec.names, spec.results, strict=True):
+        assert result.tensor is not None
+        results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
+    places = tuple(each.name for each in (*inputs, *results[:1]))
+    return Parameters((*inputs, *results), True, (), places, spec.filled)
+
+
+def _tensor(
+    name: str, type_: str, shape: tuple[Size, ...], strides: tuple[Size, ...] | None, role: Role
+) -> ArrayParameter:
+    """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
+    chosen = role == "in" or name not in ("out", "out0")
+    slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
+    if len(shape) < 2:
+        return ArrayParameter(
+            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
+        )
+    order: Literal["C", "F"] = "C"
+    leading = None if strides is None else strides[0]
+    if strides is not None and strides[0] == 1 != strides[1]:
+        order, leading = "F", strides[1]
+    return ArrayParameter(
+        name, type_, "matrix", role, shape, order, leading, slots, f"{name}.strides", chosen=chosen
+    )

@@ -16,7 +16,7 @@ def plan_of(spec: tw.Gemm, schedule: tw.Schedule | None, target: str) -> Plan:
 def main_tiles(plan: Plan, schedule: tw.Schedule) -> list[tuple[object, ...]]:
     """The tiles of the size that ``schedule`` says; what they leave over is cut as it fits."""
     return [
-        (tile.shape, tile.mr, tile.nr, tile.steps, tile.stage)
+        (tile.shape, tile.mr, tile.nr, tile.steps, tile.phase)
         for tile in plan.tiles
         if (tile.mr, tile.nr) == schedule.tile
     ]

@@ -1,0 +1,131 @@
+"""Join the stages of a routine into one program: they run in order, with buffers between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sympy import Expr
+
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ZERO, Least, div, symbol, value
+
+from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
+from .nodes import rewritten
+
+#: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory.
+STACK_BYTES = 32 * 1024
+#: Alignment in bytes of buffers in scratch memory.
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An array of the kernel's own: one stage fills it, later stages read it."""
+
+    name: Name
+    element: str
+    elements: Expr
+
+    @property
+    def nbytes(self) -> Expr:
+        """The size in bytes."""
+        return self.elements * ITEMSIZE[self.element]
+
+    @property
+    def on_stack(self) -> bool:
+        """True if the size is known before the call, and small enough for the stack."""
+        known = value(self.nbytes)
+        return known is not None and known <= STACK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a routine that runs after the stages before it: a program of its own.
+
+    ``fills`` are the buffers that it writes, and that later stages read.
+    """
+
+    program: Program
+    fills: tuple[Buffer, ...] = ()
+
+
+def in_order(stages: Sequence[Stage]) -> Program:
+    """Return one program that runs ``stages`` one after another.
+
+    Stages share the scratch memory that they need alone; the buffers between them follow it.
+    Programs of stages with the same tile program share it; else the names of tile programs must
+    differ (``embedded``).
+    """
+    if len(stages) == 1 and not stages[0].fills:
+        return stages[0].program
+    alone: Expr = ZERO
+    for stage in stages:
+        alone = _larger(alone, _aligned(stage.program.scratch))
+    places: dict[Name, Expr | None] = {}
+    scratch = alone
+    for buffer in (buffer for stage in stages for buffer in stage.fills):
+        places[buffer.name] = None if buffer.on_stack else scratch
+        scratch += ZERO if buffer.on_stack else _aligned(buffer.nbytes)
+    nest: tuple[NestNode, ...] = ()
+    for stage in reversed(stages):
+        nest = _before(stage, nest, places)
+    tiles = {tile.name: tile for stage in stages for tile in stage.program.tiles}
+    return Program(nest, tuple(tiles.values()), scratch)
+
+
+def _before(
+    stage: Stage, later: tuple[NestNode, ...], places: Mapping[Name, Expr | None]
+) -> tuple[NestNode, ...]:
+    """Return the nodes of ``stage`` followed by those ``later``, which read its buffers."""
+    if not stage.fills:
+        return (*stage.program.nest, *later)
+    first, *others = stage.fills
+    nodes: tuple[NestNode, ...] = (_of(first, places, stage.program.nest, later),)
+    for buffer in others:  # the inner buffers are there while the outer one is filled
+        nodes = (_of(buffer, places, (), nodes),)
+    return nodes
+
+
+def _of(
+    buffer: Buffer,
+    places: Mapping[Name, Expr | None],
+    fill: tuple[NestNode, ...],
+    body: tuple[NestNode, ...],
+) -> Pack:
+    return Pack(buffer.name, buffer.element, buffer.elements, places[buffer.name], fill, body)
+
+
+def embedded(
+    program: Program,
+    prefix: str,
+    operands: Mapping[str, Name] | None = None,
+    sizes: Mapping[str, Expr] | None = None,
+) -> Program:
+    """Return ``program``, of another kind of routine, as a stage of a routine.
+
+    ``operands`` maps its operands to those of the routine, ``sizes`` its run-time sizes to
+    formulas of the routine's. ``prefix`` begins the names of its tile programs.
+    """
+    given, bound = operands or {}, sizes or {}
+
+    def called(node: NestNode) -> NestNode:
+        return replace(node, program=prefix + node.program) if isinstance(node, Call) else node
+
+    nest = tuple(rewritten(renamed(program.nest, lambda name: given.get(name.text, name)), called))
+    if bound:
+        nest = (Bind(tuple(Bound(*each) for each in bound.items()), nest),)
+    tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)
+    scratch = program.scratch.xreplace({symbol(name): expr for name, expr in bound.items()})
+    return replace(program, nest=nest, tiles=tiles, scratch=scratch)
+
+
+def _aligned(nbytes: Expr) -> Expr:
+    return div(nbytes + (ALIGNMENT - 1), ALIGNMENT) * ALIGNMENT
+
+
+def _larger(one: Expr, other: Expr) -> Expr:
+    """Return the larger of two sizes."""
+    if ZERO in (one, other):
+        return one + other
+    return one if one == other else one + other - Least(one, other)
