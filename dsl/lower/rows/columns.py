@@ -17,7 +17,7 @@ from tilewright.ir.access import load, store
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import Advance, Apply, Loop, MakeMask, Op, Point, Zero
 from tilewright.ir.values import Active, Address, MaskRegister, Register
-from tilewright.plan.rows.passes import Held, Pass, Reduction
+from tilewright.plan.rows.passes import Held, Known, Pass, Reduction
 from tilewright.plan.rows.places import Place
 from tilewright.plan.rows.plan import TURNS, RowsPlan
 from tilewright.plan.tiling.parts import at_least_part
@@ -128,7 +128,7 @@ class _Block:
         prefix: str,
         each: Pass,
         names: Mapping[str, str],
-        sums: Mapping[tuple[Expression, int, int], Register],
+        sums: Mapping[tuple[Known, int, int], Register],
         turn: int,
     ) -> list[Op]:
         """One row of the block, then all pointers on the next one."""
@@ -182,7 +182,7 @@ class _Block:
         self,
         reduction: Reduction,
         place: int,
-        sums: Mapping[tuple[Expression, int, int], Register],
+        sums: Mapping[tuple[Known, int, int], Register],
     ) -> None:
         emitter = self.emitter
         emitter.stage(f"{reduction.known.name}_{place}")
@@ -196,7 +196,7 @@ class _Block:
 
     # --- values of columns ---------------------------------------------------------------------
 
-    def _value(self, known: Expression, expression: Expression) -> None:
+    def _value(self, known: Known, expression: Expression) -> None:
         for place in range(self.width):
             self.emitter.stage(f"{known!r}_{place}")
             self.known[known, place] = self.emitter.register(self._lowered(expression, place))
