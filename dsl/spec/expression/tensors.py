@@ -142,7 +142,7 @@ def reduction(fn: ReduceFn, x: Any, axis: Any = -1, keepdims: bool = False) -> E
         raise SpecError(
             f"nn.{fn} reduces one axis", got=f"axis={axis!r}", expected="an int, such as -1 or 0"
         )
-    if shape and along >= 0:
+    if 0 <= along < len(shape):
         along -= len(shape)  # one number for each axis, so that equal reductions are equal
     return Reduce(fn, along, bool(keepdims), (x,))
 
