@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import nn
+    from . import nn as nn
     from .errors import (
         ArgumentError,
         CacheError,
@@ -113,7 +113,6 @@ __all__ = [
     "library",
     "matmul",
     "network",
-    "nn",
     "pack",
     "peak",
     "postop",

@@ -35,6 +35,12 @@ def sum(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     -------
     Expression
         The sums.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.sum).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([3., 3.], dtype=float32)
     """
     return reduction("sum", x, axis, keepdims)
 
@@ -55,6 +61,12 @@ def max(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     -------
     Expression
         The maxima.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.max).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([2., 3.], dtype=float32)
     """
     return reduction("max", x, axis, keepdims)
 
@@ -75,6 +87,12 @@ def min(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     -------
     Expression
         The minima.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.min).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([1., 0.], dtype=float32)
     """
     return reduction("min", x, axis, keepdims)
 
@@ -95,6 +113,12 @@ def mean(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     -------
     Expression
         The means.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.mean).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([1.5, 1.5], dtype=float32)
     """
     return _mean(x, axis, keepdims)
 
@@ -111,6 +135,13 @@ def extent(dim: Dim) -> Expression:
     -------
     Expression
         The number.
+
+    Examples
+    --------
+    >>> cols = tw.dim("cols")
+    >>> share = tw.network(lambda x: x / tw.nn.extent(cols))
+    >>> tw.compile(share.of(x=tw.Tensor("f32", (1, cols))))(np.ones((1, 4), np.float32))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
     return Extent(dim)
 
@@ -129,6 +160,12 @@ def softmax(x: Expression, axis: int = -1) -> Expression:
     -------
     Expression
         A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.softmax).of(x=tw.Tensor("f32", (1, 4))))
+    >>> kernel(np.zeros((1, 4), np.float32))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
     powers = exp(x - max(x, axis, keepdims=True))
     return _as(powers * (1 / sum(powers, axis, keepdims=True)), x)
@@ -148,6 +185,12 @@ def log_softmax(x: Expression, axis: int = -1) -> Expression:
     -------
     Expression
         A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.log_softmax).of(x=tw.Tensor("f32", (1, 4))))
+    >>> kernel(np.zeros((1, 4), np.float32))
+    array([[-1.3862944, -1.3862944, -1.3862944, -1.3862944]], dtype=float32)
     """
     shifted = x - max(x, axis, keepdims=True)
     return _as(shifted - log(sum(exp(shifted), axis, keepdims=True)), x)
@@ -176,6 +219,13 @@ def layer_norm(
     -------
     Expression
         A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> x, w = tw.Tensor("f32", (1, 2)), tw.Tensor("f32", 2)
+    >>> kernel = tw.compile(tw.network(tw.nn.layer_norm).of(x=x, weight=w))
+    >>> kernel(np.float32([[300, 100]]), np.float32([5, 10]))
+    array([[  5., -10.]], dtype=float32)
     """
     centred = x - mean(x, keepdims=True)
     found = centred * (1 / sqrt(mean(centred * centred, keepdims=True) + eps))
@@ -200,6 +250,12 @@ def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6)
     -------
     Expression
         A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.rms_norm).of(x=tw.Tensor("f32", (1, 2))))
+    >>> kernel(np.float32([[3, 4]]))
+    array([[0.8485..., 1.1313...]], dtype=float32)
     """
     found = x * (1 / sqrt(mean(x * x, keepdims=True) + eps))
     return _as(found if weight is None else found * weight, x)

@@ -343,6 +343,8 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
 
 def _empty(like: Any, shape: tuple[int, ...], leading: int, order: str, type_: str) -> Any:
     """Return a new array of the library of ``like``, with the leading dimension ``leading``."""
+    if len(shape) == 1:
+        return empty(like, shape, type_)
     *count, rows, cols = shape
     line, lines = (cols, rows) if order == "C" else (rows, cols)
     whole = empty(like, (*count, lines, leading), type_)

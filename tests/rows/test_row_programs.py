@@ -113,6 +113,18 @@ def test_types_go_in_and_out(type_: Any) -> None:
     assert kernel.verify(cases=3).cases == 3
 
 
+@pytest.mark.parametrize("size", [40, COLS])
+def test_results_of_one_axis_and_of_none_are_made(size: Any) -> None:
+    x = np.arange(120, dtype=np.float32).reshape(3, 40)
+    kernel = compiled(
+        lambda x: (nn.mean(x, axis=0), nn.sum(x, axis=0)), x=tw.Tensor("f32", (3, size))
+    )
+    np.testing.assert_array_equal(kernel(x)[0], x.mean(axis=0))
+    np.testing.assert_array_equal(kernel(x)[1], x.sum(axis=0))
+    vector = compiled(lambda x, s: nn.sum(x * s), x=tw.Tensor("f32", size), s=tw.Tensor("f32", ()))
+    assert vector(x[0], 2) == 2 * x[0].sum()
+
+
 def test_nan_infinity_and_no_elements_are_as_in_numpy() -> None:
     x = np.zeros((4, 40), np.float32)
     x[0, 39], x[1, 7], x[2] = np.nan, np.inf, -np.inf

@@ -179,7 +179,7 @@ class Visit:
         advanced += [Advance(name, Integer(self.lanes)) for name in parts.values()]
         if whole != 0:
             body = self._single(pointers.names, parts, None)
-            self.emitter.add(*_repeated("vector", whole, body, advanced))
+            self.emitter.add(*_repeated("single", whole, body, advanced))
         if left != 0:
             self.emitter.add(*self._single(pointers.names, parts, self._active(left)))
 

@@ -17,7 +17,14 @@ from .value import Network
 
 
 class NetworkFunction:
-    """A function of tensors. ``of`` traces it; a call within another network applies it."""
+    """A function of tensors. ``of`` traces it; a call within another network applies it.
+
+    Examples
+    --------
+    >>> twice = tw.network(lambda x: x + x)
+    >>> tw.network(lambda x: twice(twice(x))).of(x=tw.Tensor("f32", 8))
+    network(lambda x: (e0 := x + x, e0 + e0)[-1]).of(x=Tensor('f32', (8,)))
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

@@ -17,7 +17,7 @@ from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
-_SHARED = 12
+_SHARED = 4
 #: Names that a tensor cannot have, because calls or printed networks use them.
 TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 
