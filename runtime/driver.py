@@ -350,7 +350,8 @@ def stored_winner(spec: Spec, target: str) -> Winner | None:
 
     If nothing was ever tuned, this costs one look at the file system.
     """
-    if not isinstance(spec, Gemm) or not os.path.exists(tunings_file()):
+    tunable = isinstance(spec, Gemm) or bool(spec.expressions)
+    if not tunable or not os.path.exists(tunings_file()):
         return None
     from tilewright.runtime.tuned import Database
 

@@ -169,3 +169,10 @@ def test_schedules_keep_the_bits(function: Any, schedule: tw.Schedule) -> None:
     assert other.schedule.tile is not None
     assert "Pass over" in other.source
     assert "cut at the reductions" in other.explain(rows=70)
+
+
+def test_variants_are_the_widths_that_a_schedule_may_have() -> None:
+    spec = tw.network(nn.softmax).of(x=tw.Tensor("f32", (ROWS, COLS)))
+    found = list(tw.variants(spec, "avx2", threads=2))
+    assert {one.tile for one in found} == {(1, 8), (1, 16), (1, 32), (1, 64)}
+    assert {one.threads for one in found} == {None, 2}
