@@ -196,10 +196,12 @@ class Tuning:
         self._stored: set[Schedule] = set()
 
     def _made(self, method: str, variants: Sequence[Schedule]) -> Search:
-        if method == "ranked" or not variants or isinstance(self.spec, Network):
+        spec = self.spec
+        if method == "ranked" or not variants or isinstance(spec, Network):
             return Ranked(variants)
+        product: Gemm = spec
         return Explorer(
-            variants, lambda schedule: make_plan(self.spec, schedule, self.target), seed=0
+            variants, lambda schedule: make_plan(product, schedule, self.target), seed=0
         )
 
     def steps(self) -> Generator[Progress]:
