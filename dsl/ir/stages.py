@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr
 
+from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ZERO, Least, div, symbol, value
+from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
 from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
 from .nodes import rewritten
@@ -93,7 +94,8 @@ def _of(
     fill: tuple[NestNode, ...],
     body: tuple[NestNode, ...],
 ) -> Pack:
-    return Pack(buffer.name, buffer.element, buffer.elements, places[buffer.name], fill, body)
+    room = buffer.elements if value(buffer.elements) != 0 else ONE  # C has no empty arrays
+    return Pack(buffer.name, buffer.element, room, places[buffer.name], fill, body)
 
 
 def embedded(
@@ -104,15 +106,26 @@ def embedded(
 ) -> Program:
     """Return ``program``, of another kind of routine, as a stage of a routine.
 
-    ``operands`` maps its operands to those of the routine, ``sizes`` its run-time sizes to
-    formulas of the routine's. ``prefix`` begins the names of its tile programs.
+    ``operands`` maps the names of its operands in C to those of the routine, ``sizes`` its run-time
+    sizes to formulas of the routine's. ``prefix`` begins the names of its tile programs. Raises
+    PlanError if such a size decides whether stores bypass the caches.
     """
     given, bound = operands or {}, sizes or {}
+    if deciding := slots(program.past) & bound.keys():
+        raise PlanError(
+            "a stage cannot decide by a size of its own whether stores bypass the caches",
+            got=", ".join(sorted(deciding)),
+            expected='tw.Schedule(stores="cached") for the stage',
+        )
+
+    def place(name: Name) -> Name:
+        found = given.get(str(replace(name, matrix=False)))
+        return name if found is None else replace(found, matrix=name.matrix)
 
     def called(node: NestNode) -> NestNode:
         return replace(node, program=prefix + node.program) if isinstance(node, Call) else node
 
-    nest = tuple(rewritten(renamed(program.nest, lambda name: given.get(name.text, name)), called))
+    nest = tuple(rewritten(renamed(program.nest, place), called))
     if bound:
         nest = (Bind(tuple(Bound(*each) for each in bound.items()), nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)

@@ -14,9 +14,10 @@ import pytest
 from support.cases import Cases
 
 import tilewright as tw
+from tilewright.errors import PlanError
 from tilewright.generate import explain_plan, plan_facts, plan_for, program_for
 from tilewright.interpret.run import interpret
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, Pack, Program
+from tilewright.ir.nest import Argument, Bind, BlockLoop, Bound, Call, Name, Pack, Program
 from tilewright.ir.ops import Load, Op, Parameter, Store, TileProgram
 from tilewright.ir.stages import STACK_BYTES, Buffer, Stage, embedded, in_order
 from tilewright.ir.values import Address, Register
@@ -31,7 +32,7 @@ from tilewright.runtime.reference.verify import results_of, right_results
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Parameters, Signature, parameters_of, signature
 from tilewright.spec.sizes import Dim, Size, Spec, sizes_word
-from tilewright.symbolic import ONE, size_expr, symbol
+from tilewright.symbolic import ONE, evaluate, size_expr, slots, symbol
 
 #: The buffer that holds the copy.
 COPY = Name("copy")
@@ -173,3 +174,35 @@ def test_it_is_explained() -> None:
         assert said in text
     facts = plan_facts(plan, {"m": 100})
     assert facts["sizes"] == {"m": 100} and facts["estimate"]["in cache"]["cycles"] > 0
+
+
+def test_stages_share_scratch_memory_and_buffers_follow_it(cases: Cases) -> None:
+    """The packed B of the second stage is not where the copy is."""
+    spec, schedule = CopiedProduct(M, 40, 512), Schedule(pack="b", vectorize="n")
+    plan = plan_for(spec, schedule, resolve("avx2"))
+    alone = program_for(plan.product).scratch
+    assert evaluate(alone, {"m": 90}) >= 4 * 40 * 512
+    assert evaluate(program_for(plan).scratch, {"m": 90}) == evaluate(alone, {}) + 4 * 90 * 512
+    kernel = tw.compile(spec, schedule, target="avx2")
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((90, 512), (512, 40)))
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+    cases.count("avx2", "native")
+
+
+def test_a_stage_takes_its_sizes_and_operands_from_the_routine() -> None:
+    """``m`` of the product is twice ``rows`` of the routine."""
+    plan = plan_for(tw.Gemm(M, 3, 4), Schedule(), resolve("avx2"))
+    made = embedded(program_for(plan), "one_", {"c": COPY}, {"m": 2 * symbol("rows")})
+    (bound,) = made.nest
+    assert isinstance(bound, Bind) and bound.bound == (Bound("m", 2 * symbol("rows")),)
+    assert made.named == {"a", "b", "copy"}
+    assert all(tile.name.startswith("one_") for tile in made.tiles)
+
+
+def test_a_stage_does_not_decide_about_streaming_by_its_own_sizes() -> None:
+    plan = plan_for(tw.Gemm(M, 4096, 4), Schedule(), resolve("avx512"))
+    program = program_for(plan)
+    assert slots(program.past) == {"m"} and embedded(program, "one_").tiles
+    with pytest.raises(PlanError, match="cannot decide by a size of its own"):
+        embedded(program, "one_", sizes={"m": symbol("rows")})
