@@ -26,6 +26,7 @@ class _Packer:
         self.signature = signature
         #: The run-time sizes, each once: two of the same name are the same size.
         self.dims: list[Dim] = list({p.dim.name: p.dim for p in signature.sizes}.values())
+        self.least = {p.dim.name: p.least for p in signature.sizes}
         self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
 
     def size(self, size: Size | None) -> tuple[int, int]:
@@ -86,9 +87,13 @@ def descriptor(
     limits = [
         word
         for dim in packer.dims
-        for word in (dim.multiple_of, MAX_SIZE if dim.max is None else dim.max)
+        for word in (
+            dim.multiple_of,
+            MAX_SIZE if dim.max is None else dim.max,
+            packer.least[dim.name],
+        )
     ]
-    words += _padded(limits, 2 * LIMITS["dims"]) + _padded(slots, LIMITS["slots"])
+    words += _padded(limits, 3 * LIMITS["dims"]) + _padded(slots, LIMITS["slots"])
     for array in arrays:
         words += array
     return np.array(words, np.int64)

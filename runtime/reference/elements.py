@@ -134,7 +134,7 @@ class Draws:
 
     def _spread(self) -> float:
         """Return the typical magnitude of sums of products."""
-        if self._signature.arrays[0].name != "a":
+        if self._signature.places or self._signature.arrays[0].name != "a":
             return 1.0
         a, b = (self._signature.array(name) for name in "ab")
         terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))

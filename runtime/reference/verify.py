@@ -14,6 +14,7 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose
@@ -21,6 +22,7 @@ from tilewright.spec.transpose import Transpose
 from .arguments import Sample, Sampled, edges, matrices, samples
 from .gemm import Expected, results
 from .interval import Interval
+from .network import network_results
 from .pack_b import packed_bytes, packed_parts
 
 
@@ -203,6 +205,13 @@ def _of_quantized_packing(
     spec: PackQuantized, target: Target, signature: Signature, held: Sample
 ) -> dict[str, Expected]:
     return exactly(packed_parts(spec, target, held.arrays[:-1]), "u8")
+
+
+@results_of(Network)
+def _of_network(
+    spec: Network, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return network_results(spec, signature, held)
 
 
 def exactly(values: Array, type_: str) -> dict[str, Expected]:
