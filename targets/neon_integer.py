@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.isa.vector import Form, MulAdd, Vector
 
-from .neon_words import BITS, alone, filled, forms, group, low_bits, parts
+from .neon_words import BITS, alone, fill, filled, forms, group, low_bits, parts
 from .scalar import whole
 
 _OPS = {
@@ -167,6 +167,8 @@ _QUAD = Vector(
         "u8": low_bits(32, _QUARTERS, "s8"),
     },
     ops=filled(_OPS, q="q"),
+    fill=fill("s32", 4),
+    first="vgetq_lane_s32({v}, 0)",
     partial_load={
         1: "vld1q_lane_s32({p}, vdupq_n_s32(0), 0)",
         2: _S32X2,
@@ -213,6 +215,8 @@ _PAIR = Vector(
         "u8": low_bits(16, _PAIR_QUARTERS, "s8"),
     },
     ops=filled(_OPS, q=""),
+    fill=fill("s32", 2),
+    first="vget_lane_s32({v}, 0)",
     partial_load={1: "vld1_lane_s32({p}, vdup_n_s32(0), 0)"},
     partial_store={1: "vst1_lane_s32({p}, {v}, 0)"},
     transpose={1: ("vtrn1_s32({x}, {y})", "vtrn2_s32({x}, {y})")},

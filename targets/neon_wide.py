@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.isa.vector import MulAdd, Vector
 
-from .neon_words import forms
+from .neon_words import fill, forms
 from .scalar import wide
 
 _LOW = {v: f"vreinterpretq_u32_s64({{{v}}})" for v in "xy"}
@@ -49,6 +49,8 @@ _QUAD = Vector(
     ),
     sum_lanes="vaddvq_s64({v})",
     ops=_OPS,
+    fill=fill("s64", 2),
+    first="vgetq_lane_s64({v}, 0)",
     partial_load={1: "vcombine_s64(vld1_s64({p}), vdup_n_s64(0))"},
     partial_store={1: "vst1_s64({p}, vget_low_s64({v}))"},
     transpose={1: ("vtrn1q_s64({x}, {y})", "vtrn2q_s64({x}, {y})")},

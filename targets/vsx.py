@@ -76,6 +76,14 @@ def _mask(element: str) -> Mask:
     )
 
 
+def _fill(element: str) -> str:
+    """Return C for the first ``{count}`` lanes of ``{v}``, and the other lanes of ``{other}``."""
+    lanes = "0, 1, 2, 3" if _TYPES[element][2] == 4 else "0, 1"
+    ctype, held = (_S32, "int32_t") if _TYPES[element][2] == 4 else (_S64, "long long")
+    active = f"vec_cmplt(({ctype}){{{{{lanes}}}}}, vec_splats(({held})({{count}})))"
+    return f"vec_sel({{other}}, {{v}}, {active})"
+
+
 def _parts(element: str, access: str) -> dict[int, str]:
     """Return loads or stores (``access``) of the first elements, by their constant number."""
     ctype, held, size = _TYPES[element]
@@ -98,6 +106,8 @@ def _vector(element: str, **more: object) -> Vector:
         add="vec_add({x}, {y})",
         mul="vec_mul({x}, {y})",
         mask=_mask(element),
+        fill=_fill(element) if _TYPES[element][2] > 2 else "",
+        first="vec_extract({v}, 0)",
         partial_load=_parts(element, "load"),
         partial_store=_parts(element, "store"),
     )

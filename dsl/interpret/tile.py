@@ -22,6 +22,7 @@ from tilewright.ir.ops import (
     Apply,
     Broadcast,
     Copy,
+    FillLanes,
     Interleave,
     Join,
     Load,
@@ -45,6 +46,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     Table,
+    TakeLanes,
     TileProgram,
     Unpack,
     Unzip,
@@ -191,6 +193,10 @@ class Tile:
                 return self._unpack(op)
             case Join():
                 return self._join(op)
+            case FillLanes():
+                return self._fill_lanes(op)
+            case TakeLanes():
+                return self._take_lanes(op)
             case Table():
                 return self._table(op)
             case StackBuffer():
@@ -486,6 +492,22 @@ class Tile:
         def run() -> None:
             counts.elementary_operations += 1
             registers[dst] = compute(*[registers[name] if name else c for name, c in taken])
+
+        return run
+
+    def _fill_lanes(self, op: FillLanes) -> Run:
+        registers, dst, src, other = self.registers, op.dst.name, op.src.name, op.other.name
+        chosen = np.arange(op.dst.vector.lanes) < self._active(op.active, op.dst.vector.lanes)
+        return lambda: registers.update({dst: np.where(chosen, registers[src], registers[other])})
+
+    def _take_lanes(self, op: TakeLanes) -> Run:
+        registers, vector = self.registers, op.dst.vector
+        count = op.first or 1
+
+        def run() -> None:
+            found = np.full(vector.lanes, anything(vector), DTYPES[vector.element])
+            found[:count] = registers[op.src.name][op.first : op.first + count]
+            registers[op.dst.name] = found
 
         return run
 

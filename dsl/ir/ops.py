@@ -412,6 +412,46 @@ class Table(Constant):
 
 
 @dataclass(frozen=True, slots=True)
+class FillLanes(Constant):
+    """Take the first ``active`` lanes from ``src``, and the other lanes from ``other``."""
+
+    kind: ClassVar[str] = "fill_lanes"
+    dst: Writes[Register]
+    src: Reads[Register]
+    other: Reads[Register]
+    active: Sizes[Active]
+
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask that selects the lanes; None if their number is given."""
+        return self.active if isinstance(self.active, MaskRegister) else None
+
+    @property
+    def count(self) -> Expr:
+        """The number of lanes that are taken from ``src``."""
+        return count_of(self.active, self.dst, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLanes(Operation):
+    """Take ``first`` lanes of ``src`` from lane ``first`` on; the lanes after them hold anything.
+
+    If ``dst`` is a scalar, it is lane 0 of ``src``.
+    """
+
+    kind: ClassVar[str] = "take_lanes"
+    dst: Writes[Register]
+    src: Reads[Register]
+    first: int = 0
+
+    @property
+    def spelling(self) -> str:
+        """The C expression for this operation; "" if the target has none."""
+        vector = self.src.vector
+        return vector.first if self.dst.vector.lanes == 1 else vector.upper(self.first)
+
+
+@dataclass(frozen=True, slots=True)
 class SumLanes(Operation):
     """Sum the lanes of ``src`` into the scalar ``dst``."""
 

@@ -24,6 +24,7 @@ from .ops import (
     Apply,
     Broadcast,
     Copy,
+    FillLanes,
     Hide,
     Interleave,
     Join,
@@ -49,6 +50,7 @@ from .ops import (
     StoreMatrix,
     SumLanes,
     Table,
+    TakeLanes,
     Unpack,
     Unzip,
     WriteRow,
@@ -160,14 +162,21 @@ def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb:
     else:
         w.spelled(op, vector.load if verb == "load" else vector.store, vector)
     if isinstance(op.active, MaskRegister):
-        mask, lanes = op.active.vector, vector.lanes * max(op.group, 1)
-        if mask.lanes != lanes or (not op.memory and _ctype(mask) != _ctype(vector)):
-            w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
+        lanes = vector.lanes * max(op.group, 1)
+        _masked(w, op, op.active.vector, vector, lanes, converts=bool(op.memory))
     count = w.touched(op, op.active, vector.lanes * max(op.group, 1))
     if not reachable(op):
         alone = f"lanes that it {verb}s alone; others go by way of the stack"
         w.refuse(op, f"of {text(op.active)} lanes of {vector!r}", alone)
     return count
+
+
+def _masked(
+    w: Walk, op: Op, mask: Vector, vector: Vector, lanes: int, *, converts: bool = False
+) -> None:
+    """Check that ``mask`` has ``lanes`` lanes, and the C type of the masks of ``vector``."""
+    if mask.lanes != lanes or (not converts and _ctype(mask) != _ctype(vector)):
+        w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
 
 
 def _ctype(vector: Vector) -> str:
@@ -337,10 +346,37 @@ def _found(w: Walk, op: Unpack, table: Register) -> None:
         w.refuse(op, f"of field {op.index} of {op.type}", f"those of {vector!r}: {known}")
 
 
+def _fill_lanes(w: Walk, op: FillLanes) -> None:
+    vector = op.dst.vector
+    w.same(op, op.dst, op.src, op.other)
+    w.spelled(op, vector.fill, vector)
+    if isinstance(op.active, MaskRegister):
+        _masked(w, op, op.active.vector, vector, vector.lanes)
+    w.touched(op, op.active, vector.lanes)
+
+
+def _take_lanes(w: Walk, op: TakeLanes) -> None:
+    vector = op.src.vector
+    if op.dst.vector.lanes > 1:
+        w.same(op, op.dst, op.src)
+        least, most = 1, vector.lanes // 2
+    else:
+        least = most = 0
+        _one_lane(w, op, op.dst.vector, vector)
+    if not least <= op.first <= most:
+        w.refuse(op, f"from lane {op.first} on", f"a lane from {least} to {most}")
+    w.spelled(op, op.spelling, vector)
+
+
 def _sum_lanes(w: Walk, op: SumLanes) -> None:
     w.spelled(op, op.src.vector.sum_lanes, op.src.vector)
-    if op.dst.vector.lanes != 1 or op.dst.vector.element != op.src.vector.element:
-        w.refuse(op, f"into {op.dst.vector!r}", f"one lane of {op.src.vector.element}")
+    _one_lane(w, op, op.dst.vector, op.src.vector)
+
+
+def _one_lane(w: Walk, op: TakeLanes | SumLanes, single: Vector, vector: Vector) -> None:
+    """Check that ``single`` has one lane, of the element type of ``vector``."""
+    if single.lanes != 1 or single.element != vector.element:
+        w.refuse(op, f"into {single!r}", f"one lane of {vector.element}")
 
 
 def _apply(w: Walk, op: Apply) -> None:
@@ -551,6 +587,8 @@ RULES: Rules = {
     Unpack: _unpack,
     Join: _join,
     Table: _table,
+    FillLanes: _fill_lanes,
+    TakeLanes: _take_lanes,
     SumLanes: _sum_lanes,
     Store: _store,
     Copy: _copy,
