@@ -99,8 +99,6 @@ def quad(element: str) -> Vector:
         store=f"vst1q_{suffix}({{p}}, {{v}})",
         broadcast=f"vld1q_dup_{suffix}({{p}})",
         splat=f"vdupq_n_{suffix}({{x}})",
-        add=f"vaddq_{suffix}({{x}}, {{y}})",
-        mul=f"vmulq_{suffix}({{x}}, {{y}})",
         muladd=_fmas(suffix, arrangement, lanes),
         sum_lanes=f"vaddvq_{suffix}({{v}})",
         loads=_QUAD_LOADS if element == "f32" else {},
@@ -124,8 +122,6 @@ PAIR = Vector(
     store="vst1_f32({p}, {v})",
     broadcast="vld1_dup_f32({p})",
     splat="vdup_n_f32({x})",
-    add="vadd_f32({x}, {y})",
-    mul="vmul_f32({x}, {y})",
     muladd=_fmas("f32", "v.2s", 2, q=""),
     sum_lanes="vaddv_f32({v})",
     loads={

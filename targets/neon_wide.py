@@ -26,8 +26,6 @@ _QUAD = Vector(
     store="vst1q_s64({p}, {v})",
     broadcast="vld1q_dup_s64({p})",
     splat="vdupq_n_s64({x})",
-    add=_OPS["add"],
-    mul=_OPS["mul"],
     muladd=(
         *forms(
             "smlal v.2d",

@@ -17,7 +17,6 @@ from sympy import Expr
 from tilewright.elementwise.operations import NUMPY
 from tilewright.errors import PlanError
 from tilewright.ir.ops import (
-    Add,
     Advance,
     Apply,
     Broadcast,
@@ -30,7 +29,6 @@ from tilewright.ir.ops import (
     LoadSeveral,
     Loop,
     MakeMask,
-    Multiply,
     MultiplyAdd,
     MultiplyBlock,
     MultiplyMatrices,
@@ -175,7 +173,7 @@ class Tile:
                 return self._multiply_add(op)
             case Zero() | Splat():
                 return self._constant(op)
-            case Add() | Multiply() | Apply() | SumLanes():
+            case Apply() | SumLanes():
                 return self._arithmetic(op)
             case (
                 ZeroMatrix()
@@ -476,14 +474,11 @@ class Tile:
             return self.around.scalars[source]
         return self.value(source) if isinstance(source, Expr) else source
 
-    def _arithmetic(self, op: Add | Multiply | Apply | SumLanes) -> Run:
+    def _arithmetic(self, op: Apply | SumLanes) -> Run:
         registers, counts, dst = self.registers, self.around.counts, op.dst.name
         if isinstance(op, SumLanes):
             src = op.src.name
             return lambda: registers.__setitem__(dst, summed(registers[src]))
-        if not isinstance(op, Apply):
-            x, y, both = op.x.name, op.y.name, NUMPY[op.kind]
-            return lambda: registers.__setitem__(dst, both(registers[x], registers[y]))
         compute = NUMPY[op.fn]
         constants = [np.int32(arg) if isinstance(arg, int) else None for arg in op.args]
         names = [arg.name if isinstance(arg, Register) else "" for arg in op.args]

@@ -12,7 +12,7 @@ from tilewright.symbolic import ONE
 from .dataflow import prune
 from .emitter import Emitter
 from .ops import (
-    Add,
+    Apply,
     Interleave,
     Op,
     ReadRows,
@@ -50,7 +50,7 @@ def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
             total = Register(f"{name}_{block}_{i}", vector)
             ops.append(Interleave(even, x, y, block, odd=False))
             ops.append(Interleave(odd, x, y, block, odd=True))
-            ops.append(Add(total, even, odd))
+            ops.append(Apply(total, "add", (even, odd), begins=True))
             rows.append(total)
         block *= 2
     return ops, rows[0]

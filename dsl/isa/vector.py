@@ -272,8 +272,6 @@ class Vector:
     broadcast: str = ""
     broadcast_shuffles: int = 0
     splat: str = ""
-    add: str = ""
-    mul: str = ""
     muladd: tuple[MulAdd, ...] = ()
     few: MulAdd | None = None
     sum_lanes: str = ""
@@ -369,10 +367,12 @@ class Vector:
         type_ = seen or memory
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
-    def upper(self, first: int) -> str:
-        """Return C for lanes ``first`` to ``2 * first - 1`` of ``{v}`` as the first lanes."""
+    def taking(self, first: int) -> str:
+        """Return the C expression for ``ir.ops.TakeLanes`` from lane ``first``; "" if none."""
+        if first == 0 or first in self.down:
+            return self.down.get(first, self.first)
         _, odd = self.transpose.get(first, ("", ""))
-        return self.down.get(first) or odd.replace("{x}", "{v}").replace("{y}", "{v}")
+        return odd.replace("{x}", "{v}").replace("{y}", "{v}")
 
     def seen_as(self, memory: str, group: int) -> str:
         """Return the type as which a load reads groups of ``memory`` elements; "" if there is none.

@@ -102,8 +102,6 @@ def vector(group: Group) -> Vector:
         zero=f"{splat}(0, {group.lanes})",
         broadcast=f"{splat}(*({{p}}), {group.lanes})",
         splat=f"{splat}({{x}}, {group.lanes})",
-        add=ops["add"],
-        mul=ops["mul"],
         muladd=products,
         sum_lanes=_sum_lanes(group),
         ops=ops,

@@ -104,8 +104,6 @@ def _whole(element: str, nbytes: int) -> Vector:
         store=f"svst1_{element}({everywhere}, {{p}}, {{v}})",
         broadcast=f"svdup_n_{element}(*({{p}}))",
         splat=f"svdup_n_{element}({{x}})",
-        add=f"svadd_{element}_x({everywhere}, {{x}}, {{y}})",
-        mul=f"svmul_{element}_x({everywhere}, {{x}}, {{y}})",
         muladd=forms(
             f"fmla z.{'s' if single else 'd'}",
             {

@@ -129,8 +129,6 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             store=f"svst1_s32({_ALL}, {{p}}, {{v}})",
             broadcast="svdup_n_s32(*({p}))",
             splat="svdup_n_s32({x})",
-            add=_OPS["add"],
-            mul=_OPS["mul"],
             muladd=(
                 *_products(lanes),
                 *forms(

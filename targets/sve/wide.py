@@ -38,8 +38,6 @@ def wide_sums(nbytes: int) -> tuple[Vector, ...]:
             store=f"svst1_s64({_ALL}, {{p}}, {{v}})",
             broadcast="svdup_n_s64(*({p}))",
             splat="svdup_n_s64({x})",
-            add=_OPS["add"],
-            mul=_OPS["mul"],
             muladd=(*_fours(lanes), *alike),
             sum_lanes=f"svaddv_s64({_ALL}, {{v}})",
             loads=_LOADS,

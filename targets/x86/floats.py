@@ -291,8 +291,6 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         stream=call("stream", "{p}, {v}"),
         broadcast=call("set1", "*({p})"),
         splat=call("set1", "{x}"),
-        add=call("add", "{x}, {y}"),
-        mul=call("mul", "{x}, {y}"),
         muladd=tuple(forms),
         sum_lanes=_sum_lanes(element, bits),
         first=f"_mm_cvts{_LETTER[element]}_{element}({lowest(element, bits, 128)})",

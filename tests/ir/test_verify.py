@@ -30,7 +30,6 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.nodes import rewritten
 from tilewright.ir.ops import (
-    Add,
     Advance,
     Apply,
     Broadcast,
@@ -45,7 +44,6 @@ from tilewright.ir.ops import (
     LoadSeveral,
     Loop,
     MakeMask,
-    Multiply,
     MultiplyAdd,
     MultiplyBlock,
     MultiplyMatrices,
@@ -136,10 +134,10 @@ MATRICES = ZeroMatrix(ACC), LoadMatrix(LEFT, Q, Integer(64)), LoadMatrix(RIGHT, 
 #: Illegal operations: what stands before, the one that is refused, and what is said of it.
 REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     # What holds for all of them.
-    ((), Add(W, X, X), "reads x undefined"),
+    ((), Apply(W, "add", (X, X)), "reads x undefined"),
     (KNOWN, Zero(X), "defines x twice"),
     (KNOWN, Zero(SMALL), "uses <q: 4 f32>"),
-    (KNOWN, Add(W, X, Register("n", YMM)), "reads n, which is <xmm: 4 f32>"),
+    (KNOWN, Apply(W, "add", (X, Register("n", YMM))), "reads n, which is <xmm: 4 f32>"),
     (KNOWN, Store(replace(C, offset=symbol("k")), X), "depends on k"),
     (KNOWN, Store(Address("nowhere", ZERO), X), "nowhere is no pointer"),
     (KNOWN, Store(C, X, MASK), "uses a mask never made"),
@@ -181,7 +179,7 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     ((), Broadcast(PAIRS, Q, 2, None, "s8"), "of 2 s8 over <ymm: 16 s16>"),
     ((), Broadcast(X, A, 1, Integer(2)), "touches 2 of 1 elements"),
     # Registers.
-    ((Zero(PAIRS),), Add(PAIRS, PAIRS, PAIRS), "has no instruction on <ymm: 16 s16>"),
+    ((Zero(PAIRS),), Apply(PAIRS, "add", (PAIRS, PAIRS)), "of 'add'"),
     (KNOWN, Pick(W, X, 99, "f16"), "takes element 99 of f16"),
     (KNOWN, Pick(W, NARROW, 0, "f16"), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
     (KNOWN, Splat(W, "beta"), "beta is no number"),
@@ -189,9 +187,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Splat(W, NARROW), "spreads <xmm: 4 f32>"),
     (KNOWN, Splat(Register("w", S32), 0.5), "of 0.5 over s32"),
     ((), Splat(PAIRS, 1.5, 2), "in groups of 2"),
-    (KNOWN, Add(W, X, NARROW), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
-    (KNOWN, Add(W, X, DOUBLE), "mixes <ymm: 8 f32> and <ymm: 4 f64>"),
-    (KNOWN, Multiply(W, X, WHOLE), "mixes <ymm: 8 f32> and <ymm: 8 s32>"),
+        (KNOWN, Apply(W, "add", (X, DOUBLE)), "add on <ymm: 4 f64> with <ymm: 8 f32>"),
+    (KNOWN, Apply(W, "mul", (X, WHOLE)), "mul on <ymm: 8 s32> with <ymm: 8 f32>"),
     (KNOWN, Interleave(W, X, Y, 3, odd=False), "of blocks of 3"),
     (KNOWN, Interleave(W, X, NARROW, 1, odd=False), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
     (KNOWN, FillLanes(W, X, Y, 9), "touches 9 of 8 elements"),
@@ -205,14 +202,14 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, TakeLanes(Register("w", AVX2.of("f64")[-1]), X), "into <scalar: 1 f64>"),
     (KNOWN, SumLanes(W, X), "into <ymm: 8 f32>"),
     (KNOWN, SumLanes(Register("w", AVX2.of("f64")[-1]), X), "into <scalar: 1 f64>"),
-    (KNOWN, Apply(W, "cosine", (X,), YMM), "of 'cosine'"),
-    (KNOWN, Apply(W, "shl", (X, 3), YMM), "of 'shl'"),
-    (KNOWN, Apply(W, "add", (X,), YMM), "add of 1 arguments"),
-    (KNOWN, Apply(W, "add", (X, NARROW), YMM), "add on <ymm: 8 f32> with <xmm: 4 f32>"),
-    (KNOWN, Apply(W, "lt", (X, Y), YMM), "lt on <ymm: 8 f32> with <ymm: 8 f32>"),
-    (KNOWN, Apply(W, "select", (X, X, Y), YMM), "select on <ymm: 8 f32> with <ymm: 8 f32>"),
-    (KNOWN, Apply(Register("w", S32), "shl", (WHOLE, 32), S32), "shl by 32"),
-    (KNOWN, Apply(Register("w", S32), "add", (WHOLE, 1), S32), "add by 1"),
+    (KNOWN, Apply(W, "cosine", (X,)), "of 'cosine'"),
+    (KNOWN, Apply(W, "shl", (X, 3)), "of 'shl'"),
+    (KNOWN, Apply(W, "add", (X,)), "add of 1 arguments"),
+    (KNOWN, Apply(W, "add", (X, NARROW)), "add on <xmm: 4 f32> with <ymm: 8 f32>"),
+    (KNOWN, Apply(W, "lt", (X, Y)), "lt on <ymm: 8 f32> with <ymm: 8 f32>"),
+    (KNOWN, Apply(W, "select", (X, X, Y)), "select on <ymm: 8 f32> with <ymm: 8 f32>"),
+    (KNOWN, Apply(Register("w", S32), "shl", (WHOLE, 32)), "shl by 32"),
+    (KNOWN, Apply(Register("w", S32), "add", (WHOLE, 1)), "add by 1"),
     (KNOWN, Unzip(W, X, Y, 4, odd=False), "of blocks of 4"),
     (KNOWN, Unpack(W, X, "u4", 0), "of field 0 of u4"),
     (KNOWN, Join(W, X, Y), "has no instruction on <ymm: 8 f32>"),
@@ -231,7 +228,7 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     # Constants.
     ((*KNOWN, Splat(W, 1.0)), MultiplyAdd(BY_BROADCAST, W, X, Y), "changes w"),
     ((*KNOWN, Broadcast(W, A)), MultiplyAdd(BY_BROADCAST, W, X, Y), "changes w"),
-    ((*KNOWN, Apply(W, "max", (X, Y), X.vector)), MultiplyAdd(BY_BROADCAST, W, X, Y), "changes w"),
+    ((*KNOWN, Apply(W, "max", (X, Y))), MultiplyAdd(BY_BROADCAST, W, X, Y), "changes w"),
     # Loops.
     ((), Loop("i", Integer(-1), ()), "has -1 trips"),
     ((), Loop("i", ONE, (Loop("i", ONE, ()),)), "counts i again"),
@@ -457,15 +454,18 @@ def with_end(*ops: Op) -> Program:
 
 FAR = Load(W, Address("c", Integer(100_000)))
 ILLEGAL: dict[str, tuple[tuple[Op, ...], str]] = {
-    "an Add of a ymm and an xmm": ((*KNOWN, Add(W, X, NARROW)), "mixes <ymm: 8 f32>"),
-    "an Add of f32 and f64": ((*KNOWN, Add(W, X, DOUBLE)), "and <ymm: 4 f64>"),
+    "an addition of ymm and xmm": (
+        (*KNOWN, Apply(W, "add", (X, NARROW))),
+        "with <ymm: 8 f32>",
+    ),
+    "an addition of f32 and f64": ((*KNOWN, Apply(W, "add", (X, DOUBLE))), "on <ymm: 4 f64>"),
     "Interleave in blocks of 3": ((*KNOWN, Interleave(W, X, Y, 3, odd=True)), "of blocks of 3"),
     "a Store as f8_e4m3": ((*KNOWN, Store(C, X, None, "f8_e4m3")), "as f8_e4m3"),
-    "Apply of an unknown function": ((*KNOWN, Apply(W, "sinh", (X,), YMM)), "of 'sinh'"),
+    "Apply of an unknown function": ((*KNOWN, Apply(W, "sinh", (X,))), "of 'sinh'"),
     "Neon's instruction on avx2": ((*KNOWN, MultiplyAdd(BY_LANE, X, Y, Y, 0)), "on avx2"),
     "a Load 100,000 elements behind C": ((FAR,), "touches bytes 0 to 400032 of c"),
     "a Store to input A": ((*KNOWN, Store(A, X)), "writes a, an input"),
-    "a register that was never written": ((Add(W, X, X),), "reads x undefined"),
+    "a register that was never written": ((Apply(W, "add", (X, X)),), "reads x undefined"),
 }
 
 
