@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from sympy import Expr
 
+from tilewright.elementwise.builder import Argument
 from tilewright.ir.access import read
+from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import (
     Apply,
     Join,
@@ -24,7 +26,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import TABLE, Vector
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.quantized_b import QuantizedFormat, is_chosen
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
@@ -140,8 +142,10 @@ class Dequantizer:
             return Apply(dst, "or", (x, y))
 
         yield from stored.numbers(number, unpacked, joined)
-        if STORED[form.type].values:
+        if "b_sign" in constants:
             yield from _small_float(real, number, constants)
+        elif is_chosen(form.type, self.vector):
+            yield from _chosen(self.target, real, number, STORED[form.type].values)
         else:
             if "b_bias" in constants:
                 less = replace(number, name=f"{name}_less")
@@ -154,7 +158,7 @@ class Dequantizer:
         form, whole = self.form, self._integers
         for number, plane in enumerate(form.planes if form.fields > 1 else ()):
             yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
-        if STORED[form.type].values:
+        if STORED[form.type].values == STORED["f4_e2m1"].values:
             yield Register(f"b_sign{self.suffix}", whole), 8
             yield Register(f"b_magnitude{self.suffix}", whole), 7
             yield Register(f"b_bias{self.suffix}", whole), _BIAS
@@ -266,6 +270,31 @@ def _field(part: Part, mask: Register) -> Iterator[Op]:
     yield Apply(kept, "and", (moved, mask))
     if up:
         yield Apply(dst, "shl", (kept, up))
+
+
+def _chosen(
+    target: Target, dst: Register, code: Register, values: tuple[float, ...]
+) -> Iterator[Op]:
+    """``dst`` = the number of a table that each code stands for: chosen bit by bit of the code.
+
+    Any vector can do so. Those that look numbers up in a table need one operation.
+    """
+    emitter = Emitter(target, dst.vector.lanes, f"{dst.name}_", dst.vector.element)
+    b, number = emitter.builder, emitter.take(code)
+    emitter.stage("of_table")
+
+    def among(part: tuple[float, ...]) -> Argument:
+        if len(part) == 1:
+            return float(part[0])
+        half = len(part) // 2
+        low, high = among(part[:half]), among(part[half:])
+        is_set = b("shr", b("shl", number, 32 - half.bit_length()), 31)
+        return b("select", is_set, high, low)
+
+    emitter.register(among(values))
+    *ops, last = emitter.emit()
+    assert isinstance(last, Apply)
+    yield from (*ops, replace(last, dst=dst))
 
 
 def _small_float(dst: Register, code: Register, constants: Mapping[str, Register]) -> Iterator[Op]:
