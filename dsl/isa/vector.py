@@ -367,6 +367,11 @@ class Vector:
         type_ = seen or memory
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
+    @property
+    def fill_by_count(self) -> str:
+        """The C code of ``fill`` that makes the mask from ``{count}``, if it needs one."""
+        return self.fill if self.mask is None else self.fill.replace("{mask}", self.mask.make)
+
     def taking(self, first: int) -> str:
         """Return the C expression for ``ir.ops.TakeLanes`` from lane ``first``; "" if none."""
         if first == 0 or first in self.down:
