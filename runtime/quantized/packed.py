@@ -49,7 +49,7 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
             parts[:, index] |= part << np.uint8(plane.up)
     codes = parts.reshape(-1, form.blocks * form.nb)[: form.k, : form.n]
     if stored.values:
-        found: Array = np.array(stored.values, np.int64)[codes]
+        found: Array = np.array(stored.values)[codes]
     elif stored.floating:
         found = decode(codes, stored.unpacked).astype(np.float64)
     else:

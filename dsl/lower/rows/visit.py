@@ -393,7 +393,7 @@ def started(fn: str, register: Register, emitter: Emitter) -> Iterator[Op]:
     if fn != "sum":
         infinity = emitter.register(float("inf"))
         how = {"max": "sub", "min": "add"}[fn]
-        yield Apply(register, how, (register, infinity), register.vector)
+        yield Apply(register, how, (register, infinity))
 
 
 def _parts(reduction: Reduction) -> str:
