@@ -9,21 +9,23 @@ command that generates them again.
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import tilewright as tw
+from tilewright import nn
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.spec import postops, reductions
-from tilewright.spec.gemm import Spec
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Spec
 
 _MADE = (
     "Gemm", "Transpose", "Copy", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
-    "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst",
+    "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst", "Tensor",
 )  # fmt: skip
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -108,9 +110,37 @@ class _Reading:
             case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in _names():
                 named = {word.arg: self.of(word.value) for word in words if word.arg is not None}
                 return _names()[name](*map(self.of, args), **named)
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Call(func=ast.Name(id="network"), args=[ast.Lambda() as made]),
+                    attr="of",
+                ),
+                keywords=words,
+            ):
+                return self._network(made, words)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="nn"), attr=name), args=args, keywords=words
+            ) if name in nn.__all__:
+                named = {word.arg: self.of(word.value) for word in words if word.arg is not None}
+                return getattr(nn, name)(*map(self.of, args), **named)
+            case ast.Call(func=ast.Attribute(value=one, attr="astype"), args=[type_]):
+                return self.of(one).astype(self.of(type_))
             case ast.NamedExpr(target=ast.Name(id=name), value=value) if name not in _names():
                 self.names[name] = self.of(value)
                 return self.names[name]
             case ast.Subscript(value=ast.Tuple(elts=parts), slice=ast.UnaryOp()):
                 return self.of(ast.Tuple(parts))[self.of(node.slice)]
         raise ValueError(f"{ast.unparse(node)} is no call of what specs are made of")
+
+    def _network(self, made: ast.Lambda, words: list[ast.keyword]) -> Any:
+        """Return the network of a function that is given as text."""
+        names = [arg.arg for arg in made.args.args]
+
+        def function(**tensors: Any) -> Any:
+            self.names |= tensors
+            return self.of(made.body)
+
+        parameters = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in names]
+        vars(function)["__signature__"] = inspect.Signature(parameters)
+        given = {word.arg: self.of(word.value) for word in words if word.arg is not None}
+        return tw.network(function).of(**given)

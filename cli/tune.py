@@ -18,7 +18,8 @@ import tilewright as tw
 from tilewright.errors import SpecError, TilewrightError, install
 from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
-from tilewright.spec.gemm import Spec
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.sizes import Spec
 
 from .screen import console, json_option, progress_console, show_json, table
 from .words import schedule_text, sizes_text, spec_text, wanted_specs
@@ -121,7 +122,8 @@ def command(
     if report is not None:
         from .report import write
 
-        write(report, database, [(tuning.spec, tuning.subject) for tuning in tunings])
+        found = [(tuning.spec, tuning.subject) for tuning in tunings]
+        write(report, database, [(s, subject) for s, subject in found if isinstance(s, Gemm)])
         click.echo(f"{report}: {_count(len(tunings), 'spec')}", err=as_json)
     if exported is not None:
         lines = list(database.export())

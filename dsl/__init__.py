@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import nn as nn
     from .errors import (
         ArgumentError,
         CacheError,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
+    from .spec.network.tensor import Tensor
+    from .spec.network.trace import NetworkFunction, network
+    from .spec.network.value import Network
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Copy, Pack, PackQuantized
     from .spec.postops import *  # noqa: F403
@@ -68,6 +72,8 @@ __all__ = [
     "Kernel",
     "Library",
     "Matrix",
+    "Network",
+    "NetworkFunction",
     "Offsets",
     "Operand",
     "Pack",
@@ -84,6 +90,7 @@ __all__ = [
     "SpecError",
     "Strided",
     "TargetError",
+    "Tensor",
     "TilewrightError",
     "Timing",
     "ToolchainError",
@@ -106,6 +113,7 @@ __all__ = [
     "harness",
     "library",
     "matmul",
+    "network",
     "pack",
     "peak",
     "postop",
@@ -168,6 +176,9 @@ _HOMES = {
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",
     "Copy": "spec.pack",
+    "Network": "spec.network.value",
+    **dict.fromkeys(("NetworkFunction", "network"), "spec.network.trace"),
+    "Tensor": "spec.network.tensor",
     "Transpose": "spec.transpose",
     **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst", "postop"), "spec.expression"),
     **dict.fromkeys(("row_absmax", "row_max", "row_sum"), "spec.reductions"),
@@ -180,11 +191,10 @@ _MEANT = {
     "gelu": "there are tw.gelu_erf, which is exact, and tw.gelu_tanh",
     "softplus": "it is tw.soft_relu",
     "leaky_relu": "it is tw.relu(x, alpha)",
-    "softmax": "it takes whole rows: the epilogue tw.exp(tw.acc - shift), with shift per row, and "
-    "outputs={'total': tw.row_sum(...)} give its parts",
-    "max": "tw.maximum is of elements, tw.row_max of rows",
+    **{name: f"tw.nn.{name} is of tensors" for name in ("softmax", "layer_norm", "mean")},
+    "max": "tw.maximum is of elements, tw.row_max of rows, tw.nn.max of tensors",
     "min": "tw.minimum is of elements",
-    "sum": "tw.row_sum is of rows",
+    "sum": "tw.row_sum is of rows, tw.nn.sum of tensors",
     "gemm": "tw.matmul multiplies arrays, tw.Gemm is the spec of a kernel",
     "bmm": "tw.matmul multiplies stacks too",
     "dot": "tw.matmul multiplies arrays",
@@ -194,8 +204,8 @@ _MEANT = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "targets":  # ``targets`` is a package, which can be called like a function
-        return import_module(".targets", __name__)
+    if name in ("targets", "nn"):  # modules; ``targets`` can be called like a function
+        return import_module(f".{name}", __name__)
     if name == "__all__":
         return sorted(_NAMES.union(_postops()))
     if name in _NAMES:

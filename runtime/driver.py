@@ -212,7 +212,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    made = _MADE.get(type(job.spec), Kernel)
+    several = getattr(job.spec, "several", False)
+    made = SeveralResults if several else _MADE.get(type(job.spec), Kernel)
     parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
     return made(*parts, tuned=job.tuned, edited=job.edited)
 
@@ -308,6 +309,32 @@ class Copier(Kernel):
         return PackedMatrix.owning(form.text, (form.k, form.n), block)
 
 
+class SeveralResults(Kernel):
+    """A compiled network that returns a tuple: ``y, top = kernel(x)``, ``kernel(x, out=(y, top))``.
+
+    By name the results are ``out0``, ``out1`` and so on.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Return all results, in order."""
+        names = [p.name for p in self.signature.arrays if p.role == "out"]
+        if out is not None:
+            if not isinstance(out, tuple | list) or len(out) != len(names):
+                raise ArgumentTypeError(
+                    "out is a tuple with an array for each result",
+                    got=type(out).__name__ if not isinstance(out, tuple | list) else len(out),
+                    expected=f"{len(names)} arrays: out=({', '.join(names)})",
+                )
+            named |= dict(zip(names, out, strict=True))
+        found = super().__call__(*arrays, **named)
+        made = iter(found if isinstance(found, tuple) else (found,))
+        first = next(made)
+        given = [named.get(name) for name in names[1:]]
+        return first, *(next(made) if one is None else one for one in given)
+
+
 #: Kernel classes for specs whose calls differ from those of a product.
 _MADE: dict[type[Any], type[Kernel]] = {
     Pack: Packer,
@@ -331,7 +358,9 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     """
     if not isinstance(spec, Spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise SpecError("a spec is a tw.Gemm, tw.Transpose, tw.Copy or tw.Pack", got=got)
+        raise SpecError(
+            "a spec is a tw.Gemm, tw.Transpose, tw.Copy, tw.Network or tw.Pack", got=got
+        )
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)
@@ -364,7 +393,8 @@ def stored_winner(spec: Spec, target: str) -> Winner | None:
 
     If nothing was ever tuned, this costs one look at the file system.
     """
-    if not isinstance(spec, Gemm) or not os.path.exists(tunings_file()):
+    tunable = isinstance(spec, Gemm) or bool(spec.expressions)
+    if not tunable or not os.path.exists(tunings_file()):
         return None
     from tilewright.runtime.tuned import Database
 

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.errors import SpecError
 from tilewright.runtime.machine import calibrations
 from tilewright.runtime.machine.calibrations import Measured
-from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.gemm import Spec
 
 
 def parts(
@@ -29,11 +29,11 @@ def parts(
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
     """Return the operations of the spec's expressions that use the user's post-ops, as texts."""
-    if not isinstance(spec, Gemm) or not spec.expressions:
+    if not spec.expressions:
         return ()
     from tilewright.elementwise.functions import own_programs
 
-    return own_programs(spec.expressions, "f64" if spec.type == "f64" else "f32")
+    return own_programs(spec.expressions, spec.real)
 
 
 def _remade(
@@ -52,7 +52,7 @@ def _remade(
     if own_programs_of(spec) != programs:
         raise SpecError(
             "a post-op of this kernel is defined otherwise in this process",
-            got=", ".join(map(repr, spec.expressions)) if isinstance(spec, Gemm) else spec,
+            got=", ".join(map(repr, spec.expressions)),
             hint="both processes must define it alike: put it into a module that both import",
         )
     return remake(*said)

@@ -16,7 +16,7 @@ from .detection import X86
 from .processors import processors
 from .stored import F4
 from .x86.features import vnni, vnni_int8, vnni_int16
-from .x86.floats import looked_up, partial_stores, prefix, scalar, vector
+from .x86.floats import cast, looked_up, partial_stores, prefix, scalar, vector
 from .x86.integers import alone, factors, s32
 from .x86.wide import alone as single
 from .x86.wide import s64
@@ -50,7 +50,13 @@ def _mask(element: str, bits: int) -> Mask:
 
 
 def _cuts(element: str, bits: int) -> dict[str, Any]:
-    return {"mask": _mask(element, bits), "partial_store": partial_stores(element, bits)}
+    mm, kind = prefix(bits), {"f32": "ps", "f64": "pd"}.get(element, "si")
+    chosen = "{mask}" if kind == "si" else cast("si", kind, bits, "{mask}")
+    return {
+        "mask": _mask(element, bits),
+        "fill": f"{mm}_blendv_{'epi8' if kind == 'si' else kind}({{other}}, {{v}}, {chosen})",
+        "partial_store": partial_stores(element, bits),
+    }
 
 
 def _vectors(element: str) -> tuple[Vector, ...]:

@@ -8,6 +8,7 @@ than two multiply-add units of 512 bits.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tilewright.isa.machine import CompilerHints, Core
 from tilewright.isa.target import Target
@@ -38,8 +39,20 @@ _WIDTHS = (512, 256, 128)
 _GROUPS = (*_WIDTHS, 32)
 
 
+_SUFFIX = {"f32": "ps", "f64": "pd", "s32": "epi32", "s64": "epi64"}
+
+
+def _cuts(element: str, bits: int) -> dict[str, Any]:
+    """Return the fields of ``Vector`` for access to some of the lanes."""
+    return {
+        "mask": _mask(element, bits),
+        "fill": f"{prefix(bits)}_mask_blend_{_SUFFIX[element]}({{mask}}, {{other}}, {{v}})",
+        "partial_store": short_stores(element, bits),
+    }
+
+
 def _mask(element: str, bits: int) -> Mask:
-    ps = {"f32": "ps", "f64": "pd", "s32": "epi32", "s64": "epi64"}[element]
+    ps = _SUFFIX[element]
     lanes = bits // (64 if element in ("f64", "s64") else 32)
     mask = predicate(ps, bits, lanes)
     if element == "s32":
@@ -112,8 +125,7 @@ def _wide(element: str, bits: int) -> Vector:
         element,
         bits,
         memory_operand=True,
-        mask=_mask(element, bits),
-        partial_store=short_stores(element, bits),
+        **_cuts(element, bits),
         ops=_ops(element, bits),
         numbers=_numbers(bits) if element == "f32" else None,
         **transpose,
@@ -155,8 +167,7 @@ def _s32(bits: int) -> Vector:
     return s32(
         bits,
         memory_operand=True,
-        mask=_mask("s32", bits),
-        partial_store=short_stores("s32", bits),
+        **_cuts("s32", bits),
         ops=_ops("s32", bits),
         stores=stores,
         **transpose,
@@ -168,8 +179,7 @@ def _s64(bits: int) -> Vector:
     return wide.s64(
         bits,
         memory_operand=True,
-        mask=_mask("s64", bits),
-        partial_store=short_stores("s64", bits),
+        **_cuts("s64", bits),
         ops={"mul": f"{prefix(bits)}_mullo_epi64({{x}}, {{y}})"},
         **transpose,
     )

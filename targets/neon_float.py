@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.isa.vector import MulAdd, Vector
 
-from .neon_words import BITS, filled, forms, low_bits
+from .neon_words import BITS, fill, filled, forms, low_bits
 from .scalar import plain
 
 _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
@@ -99,13 +99,13 @@ def quad(element: str) -> Vector:
         store=f"vst1q_{suffix}({{p}}, {{v}})",
         broadcast=f"vld1q_dup_{suffix}({{p}})",
         splat=f"vdupq_n_{suffix}({{x}})",
-        add=f"vaddq_{suffix}({{x}}, {{y}})",
-        mul=f"vmulq_{suffix}({{x}}, {{y}})",
         muladd=_fmas(suffix, arrangement, lanes),
         sum_lanes=f"vaddvq_{suffix}({{v}})",
         loads=_QUAD_LOADS if element == "f32" else {},
         stores=_QUAD_STORES if element == "f32" else {},
         ops=_ops(element, "q"),
+        fill=fill(element, lanes),
+        first=f"vgetq_lane_{suffix}({{v}}, 0)",
         partial_load=_PARTIAL_LOAD[element],
         partial_store=_PARTIAL_STORE[element],
         transpose={1: trn, 2: (_TRN_F64[0], _TRN_F64[1])} if element == "f32" else {1: trn},
@@ -122,8 +122,6 @@ PAIR = Vector(
     store="vst1_f32({p}, {v})",
     broadcast="vld1_dup_f32({p})",
     splat="vdup_n_f32({x})",
-    add="vadd_f32({x}, {y})",
-    mul="vmul_f32({x}, {y})",
     muladd=_fmas("f32", "v.2s", 2, q=""),
     sum_lanes="vaddv_f32({v})",
     loads={
@@ -135,6 +133,8 @@ PAIR = Vector(
     },
     stores={"f16": low_bits(32, "vcvt_f16_f32(vcombine_f32({v}, {v}))", "f16")},
     ops=_ops("f32", ""),
+    fill=fill("f32", 2),
+    first="vget_lane_f32({v}, 0)",
     partial_load={1: "vld1_lane_f32({p}, vdup_n_f32(0.0f), 0)"},
     partial_store={1: "vst1_lane_f32({p}, {v}, 0)"},
     transpose={1: ("vtrn1_f32({x}, {y})", "vtrn2_f32({x}, {y})")},

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.isa.vector import Form, MulAdd, Vector
 
-from .neon_words import BITS, alone, filled, forms, group, low_bits, parts
+from .neon_words import BITS, alone, fill, filled, forms, group, low_bits, parts
 from .scalar import whole
 
 _OPS = {
@@ -150,8 +150,6 @@ _QUAD = Vector(
     store="vst1q_s32({p}, {v})",
     broadcast="vld1q_dup_s32({p})",
     splat="vdupq_n_s32({x})",
-    add="vaddq_s32({x}, {y})",
-    mul="vmulq_s32({x}, {y})",
     muladd=_muladd(4),
     sum_lanes="vaddvq_s32({v})",
     loads={
@@ -167,6 +165,8 @@ _QUAD = Vector(
         "u8": low_bits(32, _QUARTERS, "s8"),
     },
     ops=filled(_OPS, q="q"),
+    fill=fill("s32", 4),
+    first="vgetq_lane_s32({v}, 0)",
     partial_load={
         1: "vld1q_lane_s32({p}, vdupq_n_s32(0), 0)",
         2: _S32X2,
@@ -193,8 +193,6 @@ _PAIR = Vector(
     store="vst1_s32({p}, {v})",
     broadcast="vld1_dup_s32({p})",
     splat="vdup_n_s32({x})",
-    add="vadd_s32({x}, {y})",
-    mul="vmul_s32({x}, {y})",
     muladd=_muladd(2),
     sum_lanes="vaddv_s32({v})",
     loads={
@@ -213,6 +211,8 @@ _PAIR = Vector(
         "u8": low_bits(16, _PAIR_QUARTERS, "s8"),
     },
     ops=filled(_OPS, q=""),
+    fill=fill("s32", 2),
+    first="vget_lane_s32({v}, 0)",
     partial_load={1: "vld1_lane_s32({p}, vdup_n_s32(0), 0)"},
     partial_store={1: "vst1_lane_s32({p}, {v}, 0)"},
     transpose={1: ("vtrn1_s32({x}, {y})", "vtrn2_s32({x}, {y})")},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.isa.vector import MulAdd, Vector
 
-from .neon_words import forms
+from .neon_words import fill, forms
 from .scalar import wide
 
 _LOW = {v: f"vreinterpretq_u32_s64({{{v}}})" for v in "xy"}
@@ -25,8 +25,6 @@ _QUAD = Vector(
     store="vst1q_s64({p}, {v})",
     broadcast="vld1q_dup_s64({p})",
     splat="vdupq_n_s64({x})",
-    add=_OPS["add"],
-    mul=_OPS["mul"],
     muladd=(
         *forms(
             "smlal v.2d",
@@ -48,6 +46,8 @@ _QUAD = Vector(
     ),
     sum_lanes="vaddvq_s64({v})",
     ops=_OPS,
+    fill=fill("s64", 2),
+    first="vgetq_lane_s64({v}, 0)",
     partial_load={1: "vcombine_s64(vld1_s64({p}), vdup_n_s64(0))"},
     partial_store={1: "vst1_s64({p}, vget_low_s64({v}))"},
     transpose={1: ("vtrn1q_s64({x}, {y})", "vtrn2q_s64({x}, {y})")},

@@ -25,6 +25,19 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
     return {name: spelling.format(**words) for name, spelling in table.items()}
 
 
+def fill(element: str, lanes: int) -> str:
+    """Return C for the first ``{count}`` lanes of ``{v}``, and the other lanes of ``{other}``."""
+    bits = int(element[1:])
+    q, low, high = ("", "0x100000000", "") if bits * lanes == 64 else ("q", "0", "1")
+    if bits * lanes == 128 and bits == 32:
+        low, high = "0x100000000", "0x300000002"
+    numbers = f"vcreate_s{bits}({low})"
+    if high:
+        numbers = f"vcombine_s{bits}({numbers}, vcreate_s{bits}({high}))"
+    chosen = f"vclt{q}_s{bits}({numbers}, vdup{q}_n_s{bits}((int{bits}_t)({{count}})))"
+    return f"vbsl{q}_{element}({chosen}, {{v}}, {{other}})"
+
+
 def store_bits(size: int, value: str) -> str:
     """Return C that writes the 16 or 32 bits of the C integer ``value`` to ``{p}``."""
     return (

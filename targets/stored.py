@@ -8,7 +8,7 @@ from tilewright.spec.quantized import STORED
 
 #: The 16 numbers of f4_e2m1, in units of one half, in the order of their codes. The last eight are
 #: negative.
-F4 = STORED["f4_e2m1"].values
+F4 = STORED["f4_e2m1"].integers
 #: Offset that is added to the numbers of f4_e2m1 for unsigned lanes, so that none is negative.
 SHIFT = -min(F4)
 

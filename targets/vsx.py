@@ -76,6 +76,14 @@ def _mask(element: str) -> Mask:
     )
 
 
+def _fill(element: str) -> str:
+    """Return C for the active lanes of ``{v}``, and the other lanes of ``{other}``."""
+    small = _TYPES[element][2] == 4
+    places, ctype, held = ("0, 4, 8, 12", _S32, "int32_t") if small else ("0, 8", _S64, "long long")
+    active = f"vec_cmplt((({ctype}){{{{{places}}}}}), vec_splats(({held})({{mask}})))"
+    return f"vec_sel({{other}}, {{v}}, {active})"
+
+
 def _parts(element: str, access: str) -> dict[int, str]:
     """Return loads or stores (``access``) of the first elements, by their constant number."""
     ctype, held, size = _TYPES[element]
@@ -95,9 +103,9 @@ def _vector(element: str, **more: object) -> Vector:
         store="vec_xst({v}, 0, {p})",
         broadcast="vec_splats(*({p}))",
         splat="vec_splats({x})",
-        add="vec_add({x}, {y})",
-        mul="vec_mul({x}, {y})",
         mask=_mask(element),
+        fill=_fill(element) if _TYPES[element][2] > 2 else "",
+        first="vec_extract({v}, 0)",
         partial_load=_parts(element, "load"),
         partial_store=_parts(element, "store"),
     )
@@ -353,8 +361,6 @@ def factors(element: str) -> tuple[Vector, ...]:
     flipped = f"({ctype})vec_xor((__vector signed int)({{v}}), {tops})"
     held = _vector(
         element,
-        add="",
-        mul="",
         splat="",
         broadcast="",
         group=group,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from tilewright.errors import TuningError
 from tilewright.runtime.tuned import CRASHED, HUNG, REFUSED
-from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Spec
 
 _WORKER = (sys.executable, "-m", "tilewright.tuning.worker")
 
@@ -57,7 +57,7 @@ class Child:
 
     def __init__(
         self,
-        spec: Gemm,
+        spec: Spec,
         target: str,
         limits: Limits | None = None,
         command: Sequence[str] = _WORKER,

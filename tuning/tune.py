@@ -33,6 +33,7 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.machine import host
 from tilewright.runtime.tuned import MEASURED, Database, Result, Subject, Winner
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
 
 from .child import Child, Failure
@@ -82,7 +83,7 @@ class Progress:
 
 @spelled(ArgumentTypeError)
 def tune(
-    spec: Gemm,
+    spec: Gemm | Network,
     *,
     target: str = "host",
     seconds: float = 60,
@@ -90,7 +91,7 @@ def tune(
     threads: int = 1,
     store: bool = True,
 ) -> Tuned:
-    """Measure schedules of a product, and store the fastest one for this CPU.
+    """Measure schedules of a product or a network, and store the fastest one for this CPU.
 
     From then on ``tw.compile(spec)`` takes the winner. Results are stored after each round. If a
     call is interrupted, the next call continues from the stored results. Before a variant is timed,
@@ -100,8 +101,8 @@ def tune(
 
     Parameters
     ----------
-    spec : Gemm
-        The product.
+    spec : Gemm or Network
+        The computation.
     target : str
         "host", or a target that this CPU runs natively. Default: "host".
     seconds : float
@@ -122,7 +123,7 @@ def tune(
     Raises
     ------
     SpecError
-        The spec is not a ``tw.Gemm``.
+        The spec is neither a ``tw.Gemm`` nor a ``tw.Network``.
     TargetError
         The target does not run natively here.
     TuningError
@@ -159,17 +160,17 @@ class Tuning:
 
     def __init__(
         self,
-        spec: Gemm,
+        spec: Gemm | Network,
         *,
         target: str = "host",
         seconds: float = 60,
         search: str = "optuna",
         threads: int = 1,
-        child: Callable[[Gemm, str], Child] = Child,
+        child: Callable[[Gemm | Network, str], Child] = Child,
         database: Database | None = None,
     ) -> None:
-        if not isinstance(spec, Gemm):
-            raise SpecError("what is tuned is a Gemm", got=spec)
+        if not isinstance(spec, Gemm | Network):
+            raise SpecError("what is tuned is a Gemm or a Network", got=spec)
         if not seconds > 0:
             raise ArgumentValueError("seconds must be positive", got=seconds)
         method = check_method(search)
@@ -195,10 +196,12 @@ class Tuning:
         self._stored: set[Schedule] = set()
 
     def _made(self, method: str, variants: Sequence[Schedule]) -> Search:
-        if method == "ranked" or not variants:
+        spec = self.spec
+        if method == "ranked" or not variants or isinstance(spec, Network):
             return Ranked(variants)
+        product: Gemm = spec
         return Explorer(
-            variants, lambda schedule: make_plan(self.spec, schedule, self.target), seed=0
+            variants, lambda schedule: make_plan(product, schedule, self.target), seed=0
         )
 
     def steps(self) -> Generator[Progress]:

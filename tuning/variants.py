@@ -16,6 +16,7 @@ from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.stack import side_by_side
+from tilewright.plan.rows.plan import PARTIAL, widest
 from tilewright.plan.tiling.bounds import chains_wanted
 from tilewright.plan.tiling.requests import tile_request
 from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
@@ -23,6 +24,7 @@ from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve, usable_cpus
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ONE, value
 
@@ -47,7 +49,9 @@ class Candidate:
 
 
 @spelled(ArgumentTypeError)
-def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) -> Iterator[Schedule]:
+def variants(
+    spec: Gemm | Network, target: str = "host", *, threads: int | None = None
+) -> Iterator[Schedule]:
     """Yield legal schedules for a spec, in the order of the cost model's estimate, cheapest first.
 
     The schedules combine tiles that fit the registers, 1, 2 or 4 accumulator sets, two K unrolls,
@@ -57,8 +61,8 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
 
     Parameters
     ----------
-    spec : Gemm
-        The product.
+    spec : Gemm or Network
+        The product, or the row program.
     target : str
         The target's name.
     threads : int, optional
@@ -72,7 +76,7 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
     Raises
     ------
     SpecError
-        ``spec`` is no Gemm.
+        ``spec`` is no Gemm and no Network.
 
     Examples
     --------
@@ -83,10 +87,14 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
     yield from (candidate.schedule for candidate in candidates(spec, target, threads=threads))
 
 
-def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) -> list[Candidate]:
+def candidates(
+    spec: Gemm | Network, target: str = "host", *, threads: int | None = None
+) -> list[Candidate]:
     """Return the schedules that ``variants`` yields, with their estimated cycles."""
+    if isinstance(spec, Network):
+        return _of_rows(spec, resolve(target), usable_cpus() if threads is None else threads)
     if not isinstance(spec, Gemm):
-        raise SpecError("variants are of a Gemm", got=spec)
+        raise SpecError("variants are of a Gemm or a Network", got=spec)
     if spec.stacked:
         return _of_stack(spec, target)
     resolved = resolve(target)
@@ -105,6 +113,18 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
         best.setdefault(candidate.schedule, candidate)
     found = list(best.values())
     return [*_looked_at(spec, resolved, found[:LOOKED_AT]), *found[LOOKED_AT:]]
+
+
+def _of_rows(spec: Network, target: Target, threads: int) -> list[Candidate]:
+    """Return a candidate for each number of columns that a row program may compute together.
+
+    Wider ones come first. Schedules with all threads follow those with one.
+    """
+    lanes = widest(target, spec.real).lanes
+    widths = [lanes << power for power in range(7) if lanes << power <= PARTIAL][::-1]
+    shared = (None,) if threads < 2 else (None, threads)
+    schedules = [Schedule(tile=(1, width), threads=some) for some in shared for width in widths]
+    return [Candidate(float(place), schedule) for place, schedule in enumerate(schedules)]
 
 
 def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candidate]:

@@ -11,6 +11,7 @@ from tilewright.runtime.reference.arguments import Sample
 from tilewright.runtime.reference.verify import Case, cases_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Spec
 
 #: Number of random calls in which each variant must compute the right results.
 CASES = 2
@@ -22,7 +23,7 @@ _COPIES, _COPIED = 16, 128 << 20
 class Bench:
     """Kernels of one spec and target, one for each schedule. All are timed on the same arrays."""
 
-    def __init__(self, spec: Gemm, target: str) -> None:
+    def __init__(self, spec: Spec, target: str) -> None:
         self._spec, self._target = spec, target
         self._kernels: dict[Schedule, Kernel] = {}
         self._timed: dict[Schedule, Timed] = {}
@@ -76,13 +77,14 @@ class Bench:
         timed = self._ready(schedule)
         if self._meter is None:
             kernel = self._kernel(schedule)
-            self._meter = Meter(kernel.isa, self._spec.multiplied)
+            types = self._spec.multiplied if isinstance(self._spec, Gemm) else self._spec.real
+            self._meter = Meter(kernel.isa, types)
         before = self._meter.seconds()
         taken = timed.hot()
         loop = (before + self._meter.seconds()) / 2  # the clock rate may change during the calls
-        return taken, loop * flops(
-            self._kernel(schedule), self._samples[0]
-        ) / self._meter.loop.flops
+        work = flops(self._kernel(schedule), self._samples[0])
+        # Without multiplications, the loop only tells the clock rate.
+        return taken, loop * (work / self._meter.loop.flops if work else 1.0)
 
     def cold(self, schedule: Schedule) -> float:
         """Fill the caches with other data, then time one call on each copy of the arrays."""

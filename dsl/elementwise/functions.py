@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from tilewright.errors import SpecError
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 from tilewright.spec.expression.checks import check_functions
+from tilewright.spec.expression.tensors import Cast
 
 from .builder import Argument, Builder, Value, live
+from .conversions import narrow, widen
 
 Leaves = Callable[[Expression], Argument]
 
@@ -69,6 +71,8 @@ class _Lowering:
                 return self.builder.literal(int(value) if self.element == "s32" else value)
             case Call():
                 return self._call(node)
+            case Cast(type_, (given,)):
+                return rounded(self.builder, _number(self.builder, self.values[id(given)]), type_)
             case _:
                 return self.leaves(node)
 
@@ -109,6 +113,11 @@ class _Lowering:
                 got=f"lanes of {made.element}" if isinstance(made, Value) else made,
                 expected="what one of its steps b(...) returned, or a float",
             )
+
+
+def rounded(b: Builder, x: Argument, type_: str) -> Argument:
+    """Return ``x`` rounded to ``type_``, as a number of the builder's floating-point type."""
+    return x if type_ == b.real else widen(b, narrow(b, x, type_), type_)
 
 
 # -- the programs of users' functions -------------------------------------------------------------

@@ -26,8 +26,8 @@ DTYPES: dict[str, Any] = {
 
 _REAL = ("f32", "f64")
 _ALL = ("f32", "f64", "s32")
-#: Element types of add and mul. Integers of 64 bits have no other operations.
-_SUMS = (*_ALL, "s64")
+#: Element types of add and mul. Integers of 64 bits and f16 have no other operations.
+_SUMS = (*_ALL, "s64", "f16")
 _KEPT: dict[str, str] = {}
 #: Type of a comparison's result, by the type of its operands.
 MASKS = {"f32": "s32", "f64": "m64", "s32": "s32"}

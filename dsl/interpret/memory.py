@@ -205,7 +205,8 @@ def lay_out(
     """Return the memory of the operands in ``arrays``, in the order of ``signature.arrays``.
 
     An operand is a ``Buffer`` (or such a tuple), or a numpy array with positive strides. A sequence
-    operand is a list of these. Offsets are int64 arrays. Operands in ``formats`` are packed: flat
+    operand is a list of these. ``sizes`` are those of the call by the names of their dims. Offsets
+    are int64 arrays. Operands in ``formats`` are packed: flat
     arrays of bytes. Raises ArgumentError if one is too small or of another type.
     """
     given = dict(zip((a.name for a in signature.arrays), arrays, strict=True))
@@ -245,19 +246,19 @@ class _View:
     offsets: Mapping[str, Sequence[int]]
     format: Format | None
 
-    def _value(self, slot: str, size: Size) -> int:
-        return size if isinstance(size, int) else self.sizes[slot]
+    def _value(self, size: Size) -> int:
+        return size if isinstance(size, int) else self.sizes[size.name]
 
     def segment(self, given: Any, name: str) -> Segment:
         p = self.parameter
         if self.format is not None:
             return self._packed(self.format, _buffer(given, "u8", name), name)
-        shape = [self._value(s, size) for s, size in zip(p.slots, p.shape, strict=False)]
+        shape = [self._value(size) for size in p.shape]
         rows, cols = [1, 1, *shape][-2:]
         lines, line = (rows, cols) if p.order == "C" else (cols, rows)
         leading = max(line, 1)
         if p.leading is not None:
-            leading = self._value(p.leading_slot, p.leading)
+            leading = self._value(p.leading)
         starts = list(self._starts(lines * leading))
         buffer = _buffer(given, p.type, name)
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
@@ -265,9 +266,9 @@ class _View:
     def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
         """Return the segment for a buffer with one packed matrix, or with all those of a batch."""
         p, size = self.parameter, format_.itemsize
-        many = self._value("count", p.shape[0]) if p.role == "out" else 1
+        many = self._value(p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:
-            many = self._value("count", p.count)
+            many = self._value(p.count)
         values = buffer.values[buffer.base :]
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
         elements = many * self._bytes(format_) // size
@@ -281,9 +282,9 @@ class _View:
             return int(format_.nbytes)
         p, last = self.parameter, self.parameter.shape[-1]
         if isinstance(last, PackedBytes):
-            k, n = self._value("k", last.k), self._value("n", last.n)
+            k, n = self._value(last.k), self._value(last.n)
         else:
-            sizes = (self._value(*each) for each in zip(p.slots, p.shape, strict=True))
+            sizes = (self._value(size) for size in p.shape)
             n, k = sizes if p.name == "a" else tuple(sizes)[::-1]
         return int(format_.of(k, n).nbytes)
 
@@ -295,8 +296,8 @@ class _View:
             assert p.count is not None
             stride = tight
             if p.batch_stride is not None:
-                stride = self._value(p.stride_slot, p.batch_stride)
-            yield from (i * stride for i in range(self._value("count", p.count)))
+                stride = self._value(p.batch_stride)
+            yield from (i * stride for i in range(self._value(p.count)))
         else:
             yield 0
 

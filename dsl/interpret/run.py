@@ -50,7 +50,8 @@ def interpret(
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known, formats)
+    by_dim = {size.dim.name: known[size.slot] for size in parameters.sizes}
+    memory = lay_out(parameters, arrays, by_dim, formats)
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
         _Machine(program, around).run(program.nest, known, dict(memory.segments))

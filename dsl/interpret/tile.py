@@ -17,11 +17,11 @@ from sympy import Expr
 from tilewright.elementwise.operations import NUMPY
 from tilewright.errors import PlanError
 from tilewright.ir.ops import (
-    Add,
     Advance,
     Apply,
     Broadcast,
     Copy,
+    FillLanes,
     Interleave,
     Join,
     Load,
@@ -29,7 +29,6 @@ from tilewright.ir.ops import (
     LoadSeveral,
     Loop,
     MakeMask,
-    Multiply,
     MultiplyAdd,
     MultiplyBlock,
     MultiplyMatrices,
@@ -45,6 +44,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     Table,
+    TakeLanes,
     TileProgram,
     Unpack,
     Unzip,
@@ -173,7 +173,7 @@ class Tile:
                 return self._multiply_add(op)
             case Zero() | Splat():
                 return self._constant(op)
-            case Add() | Multiply() | Apply() | SumLanes():
+            case Apply() | SumLanes():
                 return self._arithmetic(op)
             case (
                 ZeroMatrix()
@@ -191,6 +191,10 @@ class Tile:
                 return self._unpack(op)
             case Join():
                 return self._join(op)
+            case FillLanes():
+                return self._fill_lanes(op)
+            case TakeLanes():
+                return self._take_lanes(op)
             case Table():
                 return self._table(op)
             case StackBuffer():
@@ -470,14 +474,11 @@ class Tile:
             return self.around.scalars[source]
         return self.value(source) if isinstance(source, Expr) else source
 
-    def _arithmetic(self, op: Add | Multiply | Apply | SumLanes) -> Run:
+    def _arithmetic(self, op: Apply | SumLanes) -> Run:
         registers, counts, dst = self.registers, self.around.counts, op.dst.name
         if isinstance(op, SumLanes):
             src = op.src.name
             return lambda: registers.__setitem__(dst, summed(registers[src]))
-        if not isinstance(op, Apply):
-            x, y, both = op.x.name, op.y.name, NUMPY[op.kind]
-            return lambda: registers.__setitem__(dst, both(registers[x], registers[y]))
         compute = NUMPY[op.fn]
         constants = [np.int32(arg) if isinstance(arg, int) else None for arg in op.args]
         names = [arg.name if isinstance(arg, Register) else "" for arg in op.args]
@@ -486,6 +487,22 @@ class Tile:
         def run() -> None:
             counts.elementary_operations += 1
             registers[dst] = compute(*[registers[name] if name else c for name, c in taken])
+
+        return run
+
+    def _fill_lanes(self, op: FillLanes) -> Run:
+        registers, dst, src, other = self.registers, op.dst.name, op.src.name, op.other.name
+        chosen = np.arange(op.dst.vector.lanes) < self._active(op.active, op.dst.vector.lanes)
+        return lambda: registers.update({dst: np.where(chosen, registers[src], registers[other])})
+
+    def _take_lanes(self, op: TakeLanes) -> Run:
+        registers, vector = self.registers, op.dst.vector
+        count = op.first or 1
+
+        def run() -> None:
+            found = np.full(vector.lanes, anything(vector), DTYPES[vector.element])
+            found[:count] = registers[op.src.name][op.first : op.first + count]
+            registers[op.dst.name] = found
 
         return run
 

@@ -166,7 +166,7 @@ class Emitter:
                 args.append(self._argument(arg, step.part))
         register = Register(name, self.vector(step.dst.element))
         self._registers[step.dst] = register
-        self._ops.append(Apply(register, step.fn, tuple(args), self.vector(step.element)))
+        self._ops.append(Apply(register, step.fn, tuple(args)))
 
     def _argument(self, value: Argument, part: str = "") -> Register:
         if isinstance(value, Value):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tilewright.elementwise.builder import Argument
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd
 from tilewright.symbolic import ONE
@@ -11,10 +12,11 @@ from tilewright.symbolic import ONE
 from .dataflow import prune
 from .emitter import Emitter
 from .ops import (
-    Add,
+    Apply,
     Interleave,
     Op,
     ReadRows,
+    TakeLanes,
     Unzip,
     WriteRow,
     Zero,
@@ -48,10 +50,36 @@ def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
             total = Register(f"{name}_{block}_{i}", vector)
             ops.append(Interleave(even, x, y, block, odd=False))
             ops.append(Interleave(odd, x, y, block, odd=True))
-            ops.append(Add(total, even, odd))
+            ops.append(Apply(total, "add", (even, odd), begins=True))
             rows.append(total)
         block *= 2
     return ops, rows[0]
+
+
+def fold_lanes(
+    emitter: Emitter, value: Argument, both: Callable[[Argument, Argument], Argument], name: str
+) -> Register:
+    """Return a scalar register ``name`` with all lanes of ``value`` combined into one by ``both``.
+
+    The order is the same on every target, for any function of two values: lane i of the lower half
+    of the lanes is combined with lane i of the upper half, until one lane is left. Partial results
+    in several registers are combined likewise before: the first half of the registers with the
+    second. The result then depends only on the total number of partial results.
+    """
+    first = emitter.lanes // 2
+    while first:
+        register = emitter.register(value)
+        upper = emitter.fresh(f"{name}_upper{first}", register.vector.element)
+        emitter.add(TakeLanes(upper, register, first))
+        value = both(value, emitter.take(upper))
+        first //= 2
+    register = emitter.register(value)
+    if emitter.lanes == 1:
+        return register
+    one = emitter.target.holding(register.vector.element, 1)
+    single = Register(f"{emitter.prefix}{name}", one)
+    emitter.add(TakeLanes(single, register))
+    return single
 
 
 def transpose(

@@ -1,9 +1,7 @@
 """Define the operations of tile programs, which templates write as C.
 
-A tile program computes one register tile by operations on registers, and by loops over the batch,
-over K, or over rows or columns of sums. Templates choose a macro by ``kind``. Addresses count
-elements. A field's annotation says how the operation uses the field (``nodes.py``). ``counts`` is
-the counter that the operation increases. Accesses to memory are counted separately.
+Addresses count elements. A field's annotation says how the operation uses the field (``nodes.py``).
+``counts`` is the counter that the operation increases. Accesses to memory are counted separately.
 """
 
 from collections.abc import Iterator
@@ -156,8 +154,8 @@ class Broadcast(Operation):
     """Broadcast one element, or a group of elements, to all lanes.
 
     The ``group`` elements form one factor, or repeat until they fill the register. ``existing`` of
-    these elements are read (None: all), the others are 0. ``memory`` is their type. With
-    ``begins``, later operations add to the register.
+    them are read (None: all), the others are 0. ``memory`` is their type. With ``begins``, later
+    operations add to the register.
     """
 
     kind: ClassVar[str] = "broadcast"
@@ -222,7 +220,7 @@ class Splat(Constant):
 
 
 @dataclass(frozen=True, slots=True)
-class MultiplyAdd(Operation):
+class MultiplyAdd(Constant):
     """Multiply and add: ``acc += x * y``. y is a register, a lane of one, or a number in memory.
 
     If a separate instruction adds the products to ``acc``, register ``product`` holds them first.
@@ -326,26 +324,6 @@ class WriteRow(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Add(Operation):
-    """Add two registers: ``dst = x + y``."""
-
-    kind: ClassVar[str] = "add"
-    dst: Writes[Register]
-    x: Reads[Register]
-    y: Reads[Register]
-
-
-@dataclass(frozen=True, slots=True)
-class Multiply(Operation):
-    """Multiply two registers: ``dst = x * y``."""
-
-    kind: ClassVar[str] = "mul"
-    dst: Writes[Register]
-    x: Reads[Register]
-    y: Reads[Register]
-
-
-@dataclass(frozen=True, slots=True)
 class Interleave(Operation):
     """Interleave blocks of ``block`` elements: the even, or if ``odd`` the odd, of x and y."""
 
@@ -410,6 +388,32 @@ class Table(Constant):
     kind: ClassVar[str] = "table"
     dst: Writes[Register]
     numbers: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FillLanes(Constant):
+    """Take the first ``active`` lanes from ``src``, and the other lanes from ``other``."""
+
+    kind: ClassVar[str] = "fill_lanes"
+    dst: Writes[Register]
+    src: Reads[Register]
+    other: Reads[Register]
+    active: Sizes[Active]
+
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask that selects the lanes; None if their number is given."""
+        return self.active if isinstance(self.active, MaskRegister) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLanes(Operation):
+    """Take lanes ``first`` to ``2 * first - 1`` of ``src``, or lane 0 if ``dst`` is a scalar."""
+
+    kind: ClassVar[str] = "take_lanes"
+    dst: Writes[Register]
+    src: Reads[Register]
+    first: int = 0  # the lanes after those that are taken may hold anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,15 +493,20 @@ class Apply(Operation):
     dst: Writes[Register]
     fn: str
     args: Reads[tuple[Register | int, ...]]
-    vector: Vector
+    begins: bool = False  # later operations may change ``dst``
+
+    @property
+    def vector(self) -> Vector:
+        """The vector type of the operands; the first operand of ``select`` may have another."""
+        return next(arg.vector for arg in reversed(self.args) if isinstance(arg, Register))
 
     @property
     def constant(self) -> bool:
-        """True if the result is a new vector.
+        """True if the result is a new vector that no later operation changes.
 
         A scalar is not const, because clang would then compute its operands twice.
         """
-        return self.dst not in self.args and self.dst.vector.lanes > 1
+        return not (self.begins or self.dst in self.args) and self.dst.vector.lanes > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,10 +582,9 @@ class Parameter:
 class TileProgram:
     """The program of a register tile: ``body`` sums the products, ``end`` updates the matrix C.
 
-    ``mr`` and ``nr`` are the tile's rows and columns of C. ``accumulators`` are the names of the
-    registers that hold its sums, arranged as in C. ``planned`` is its number in the plan. These are
-    None or empty if the tile computes no part of C. ``numbers`` gives matrix registers their
-    numbers in C code. ``summary`` describes the tile in words.
+    ``mr`` and ``nr`` are the tile's rows and columns of C. ``accumulators`` are the names of its
+    registers of sums, arranged as in C. ``planned`` is its number in the plan. These are empty if
+    the tile computes no part of C. ``numbers`` gives matrix registers their numbers in C code.
     """
 
     name: str

@@ -6,8 +6,9 @@ instruction for, and for an access outside memory. Each new operation needs a ru
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import replace
+from typing import Any
 
 from sympy import Expr
 
@@ -19,11 +20,11 @@ from tilewright.symbolic import value
 from .access import reachable, streams
 from .extents import Pointer, between
 from .ops import (
-    Add,
     Advance,
     Apply,
     Broadcast,
     Copy,
+    FillLanes,
     Hide,
     Interleave,
     Join,
@@ -32,7 +33,6 @@ from .ops import (
     LoadMatrix,
     LoadSeveral,
     MakeMask,
-    Multiply,
     MultiplyAdd,
     MultiplyBlock,
     MultiplyMatrices,
@@ -49,22 +49,38 @@ from .ops import (
     StoreMatrix,
     SumLanes,
     Table,
+    TakeLanes,
     Unpack,
     Unzip,
     WriteRow,
     Zero,
     ZeroMatrix,
 )
-from .tile_walk import Rules, Walk, has, text
+from .tile_walk import Rule, Walk, has, text
 from .values import Address, MaskRegister, MatrixRegister, Register
 
 #: Sizes in bytes of a group of elements that one C integer can hold.
 GROUP_BYTES = (1, 2, 4, 8)
 _SHIFTS = ("shl", "shr", "ushr")
 
+#: For each class of operations, the function that checks such an operation. ``Walk`` checks loops.
+RULES: dict[type[Any], Rule] = {}
+
+
+def rule(*classes: type[Op]) -> Callable[[Rule], Rule]:
+    """Make the decorated function the rule of operations of ``classes``."""
+
+    def enter(check: Rule) -> Rule:
+        RULES.update(dict.fromkeys(classes, check))
+        return check
+
+    return enter
+
+
 # --- one rule for each operation ---------------------------------------------------------------
 
 
+@rule(Point)
 def _point(w: Walk, op: Point) -> None:
     base = w.pointers.get(op.base)
     if base is None or base.table:
@@ -76,6 +92,7 @@ def _point(w: Walk, op: Point) -> None:
     _new_pointer(w, op, op.pointer, replace(base.moved(offset, offset), written=written))
 
 
+@rule(PointBatch)
 def _point_batch(w: Walk, op: PointBatch) -> None:
     base = w.pointers.get(op.operand)
     if base is None or w.roles.get(op.operand) not in ("in", "table"):
@@ -107,11 +124,13 @@ def _new_pointer(
     w.pointers[name] = pointer
 
 
+@rule(Advance)
 def _advance(w: Walk, op: Advance) -> None:
     step = w.size(op, op.step)
     w.pointers[op.pointer] = w.pointer(op, op.pointer).moved(step, step)
 
 
+@rule(MakeMask)
 def _make_mask(w: Walk, op: MakeMask) -> None:
     vector = w.held(op, op.mask.vector)
     if vector.mask is None:
@@ -122,10 +141,12 @@ def _make_mask(w: Walk, op: MakeMask) -> None:
     w.masks.add(op.mask.name)
 
 
+@rule(Zero)
 def _zero(w: Walk, op: Zero) -> None:
     w.spelled(op, op.dst.vector.zero, op.dst.vector)
 
 
+@rule(Load)
 def _load(w: Walk, op: Load) -> None:
     vector = op.dst.vector
     others = {*vector.loads, vector.flips} - {""}
@@ -133,6 +154,7 @@ def _load(w: Walk, op: Load) -> None:
     w.access(op, op.address, op.element, count)
 
 
+@rule(LoadSeveral)
 def _load_several(w: Walk, op: LoadSeveral) -> None:
     w.same(op, *op.dst)
     vector, count = op.dst[0].vector, len(op.dst)
@@ -142,6 +164,7 @@ def _load_several(w: Walk, op: LoadSeveral) -> None:
     w.access(op, op.address, vector.element, count * vector.lanes)
 
 
+@rule(Store)
 def _store(w: Walk, op: Store) -> None:
     count = _moved_by(w, op, op.src.vector, op.src.vector.stores.keys(), "store")
     if op.past is not None and not streams(op):
@@ -160,14 +183,19 @@ def _moved_by(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb:
     else:
         w.spelled(op, vector.load if verb == "load" else vector.store, vector)
     if isinstance(op.active, MaskRegister):
-        mask, lanes = op.active.vector, vector.lanes * max(op.group, 1)
-        if mask.lanes != lanes or (not op.memory and _ctype(mask) != _ctype(vector)):
-            w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
+        lanes = vector.lanes * max(op.group, 1)
+        _masked(w, op, op.active.vector, vector, lanes, op.memory)
     count = w.touched(op, op.active, vector.lanes * max(op.group, 1))
     if not reachable(op):
         alone = f"lanes that it {verb}s alone; others go by way of the stack"
         w.refuse(op, f"of {text(op.active)} lanes of {vector!r}", alone)
     return count
+
+
+def _masked(w: Walk, op: Op, mask: Vector, vector: Vector, lanes: int, converts: str) -> None:
+    """Check that ``mask`` has ``lanes`` lanes, and the C type of the masks of ``vector``."""
+    if mask.lanes != lanes or (not converts and _ctype(mask) != _ctype(vector)):
+        w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
 
 
 def _ctype(vector: Vector) -> str:
@@ -187,6 +215,7 @@ def _grouped(w: Walk, op: Load | Store, vector: Vector, others: Set[str], verb: 
         w.refuse(op, f"of {vector!r} in {groups}", f"groups that lanes of s32 {verb}")
 
 
+@rule(Broadcast)
 def _broadcast(w: Walk, op: Broadcast) -> None:
     vector, memory = op.dst.vector, op.element
     if vector.repeating(memory, op.group) is not None:
@@ -208,6 +237,7 @@ def _broadcast(w: Walk, op: Broadcast) -> None:
     w.access(op, op.address, memory, w.touched(op, op.existing, op.group))
 
 
+@rule(Pick)
 def _pick(w: Walk, op: Pick) -> None:
     w.same(op, op.dst, op.src)
     repeat = op.dst.vector.repeats.get(op.memory)
@@ -216,6 +246,7 @@ def _pick(w: Walk, op: Pick) -> None:
         w.refuse(op, f"takes element {op.lane} of {op.memory}", most)
 
 
+@rule(Splat)
 def _splat(w: Walk, op: Splat) -> None:
     vector, source = op.dst.vector, op.source
     w.spelled(op, vector.group if op.group else vector.splat, vector)
@@ -239,6 +270,7 @@ def _splat(w: Walk, op: Splat) -> None:
         w.refuse(op, f"of {source!r} over {vector.element}", "a whole number")
 
 
+@rule(MultiplyAdd)
 def _multiply_add(w: Walk, op: MultiplyAdd) -> None:
     vector, by = w.held(op, op.acc.vector), op.op
     if by not in vector.products:
@@ -279,16 +311,7 @@ def _factor(w: Walk, op: MultiplyAdd, vector: Vector, element: str, lanes: int) 
         w.refuse(op, f"multiplies {vector!r}", f"{lanes} lanes of {wanted} for {op.op!r}")
 
 
-def _add(w: Walk, op: Add) -> None:
-    w.same(op, op.dst, op.x, op.y)
-    w.spelled(op, op.dst.vector.add, op.dst.vector)
-
-
-def _multiply(w: Walk, op: Multiply) -> None:
-    w.same(op, op.dst, op.x, op.y)
-    w.spelled(op, op.dst.vector.mul, op.dst.vector)
-
-
+@rule(Interleave, Unzip)
 def _interleave(w: Walk, op: Interleave | Unzip) -> None:
     w.same(op, op.dst, op.x, op.y)
     vector = op.dst.vector
@@ -298,6 +321,7 @@ def _interleave(w: Walk, op: Interleave | Unzip) -> None:
         w.refuse(op, f"of blocks of {op.block}", f"those of {vector!r}: {known}")
 
 
+@rule(Unpack)
 def _unpack(w: Walk, op: Unpack) -> None:
     if op.table is not None:
         _found(w, op, op.table)
@@ -312,12 +336,14 @@ def _unpack(w: Walk, op: Unpack) -> None:
         w.refuse(op, f"by lanes of {lanes!r}", f"{vector.lanes} s32")
 
 
+@rule(Join)
 def _join(w: Walk, op: Join) -> None:
     w.same(op, op.dst, op.x)
     w.same(op, op.dst, op.y)
     w.spelled(op, op.dst.vector.join, op.dst.vector)
 
 
+@rule(Table)
 def _table(w: Walk, op: Table) -> None:
     numbers = w.held(op, op.dst.vector).numbers
     w.spelled(op, numbers.spelling if numbers else "", op.dst.vector)
@@ -337,15 +363,47 @@ def _found(w: Walk, op: Unpack, table: Register) -> None:
         w.refuse(op, f"of field {op.index} of {op.type}", f"those of {vector!r}: {known}")
 
 
+@rule(FillLanes)
+def _fill_lanes(w: Walk, op: FillLanes) -> None:
+    vector = op.dst.vector
+    w.same(op, op.dst, op.src, op.other)
+    w.spelled(op, vector.fill, vector)
+    if isinstance(op.active, MaskRegister):
+        _masked(w, op, op.active.vector, vector, vector.lanes, "")
+    w.touched(op, op.active, vector.lanes)
+
+
+@rule(TakeLanes)
+def _take_lanes(w: Walk, op: TakeLanes) -> None:
+    vector = op.src.vector
+    if op.dst.vector.lanes > 1:
+        w.same(op, op.dst, op.src)
+        least, most = 1, vector.lanes // 2
+    else:
+        least = most = 0
+        _one_lane(w, op, op.dst.vector, vector)
+    if not least <= op.first <= most:
+        w.refuse(op, f"from lane {op.first} on", f"a lane from {least} to {most}")
+    w.spelled(op, vector.taking(op.first), vector)
+
+
+@rule(SumLanes)
 def _sum_lanes(w: Walk, op: SumLanes) -> None:
     w.spelled(op, op.src.vector.sum_lanes, op.src.vector)
-    if op.dst.vector.lanes != 1 or op.dst.vector.element != op.src.vector.element:
-        w.refuse(op, f"into {op.dst.vector!r}", f"one lane of {op.src.vector.element}")
+    _one_lane(w, op, op.dst.vector, op.src.vector)
 
 
+def _one_lane(w: Walk, op: TakeLanes | SumLanes, single: Vector, vector: Vector) -> None:
+    """Check that ``single`` has one lane, of the element type of ``vector``."""
+    if single.lanes != 1 or single.element != vector.element:
+        w.refuse(op, f"into {single!r}", f"one lane of {vector.element}")
+
+
+@rule(Apply)
 def _apply(w: Walk, op: Apply) -> None:
     vector, fn = op.vector, OPERATIONS.get(op.fn)
-    if fn is None or vector.element not in fn.elements or op.fn not in vector.ops:
+    spelled = has(vector, vector.ops.get(op.fn, ""))
+    if fn is None or vector.element not in fn.elements or not spelled:
         w.refuse(op, f"of {op.fn!r}", f"an elementary operation of {vector!r}")
     if len(op.args) != fn.arity:
         w.refuse(op, f"{op.fn} of {len(op.args)} arguments", f"{fn.arity}")
@@ -353,16 +411,12 @@ def _apply(w: Walk, op: Apply) -> None:
     for place, arg in enumerate(op.args):
         if isinstance(arg, int) or (op.fn in _SHIFTS and place == 1):
             bits = 8 * ITEMSIZE[vector.element]
-            if op.fn not in _SHIFTS or place != 1 or not _within(arg, bits):
+            if op.fn not in _SHIFTS or place != 1 or not (isinstance(arg, int) and 0 <= arg < bits):
                 w.refuse(op, f"{op.fn} by {text(arg)}", f"registers; shifts by 0 to {bits - 1}")
             continue
         element = mask if op.fn == "select" and place == 0 else vector.element
         _lanes(w, op, arg.vector, element)
     _lanes(w, op, op.dst.vector, _lane(fn.result(vector.element)))
-
-
-def _within(arg: Register | int, bits: int) -> bool:
-    return isinstance(arg, int) and 0 <= arg < bits
 
 
 def _lane(element: str) -> str:
@@ -376,6 +430,7 @@ def _lanes(w: Walk, op: Apply, vector: Vector, element: str) -> None:
         w.refuse(op, f"{op.fn} on {op.vector!r} with {vector!r}", lanes)
 
 
+@rule(Copy)
 def _copy(w: Walk, op: Copy) -> None:
     count = w.size(op, op.count)
     if op.element not in ELEMENTS or (count is not None and count < 0):
@@ -384,6 +439,7 @@ def _copy(w: Walk, op: Copy) -> None:
     w.access(op, op.address, op.element, count, write=True)
 
 
+@rule(StackBuffer)
 def _stack_buffer(w: Walk, op: StackBuffer) -> None:
     if op.element not in ELEMENTS or op.elements < 1:
         w.refuse(op, f"of {op.elements} {op.element}", "one element or more of a type there is")
@@ -391,6 +447,7 @@ def _stack_buffer(w: Walk, op: StackBuffer) -> None:
     w.buffers[op.name] = op
 
 
+@rule(Keep)
 def _keep(w: Walk, op: Keep) -> None:
     hints = w.target.hints
     most = 0 if hints is None else 1 if hints.lanes else 3 if hints.operands else 0
@@ -399,6 +456,7 @@ def _keep(w: Walk, op: Keep) -> None:
         w.refuse(op, f"of {given}", f"at most {most}" if hints else "a target that holds registers")
 
 
+@rule(Hide)
 def _hide(w: Walk, op: Hide) -> None:
     if w.target.hints is None or not w.target.hints.pointers:
         w.refuse(op, f"on {w.target.name}", "a target that hides pointers")
@@ -406,12 +464,14 @@ def _hide(w: Walk, op: Hide) -> None:
         w.refuse(op, f"{op.pointer} is no pointer", "one that is known here")
 
 
+@rule(Prefetch)
 def _prefetch(w: Walk, op: Prefetch) -> None:
     """Check that the pointer of a prefetch exists; the address may be outside the operand."""
     w.pointer(op, op.address.pointer)
     w.size(op, op.address.offset)
 
 
+@rule(Note)
 def _note(w: Walk, op: Note) -> None:
     if not op.text or not op.text.isprintable() or "*/" in op.text or "/*" in op.text:
         w.refuse(op, "is no comment of one line", "printable text that ends no comment of C")
@@ -440,16 +500,19 @@ def _known_matrix(w: Walk, op: Op, register: MatrixRegister) -> None:
         w.refuse(op, f"reads {register.name} undefined", "a matrix that was written")
 
 
+@rule(ZeroMatrix)
 def _zero_matrix(w: Walk, op: ZeroMatrix) -> None:
     _matrix(w, op, op.dst)
     w.matrices.add(op.dst.name)
 
 
+@rule(LoadMatrix)
 def _load_matrix(w: Walk, op: LoadMatrix) -> None:
     _matrix_access(w, op, op.dst, write=False)
     w.matrices.add(op.dst.name)
 
 
+@rule(StoreMatrix)
 def _store_matrix(w: Walk, op: StoreMatrix) -> None:
     _known_matrix(w, op, op.src)
     _matrix_access(w, op, op.src, write=True)
@@ -469,6 +532,7 @@ def _matrix_access(
         w.access(op, address, register.element, register.columns, write=write)
 
 
+@rule(MultiplyMatrices)
 def _multiply_matrices(w: Walk, op: MultiplyMatrices) -> None:
     acc, x, y = op.acc, op.x, op.y
     for register in (acc, x, y):
@@ -484,6 +548,7 @@ def _multiply_matrices(w: Walk, op: MultiplyMatrices) -> None:
         w.refuse(op, "of matrices whose shapes do not match", "acc += y x, three registers")
 
 
+@rule(MultiplyBlock)
 def _multiply_block(w: Walk, op: MultiplyBlock) -> None:
     _matrix(w, op, op.acc)
     _known_matrix(w, op, op.acc)
@@ -498,6 +563,7 @@ def _multiply_block(w: Walk, op: MultiplyBlock) -> None:
             w.refuse(op, f"multiplies {vector!r}", f"{lines * by.depth} lanes of {wanted}")
 
 
+@rule(ReadRows)
 def _read_rows(w: Walk, op: ReadRows) -> None:
     _matrix(w, op, op.src)
     _known_matrix(w, op, op.src)
@@ -519,6 +585,7 @@ def _read_rows(w: Walk, op: ReadRows) -> None:
             w.refuse(op, f"into {vector!r}", f"{lanes} lanes of {op.src.element}")
 
 
+@rule(WriteRow)
 def _write_row(w: Walk, op: WriteRow) -> None:
     unit, rows, vector = op.dst.unit, _matrix(w, op, op.dst), op.src.vector
     if not unit.write:
@@ -528,42 +595,3 @@ def _write_row(w: Walk, op: WriteRow) -> None:
     if (vector.element, vector.lanes) != (op.dst.element, op.dst.columns):
         w.refuse(op, f"takes {vector!r}", f"{op.dst.columns} lanes of {op.dst.element}")
     w.matrices.add(op.dst.name)
-
-
-#: For each class of operations, the function that checks such an operation. ``Walk`` checks loops.
-RULES: Rules = {
-    Point: _point,
-    PointBatch: _point_batch,
-    Advance: _advance,
-    MakeMask: _make_mask,
-    Zero: _zero,
-    Load: _load,
-    LoadSeveral: _load_several,
-    Broadcast: _broadcast,
-    Pick: _pick,
-    Splat: _splat,
-    MultiplyAdd: _multiply_add,
-    Add: _add,
-    Multiply: _multiply,
-    Apply: _apply,
-    Interleave: _interleave,
-    Unzip: _interleave,
-    Unpack: _unpack,
-    Join: _join,
-    Table: _table,
-    SumLanes: _sum_lanes,
-    Store: _store,
-    Copy: _copy,
-    StackBuffer: _stack_buffer,
-    Keep: _keep,
-    Hide: _hide,
-    Prefetch: _prefetch,
-    Note: _note,
-    ZeroMatrix: _zero_matrix,
-    LoadMatrix: _load_matrix,
-    StoreMatrix: _store_matrix,
-    MultiplyMatrices: _multiply_matrices,
-    MultiplyBlock: _multiply_block,
-    ReadRows: _read_rows,
-    WriteRow: _write_row,
-}

@@ -32,14 +32,14 @@ from .ops import (
 )
 from .values import Active, Address, MaskRegister, MatrixRegister, Register
 
-#: For each class of operations, the function that checks such an operation.
-Rules: TypeAlias = Mapping[type[Any], Callable[["Walk", Any], None]]
+#: A function that checks operations of one class.
+Rule: TypeAlias = Callable[["Walk", Any], None]
 
 
 class Walk:
     """A visit to all operations of a tile program, with what is known before each operation."""
 
-    def __init__(self, tile: TileProgram, target: Target, rules: Rules) -> None:
+    def __init__(self, tile: TileProgram, target: Target, rules: Mapping[type[Any], Rule]) -> None:
         self.tile, self.target, self.rules = tile, target, rules
         self.vectors = _vectors(target)
         self.seen: set[Vector] = set()

@@ -255,13 +255,16 @@ WHOLE = 2880 * 1001
 
 def _one_call(parameters: Signature) -> dict[str, int]:
     """Return sizes of one legal call, by C parameter: matrices and batches without gaps."""
-    known = {slot: _whole(dim) for slot, dim in parameters.sizes}
+    known = {each.slot: _whole(each.dim) for each in parameters.sizes}
+    names = {each.dim.name: each.slot for each in parameters.sizes}
     for array in parameters.arrays:
-        # Not strict: an array with a single number has the shape (1,) but no named sizes.
-        sizes = zip(array.shape, array.slots, strict=False)
-        rows, cols = (1, 1, *(s if isinstance(s, int) else known[slot] for s, slot in sizes))[-2:]
+        sizes = (s if isinstance(s, int) else known[names[s.name]] for s in array.shape)
+        rows, cols = (1, 1, *sizes)[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
-        leading = _at_least(line, array.leading, array.leading_slot, known)
+        slot = array.leading_slot
+        if slot not in known and isinstance(array.leading, Dim):
+            slot = names[array.leading.name]
+        leading = _at_least(line, array.leading, slot, known)
         stride = _at_least(lines * leading, array.batch_stride, array.stride_slot, known)
         if array.role != "in" and (leading < line or 0 < stride < lines * leading):
             return {}  # fixed strides of the spec are too small for the sizes that were chosen here

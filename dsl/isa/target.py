@@ -237,5 +237,8 @@ def on_core(target: Target, core: Core) -> Target:
 @cache
 def uncut(target: Target) -> Target:
     """Return ``target`` without masked and partial accesses: only whole vectors are accessed."""
-    vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)
+    vectors = (
+        replace(v, mask=None, fill=v.fill_by_count, partial_load={}, partial_store={})
+        for v in target.vectors
+    )
     return replace(target, vectors=tuple(vectors))

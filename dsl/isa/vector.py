@@ -223,6 +223,8 @@ class Vector:
     - ``spreads[type]``, ``repeats[type]``: one element, or a few, of another type.
     - ``several``: loads of more than one vector, largest first.
     - ``mask``: access to some lanes by a mask.
+    - ``fill``: the active lanes of ``{v}``, and the other lanes of ``{other}``. ``{mask}`` is the
+      mask of the active lanes if the vector has masks, ``{count}`` their number.
     - ``partial_load``, ``partial_store``: access to the first lanes without a mask; the key is the
       number of lanes. A load zeroes the others. If there is a mask too, a partial store is
       preferred.
@@ -239,6 +241,8 @@ class Vector:
     - ``transpose[h]``: two instructions that transpose 2x2 blocks of two registers, in units of
       ``h`` elements. The first interleaves the even units of ``{x}`` and ``{y}``, the second the
       odd ones.
+    - ``first``: lane 0 of ``{v}`` as the vector of one lane. ``down[h]``: lanes h to 2h - 1 of
+      ``{v}`` as the first lanes, if this is cheaper than the odd half of ``transpose[h]``.
     - ``unzip[h]``: two instructions. The first gives the even units of ``{x}`` and then those of
       ``{y}``, the second the odd ones.
 
@@ -268,8 +272,6 @@ class Vector:
     broadcast: str = ""
     broadcast_shuffles: int = 0
     splat: str = ""
-    add: str = ""
-    mul: str = ""
     muladd: tuple[MulAdd, ...] = ()
     few: MulAdd | None = None
     sum_lanes: str = ""
@@ -287,9 +289,12 @@ class Vector:
     stores: Mapping[str, str] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
     mask: Mask | None = None
+    fill: str = ""
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    first: str = ""
+    down: Mapping[int, str] = field(default_factory=dict)
     unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     registers: int = 1
     stream: str = ""
@@ -361,6 +366,18 @@ class Vector:
             return ways.grouped
         type_ = seen or memory
         return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
+
+    @property
+    def fill_by_count(self) -> str:
+        """The C code of ``fill`` that makes the mask from ``{count}``, if it needs one."""
+        return self.fill if self.mask is None else self.fill.replace("{mask}", self.mask.make)
+
+    def taking(self, first: int) -> str:
+        """Return the C expression for ``ir.ops.TakeLanes`` from lane ``first``; "" if none."""
+        if first == 0 or first in self.down:
+            return self.down.get(first, self.first)
+        _, odd = self.transpose.get(first, ("", ""))
+        return odd.replace("{x}", "{v}").replace("{y}", "{v}")
 
     def seen_as(self, memory: str, group: int) -> str:
         """Return the type as which a load reads groups of ``memory`` elements; "" if there is none.

@@ -25,8 +25,8 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Add,
     Advance,
+    Apply,
     Load,
     Loop,
     MultiplyAdd,
@@ -295,7 +295,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: Expr) -> Iterator[Op]:
             yield row_of_blocks(product.op, total, one, two, odd=False)
     for index, total in enumerate(totals):
         old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
-        yield from (Load(old, address), Add(total, total, old), Store(address, total))
+        yield from (Load(old, address), Apply(total, "add", (total, old)), Store(address, total))
 
 
 def _column_ops(plan: PackPlan, groups: Expr) -> Iterator[Op]:
@@ -316,7 +316,7 @@ def _column_ops(plan: PackPlan, groups: Expr) -> Iterator[Op]:
         summed = Register("sum", single)
         yield SumLanes(summed, total)
     address = Address("sums", ZERO)
-    yield from (Load(old, address), Add(summed, summed, old), Store(address, summed))
+    yield from (Load(old, address), Apply(summed, "add", (summed, old)), Store(address, summed))
 
 
 def _summed(plan: PackPlan, vector: Vector) -> Vector:
@@ -327,7 +327,7 @@ def _summed(plan: PackPlan, vector: Vector) -> Vector:
 
 def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:
     if plan.summing.depth == 1:
-        return Add(total, total, x)
+        return Apply(total, "add", (total, x))
     op = plan.summing.form(total.vector, "broadcast", "scalar")
     assert op is not None
     return MultiplyAdd(op, total, x, ones)

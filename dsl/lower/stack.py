@@ -25,11 +25,10 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import (
-    Add,
     Advance,
+    Apply,
     Load,
     Loop,
-    Multiply,
     MultiplyAdd,
     Note,
     Op,
@@ -332,10 +331,10 @@ def _stored(plan: StackPlan, c: _Place, sums: list[list[Register]]) -> Iterator[
         for j, each in enumerate(row):
             address = Address("c", linear(((i, c.rows), (j, c.columns))))
             if spec.alpha != 1:
-                yield Multiply(each, each, alpha)
+                yield Apply(each, "mul", (each, alpha))
             if spec.beta != 0:
                 old = Register(f"old{i}_{j}", vector)
                 yield Load(old, address)
-                add = spec.beta == 1
-                yield Add(each, each, old) if add else MultiplyAdd(vector.fma, each, old, beta)
+                plus = Apply(each, "add", (each, old))
+                yield plus if spec.beta == 1 else MultiplyAdd(vector.fma, each, old, beta)
             yield Store(address, each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
@@ -396,6 +396,11 @@ class Gemm(Spec):
     def sum_steps(self) -> int | None:
         """Number of elements of K that are summed in f16, before f32 is used; None for no limit."""
         return self.sums[1] if isinstance(self.sums, tuple) else None
+
+    @property
+    def real(self) -> Literal["f32", "f64"]:
+        """The type in which expressions are computed."""
+        return "f64" if self.type == "f64" else "f32"
 
     @property
     def expressions(self) -> tuple[Expression, ...]:

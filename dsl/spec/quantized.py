@@ -18,8 +18,8 @@ from .types import DTypeLike, TypeName, is_integer, type_name
 
 #: Names of the types in which low-bit matrices store their elements.
 StoredName = Literal[
-    "s2", "u2", "s3", "u3", "s4", "u4", "s5", "u5", "s6", "u6", "s8", "u8", "f4_e2m1", "f8_e4m3",
-    "f8_e5m2",
+    "s2", "u2", "s3", "u3", "s4", "u4", "s5", "u5", "s6", "u6", "s8", "u8", "f4_e2m1", "iq4_nl",
+    "nf4", "f8_e4m3", "f8_e5m2",
 ]  # fmt: skip
 #: Names of the types that the scales of blocks may have.
 ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
@@ -39,14 +39,15 @@ class StoredType(NamedTuple):
     """A type of low-bit numbers: integers from ``low`` to ``high``, or a table of ``values``.
 
     ``unpacked`` is the type that holds a single number, or its index in the table. The number that
-    an entry of the table represents is ``unit`` times the entry, so entries are integers.
+    an entry of the table represents is ``unit`` times the entry. Entries are numbers of f32; those
+    of a table that integers multiply are integers.
     """
 
     bits: int
     low: int
     high: int
     unpacked: TypeName
-    values: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
     unit: float = 1.0
 
     @property
@@ -68,12 +69,26 @@ class StoredType(NamedTuple):
         return 8 // self.planes[-1].bits
 
     @property
+    def integers(self) -> tuple[int, ...]:
+        """The entries of a table of integers."""
+        return tuple(map(int, self.values))
+
+    @property
     def floating(self) -> bool:
         """True if the low-bit numbers are floating point."""
         return bool(self.values) or not is_integer(self.unpacked)
 
 
 _F4 = (0, 1, 2, 3, 4, 6, 8, 12)
+#: The table of GGUF's IQ4_NL (ggml, ``kvalues_iq4nl``).
+_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+#: NormalFloat of 4 bits: Dettmers et al., QLoRA (arXiv:2305.14314), appendix E; bitsandbytes' nf4.
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
 
 
 def integers(bits: int, *, signed: bool) -> StoredType:
@@ -87,6 +102,8 @@ STORED: dict[str, StoredType] = {
     **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
     **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
     "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
+    "iq4_nl": StoredType(4, 0, 15, "u8", _IQ4_NL),
+    "nf4": StoredType(4, 0, 15, "u8", _NF4),
     "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
     "f8_e5m2": StoredType(8, -57344, 57344, "f8_e5m2"),
 }
@@ -134,8 +151,8 @@ class Quantized:
     Parameters
     ----------
     type : str
-        Stored type of ``q``: s2, u2, s3, u3, s4, u4, s5, u5, s6, u6, s8, u8, f4_e2m1, f8_e4m3 or
-        f8_e5m2.
+        Stored type of ``q``: s2, u2, s3, u3, s4, u4, s5, u5, s6, u6, s8, u8, f4_e2m1, iq4_nl, nf4,
+        f8_e4m3 or f8_e5m2. f8, iq4_nl and nf4 need an A of floating point.
     scale : str
         Type of the scales: f32, f16, bf16, e8m0 or f8_e4m3.
     zero : int or str, optional

@@ -139,6 +139,13 @@ class ArrayParameter:
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
+    def any_leading(self) -> str:
+        """What the spec says so that a call may pass an array with any leading dimension."""
+        if self.leading_slot == f"{self.name}.strides":
+            return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor'
+        return f'{self.leading_slot}=tw.dim("{self.leading_slot}") in the spec'
+
+    @property
     def stride_slot(self) -> str:
         """The name of the C parameter that holds this array's batch stride."""
         return stride_slot(self.name)
@@ -152,10 +159,11 @@ class ArrayParameter:
 
 
 class SizeParameter(NamedTuple):
-    """A size that is known only at the call: the C parameter's name, and the spec's dim."""
+    """A size that is known only at the call: the C parameter's name, the spec's dim, its least."""
 
     slot: str
     dim: Dim
+    least: int = 0
 
 
 class ScalarParameter(NamedTuple):
@@ -170,13 +178,15 @@ class Signature:
     """The parameters of the C function in order: arrays, sizes, scalars.
 
     A pointer to scratch memory follows if the plan needs it. ``allocates`` is True if a call may
-    leave out the output, which is then allocated.
+    leave out the output, which is then allocated. ``places`` are the names of arrays that a call
+    passes by position, () for those of a product.
     """
 
     arrays: tuple[ArrayParameter, ...]
     sizes: tuple[SizeParameter, ...]
     scalars: tuple[ScalarParameter, ...]
     allocates: bool
+    places: tuple[str, ...] = ()
 
     def array(self, name: str) -> ArrayParameter:
         """Return the array parameter with this name."""
@@ -196,14 +206,20 @@ class Signature:
         output = self.output
         for index, parameter in enumerate(self.arrays):
             alike = (parameter.type, parameter.order) == (output.type, output.order)
-            transposed = parameter.name == "x" and parameter.shape == output.shape
-            if alike and parameter.role == "in" and (parameter.name == "c" or transposed):
+            same = parameter.shape == output.shape
+            if self.places:
+                same = same and parameter.leading == output.leading and parameter.kind == "matrix"
+            elif parameter.name != "x":
+                same = parameter.name == "c"
+            if alike and same and parameter.role == "in":
                 return index
         return -1
 
     @property
     def positional(self) -> tuple[str, ...]:
         """Names of the arrays that Python calls pass by position; others are keyword arguments."""
+        if self.places:
+            return self.places
         others = ("b", "x", "q", "scales", "zeros", "out")
         places = ("a", "b", "c") if self.arrays[0].name == "a" else others
         return tuple(a.name for a in self.arrays if a.name in places)
@@ -238,11 +254,16 @@ def symbol_of(name: str) -> str:
 
 
 class Parameters(NamedTuple):
-    """The parameters of a kernel except sizes; ``allocates`` is that of ``Signature``."""
+    """The parameters of a kernel; ``allocates`` and ``places`` are those of ``Signature``.
+
+    ``filled`` are the sizes of the call that cannot be 0.
+    """
 
     arrays: tuple[ArrayParameter, ...]
     allocates: bool
     scalars: tuple[ScalarParameter, ...] = ()
+    places: tuple[str, ...] = ()
+    filled: frozenset[Dim] = frozenset()
 
 
 #: A function of a spec, and of the formats of its packed operands by their names.
@@ -266,8 +287,10 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
     ``formats`` maps the names of packed operands to their formats, which depend on the target.
     """
     found = _PARAMETERS[type(spec)](spec, formats or {})
-    sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    return Signature(found.arrays, sizes, found.scalars, found.allocates)
+    sizes = tuple(
+        SizeParameter(slot, dim, int(dim in found.filled)) for slot, dim in spec.runtime_sizes()
+    )
+    return Signature(found.arrays, sizes, found.scalars, found.allocates, found.places)
 
 
 @parameters_of(Gemm)

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
@@ -197,6 +197,16 @@ class Spec:
 
     __slots__ = ()
     routine: ClassVar[str]
+
+    @property
+    def expressions(self) -> tuple[Any, ...]:
+        """The expressions that the kernel computes, in which functions of the user may be."""
+        return ()
+
+    @property
+    def real(self) -> Literal["f32", "f64"]:
+        """The type in which expressions are computed."""
+        return "f32"
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""

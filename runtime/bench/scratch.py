@@ -44,11 +44,12 @@ def scratch_bytes(
     given = given_sizes(spec, dict(sizes))
     slots = [parameter.slot for parameter in signature.sizes]
     lengths = [slot for slot in slots if not slot.startswith(("ld", "stride_"))]
-    if missing := [slot for slot in lengths if slot not in given]:
+    if missing := [slot.removesuffix("_") for slot in lengths if slot not in given]:
+        shown = ", ".join(f"{slot.removesuffix('_')}=..." for slot in lengths)
         raise ArgumentTypeError(
             f"the scratch memory depends on the sizes of the call: {' and '.join(missing)}",
             got=", ".join(f"{name}={value}" for name, value in sizes.items()) or "no sizes",
-            expected=f"kernel.scratch_bytes({', '.join(f'{slot}=...' for slot in lengths)})",
+            expected=f"kernel.scratch_bytes({shown})",
         )
     each = of(dict(zip(slots, call_sizes(signature, given), strict=True)))
     return (count - 1) * -(-each // _ALIGNED) * _ALIGNED + each

@@ -137,6 +137,7 @@ def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, kn
 
 def _because(slot: str, size: Size, known: Known) -> str:
     """Return a size's required value and its source, for example ``n is 8, from b.shape[1]``."""
+    slot = slot.removesuffix("_")  # in C, names of a network's dims end so
     if not isinstance(size, Dim) or size.name not in known.values:
         return f"{slot} is {known.say(size)}"
     if size.name == slot:
@@ -179,7 +180,7 @@ def _axes(
         raise ArgumentValueError(
             f"{name} must be a {len(sizes)}-d{either} array",
             got=f"{len(shape)}-d, of shape {shape}",
-            expected=f"axes {', '.join(slots)}",
+            expected=f"axes {', '.join(slot.removesuffix('_') for slot in slots)}",
             hint=hint,
         )
     return sizes, slots
@@ -221,7 +222,7 @@ def _contiguous(parameter: ArrayParameter, array: Array, name: str, axis: int) -
         expected=f"{parameter.itemsize} bytes from one element of a {what[:-1]} to the next",
         hint=f"{parameter.name}=tw.Matrix({parameter.type!r}, order={other!r}) in the spec, or "
         f"np.as{'contiguous' if parameter.order == 'C' else 'fortran'}array({name})"
-        if is_other
+        if is_other and not parameter.leading_slot.endswith(".strides")
         else f"np.as{'contiguous' if parameter.order == 'C' else 'fortran'}array({name})",
     )
 
@@ -253,13 +254,13 @@ def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, li
             "without gaps",
             got=f"a {whole} every {leading} elements",
             expected=f"every {line}, the length of a {whole}",
-            hint=f'{slot}=tw.dim("{slot}") in the spec, or {name}.copy()',
+            hint=f"{parameter.any_leading}, or {name}.copy()",
         )
     raise ArgumentValueError(
         f"{name} has the wrong leading dimension",
         got=f"{slot} == {leading}",
         expected=known.say(want),
-        hint=None if isinstance(want, Dim) else f'{slot}=tw.dim("{slot}") in the spec takes any',
+        hint=None if isinstance(want, Dim) else f"{parameter.any_leading} takes any",
     )
 
 
@@ -331,6 +332,8 @@ def _limits(signature: Signature, known: Known) -> None:
         value, source = known.values[dim.name], known.source[dim.name]
         if value % dim.multiple_of:
             _out_of_limits(dim, value, source, f"a multiple of {dim.multiple_of}")
+        if value < parameter.least:
+            _too_small(dim, value, source)
         if dim.max is not None and value > dim.max:
             _out_of_limits(dim, value, source, f"at most {dim.max}")
 
@@ -353,8 +356,7 @@ def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
                 f"{parameter.name}'s leading dimension is too small for its lines",
                 got=f"{slot} == {line}",
                 expected=f"{slot} of at most {most}, as the spec gives {parameter.leading_slot}",
-                hint=f'{parameter.leading_slot}=tw.dim("{parameter.leading_slot}") in the spec '
-                "takes any",
+                hint=f"{parameter.any_leading} takes any",
             )
 
 
@@ -405,6 +407,14 @@ def _out_of_limits(dim: Dim, value: int, source: str, expected: str) -> NoReturn
         got=f"{value}, from {source}" if source else str(value),
         expected=f"{expected}: {dim}",
         hint="another tw.dim in the spec, or arrays of another size",
+    )
+
+
+def _too_small(dim: Dim, value: int, source: str) -> NoReturn:
+    raise ArgumentValueError(
+        f"a maximum or minimum of no elements has no value: {dim.name} is {value}",
+        got=f"{value}, from {source}",
+        expected="1 or more",
     )
 
 

@@ -88,7 +88,7 @@ class Arranger:
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
         """Return arrays and scalars in the signature's order; ArgumentError for wrong names."""
         new = self._new
-        if not named and new is not None and len(positional) == self.inputs:
+        if not named and new is not None and len(positional) == self.inputs and not self._ones:
             return (*positional, _new(positional[0], new)), ()
         values = (*positional, *named.values())
         recipe = self._recipes.get((len(positional), *named))
@@ -246,6 +246,8 @@ def _made(signature: Signature, given: Mapping[str, Any], output: ArrayParameter
 
 def _usage(signature: Signature) -> str:
     places = signature.positional
+    if signature.places and signature.output.name != "out":
+        return f"kernel({', '.join(places[:-1])}, out=(...))"
     by_name = ["out" if p.name == "d" else p.name for p in signature.arrays if p.name not in places]
     by_name += [p.name for p in signature.scalars]
     return f"kernel({', '.join([*places, *(f'{name}=...' for name in by_name)])})"
@@ -321,7 +323,10 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
     inputs = [p for p in signature.arrays if p is not output]
     known = Known()
     learn(inputs, seen(inputs, [given[p.name] for p in inputs]), known)
-    rows, cols = (_known_size(size, output, known) for size in output.shape)
+    sizes = [_known_size(size, output, known) for size in output.shape]
+    if len(sizes) == 1:
+        return empty(like, tuple(sizes), output.type)
+    rows, cols = sizes
     line = cols if output.order == "C" else rows
     check_leading([output], known)
     leading = line
@@ -338,6 +343,8 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
 
 def _empty(like: Any, shape: tuple[int, ...], leading: int, order: str, type_: str) -> Any:
     """Return a new array of the library of ``like``, with the leading dimension ``leading``."""
+    if len(shape) == 1:
+        return empty(like, shape, type_)
     *count, rows, cols = shape
     line, lines = (cols, rows) if order == "C" else (rows, cols)
     whole = empty(like, (*count, lines, leading), type_)

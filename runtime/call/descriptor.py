@@ -29,6 +29,7 @@ class _Packer:
         # C does not check the bytes of a packed output: ``Packer`` does.
         bytes_ = (s for p in signature.arrays for s in p.shape if isinstance(s, PackedBytes))
         self.dims: list[Dim] = list((known | {size.name: size for size in bytes_}).values())
+        self.least = {p.dim.name: p.least for p in signature.sizes}
         self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
 
     def size(self, size: Size | None) -> tuple[int, int]:
@@ -89,9 +90,13 @@ def descriptor(
     limits = [
         word
         for dim in packer.dims
-        for word in (dim.multiple_of, MAX_SIZE if dim.max is None else dim.max)
+        for word in (
+            dim.multiple_of,
+            MAX_SIZE if dim.max is None else dim.max,
+            packer.least.get(dim.name, 0),
+        )
     ]
-    words += _padded(limits, 2 * LIMITS["dims"]) + _padded(slots, LIMITS["slots"])
+    words += _padded(limits, 3 * LIMITS["dims"]) + _padded(slots, LIMITS["slots"])
     for array in arrays:
         words += array
     return np.array(words, np.int64)

@@ -61,8 +61,8 @@ def from_gguf(data: Any, type: Any, shape: Any) -> QuantizedMatrix:
         The tensor's bytes: n rows of k weights each. The rows become the columns of B. The package
         ``gguf`` gives such an array.
     type : str or enum member
-        One of q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, mxfp4 and nvfp4. Or a
-        member of the enum in the package ``gguf``.
+        One of q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, iq4_nl, mxfp4 and
+        nvfp4. Or a member of the enum in the package ``gguf``.
     shape : tuple of int
         (k, n), or (count, k, n) for several matrices.
 
@@ -108,8 +108,8 @@ def to_gguf(matrix: QuantizedMatrix, type: Any) -> Array:
     matrix : QuantizedMatrix
         The matrix. Its format must be that of ``type``.
     type : str or enum member
-        One of q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4 and nvfp4. The types whose names end in K cannot
-        be written, because their scales are products of stored numbers.
+        One of q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4 and nvfp4. The types whose names end in K
+        cannot be written, because their scales are products of stored numbers.
 
     Returns
     -------
@@ -402,6 +402,9 @@ CONTAINERS: dict[str, Container] = {
     "q4_K": Container(Quantized("u4", scale="f32", zero="f32", block=32), 256, 144, _read_q4_k),
     "q5_K": Container(Quantized("u5", scale="f32", zero="f32", block=32), 256, 176, _read_q5_k),
     "q6_K": Container(Quantized("u6", scale="f32", zero=32, block=16), 256, 210, _read_q6_k),
+    "iq4_nl": Container(
+        Quantized("iq4_nl", scale="f16", block=32), 32, 18, _read_q4_0, _write_q4_0
+    ),
     "mxfp4": Container(
         Quantized("f4_e2m1", scale="e8m0", block=32), 32, 17, _read_mxfp4, _write_q4_0
     ),

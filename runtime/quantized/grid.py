@@ -74,9 +74,7 @@ class Grid:
         exact = np.clip(exact, *self.ends, out=exact)
         if not self.form.stored.values:
             return self._rounded(exact)
-        doubled = 2 * exact
-        quarters = np.floor(doubled) + np.ceil(doubled)
-        return self._at_quarters[(quarters - 4 * self.ends[0]).astype(np.intp)]
+        return self.numbers[np.searchsorted(self._highest, exact)]
 
     def _rounded(self, exact: Array) -> Array:
         """Return the values rounded to integers, or to f8."""
@@ -87,19 +85,13 @@ class Grid:
         return decode(encode(exact, type_), type_).astype(np.float64)
 
     @cached_property
-    def _at_quarters(self) -> Array:
-        """Table of the storable numbers nearest to each multiple of a quarter.
+    def _highest(self) -> Array:
+        """For each number but the greatest, the highest value to which it is the nearest.
 
-        An odd quarter stands for all values between two halves. The numbers are integers, so the
-        nearest number changes only at halves.
+        It is half way to the next number, or just below that if the next number has an even code.
         """
-        low, high = self.ends
-        quarters = np.arange(4 * low, 4 * high + 1) / 4
-        lower = self.numbers[np.searchsorted(self.numbers, quarters, "right") - 1]
-        upper = self.numbers[np.searchsorted(self.numbers, quarters)]
-        middles, codes = (lower + upper) / 2, self.codes_of(upper)
-        up = (quarters > middles) | (quarters == middles) & (codes % 2 == 0)
-        return np.where(up, upper, lower)
+        middles, codes = (self.numbers[:-1] + self.numbers[1:]) / 2, self.codes_of(self.numbers[1:])
+        return np.where(codes % 2 == 0, np.nextafter(middles, -np.inf), middles)
 
     def beyond(self, least: Array, most: Array, blocks: Blocks) -> Array:
         """Return True for blocks with an element more than half a step out of range.
@@ -137,19 +129,9 @@ class Grid:
             return numbers.astype(DTYPES[stored.unpacked])
         if not stored.values:
             return encode(numbers, stored.unpacked).view(DTYPES[stored.unpacked])
-        return self._codes[(numbers - self.ends[0]).astype(np.intp)]
-
-    @cached_property
-    def _codes(self) -> Array:
-        """Table of the codes that store integers; it begins with the least number.
-
-        If a number has two codes, the smaller one is taken.
-        """
-        stored, low = self.form.stored, int(self.ends[0])
-        codes = np.zeros(int(self.ends[1]) - low + 1, DTYPES[stored.unpacked])
-        for code, number in reversed(list(enumerate(stored.values))):
-            codes[number - low] = code
-        return codes
+        # If a number has two codes, the smaller one is taken.
+        codes = np.array([stored.values.index(x) for x in self.numbers], DTYPES[stored.unpacked])
+        return codes[np.searchsorted(self.numbers, numbers)]
 
     # --- what is stored beside them -------------------------------------------------------------
 

@@ -106,11 +106,11 @@ class QuantizedMatrix:
         -------
         array
             Type int64. Elements of f4_e2m1 are given in units of 0.5, so they are integers too.
-            Elements of f8 are float64.
+            Elements of nf4 and f8 are float64.
         """
         stored = self.format.stored
         if stored.values:
-            return np.array(stored.values, np.int64)[self.q]
+            return np.array(stored.values)[self.q]
         if stored.floating:
             return decode(self.q, stored.unpacked).astype(np.float64)
         return self.q.astype(np.int64)

@@ -74,7 +74,7 @@ def _numbers(codes: Array, form: QuantizedFormat) -> Array:
     """Return the numbers of codes that a packed matrix stores, as int64, or float64 for f8."""
     stored = STORED[form.type]
     if stored.values:
-        found: Array = np.array(stored.values, np.int64)[codes]
+        found: Array = np.array(stored.values)[codes]
     elif stored.floating:
         found = decode(codes, stored.unpacked).astype(np.float64)
     else:

@@ -146,7 +146,8 @@ class Draws:
 
     def _spread(self) -> float:
         """Return the typical magnitude of sums of products."""
-        if not {"a", "b"} <= {p.name for p in self._signature.arrays}:
+        names = {p.name for p in self._signature.arrays}
+        if self._signature.places or not {"a", "b"} <= names:
             return 1.0
         a, b = (self._signature.array(name) for name in "ab")
         terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))

@@ -15,6 +15,7 @@ from tilewright.spec.expression import (
     Arithmetic,
     Call,
     Compared,
+    Composed,
     Expression,
     Leaf,
     Monotone,
@@ -36,14 +37,25 @@ def evaluate(
     ``sums`` holds the intervals of the leaves "acc" and "acc2". ``operands`` holds the arrays of
     named operands, and D's old value, decoded, as "d".
     """
-    return _Evaluation(sums, operands).of(expression)
+    acc = sums["acc"]
+
+    def leaf(node: Expression) -> Interval:
+        if isinstance(node, Leaf) and node.name in sums:
+            return sums[node.name]
+        return _leaf(node, acc, operands)
+
+    return Evaluation(acc.element, acc.value.dtype, leaf).of(expression)
 
 
-class _Evaluation:
-    """The evaluation of one expression: the values of its nodes that are known so far."""
+class Evaluation:
+    """The evaluation of expressions: the values of nodes that are known so far.
 
-    def __init__(self, sums: Mapping[str, Interval], operands: Mapping[str, Any]) -> None:
-        self.sums, self.operands, self.acc = sums, operands, sums["acc"]
+    ``element`` is the type of the kernel's arithmetic, ``dtype`` numpy's type for exact values.
+    ``leaf`` returns the value of a node that is no number and no call of a function.
+    """
+
+    def __init__(self, element: str, dtype: Any, leaf: Callable[[Expression], Interval]) -> None:
+        self.element, self.dtype, self.leaf = element, dtype, leaf
         self.values: dict[int, Interval] = {}
         # These expressions are kept alive, because a node is identified by its address.
         self.meanings: list[Expression] = []
@@ -51,12 +63,12 @@ class _Evaluation:
     def of(self, expression: Expression) -> Interval:
         """Return the value of an expression. A value is kept only while another node needs it."""
         nodes = list(walk(expression, self.values))
-        uses = Counter(id(arg) for node in nodes if isinstance(node, Call) for arg in node.args)
+        uses = Counter(id(arg) for node in nodes if isinstance(node, Composed) for arg in node.args)
         made: set[int] = set()
         for node in nodes:
             self.values[id(node)] = self._node(node)
             made.add(id(node))
-            for arg in node.args if isinstance(node, Call) else ():
+            for arg in node.args if isinstance(node, Composed) else ():
                 uses[id(arg)] -= 1
                 if not uses[id(arg)] and id(arg) in made:
                     del self.values[id(arg)]
@@ -68,18 +80,15 @@ class _Evaluation:
                 return self._constant(value)
             case Call():
                 return self._call(node)
-            case Leaf(name) if name in self.sums:
-                return self.sums[name]
             case _:
-                return _leaf(node, self.acc, self.operands)
+                return self.leaf(node)
 
     def _held(self, number: float) -> Any:
         """Return a number rounded to the type in which the kernel computes."""
-        return np.float32(number) if self.acc.element == "f32" else number
+        return np.float32(number) if self.element == "f32" else number
 
     def _constant(self, number: float) -> Interval:
-        held = np.array(self._held(number), self.acc.value.dtype)
-        return Interval.exactly(held, self.acc.element)
+        return Interval.exactly(np.array(self._held(number), self.dtype), self.element)
 
     def _call(self, node: Call) -> Interval:
         """Return the value of a post-op, from its reference or else from its definition."""
@@ -94,6 +103,8 @@ class _Evaluation:
                 return found.rounded() if rounded else found
             case Compared(function):
                 return less(args[0], args[1], function)
+            case Arithmetic("mul") if args[0] is args[1]:
+                return RULES["square"](args[0])
             case Arithmetic(rule):
                 return RULES[rule](*args)
         meaning = node.meaning()

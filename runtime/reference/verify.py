@@ -14,6 +14,7 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Copy, Pack, PackQuantized
 from tilewright.spec.signature import Signature, packs
 from tilewright.spec.transpose import Transpose
@@ -22,6 +23,7 @@ from .arguments import Sample, Sampled, edges, matrices, samples
 from .copy import copied
 from .gemm import Expected, results
 from .interval import Interval
+from .network import network_results
 from .pack_b import packed_bytes, packed_parts
 
 
@@ -210,6 +212,13 @@ def _of_quantized_packing(
 def _of_copy(spec: Copy, target: Target, signature: Signature, held: Sample) -> dict[str, Expected]:
     type_ = "u8" if packs(spec) else spec.type_of("d")
     return {"d": exactly(copied(spec, target, held.arrays[0]), type_)["out"]}
+
+
+@results_of(Network)
+def _of_network(
+    spec: Network, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return network_results(spec, signature, held)
 
 
 def exactly(values: Array, type_: str) -> dict[str, Expected]:

@@ -15,6 +15,13 @@ from .accesses import CONVERSIONS, accesses, moved_as
 from .operations import OPERATIONS
 from .words import Group
 
+#: Names of the intrinsics that give the first lane as a C scalar.
+_FIRST = {
+    "f32": "@vfmv_f_s_${t}_f32",
+    "f64": "@vfmv_f_s_${t}_f64",
+    "s32": "@vmv_x_s_${t}_i32",
+    "s64": "@vmv_x_s_${t}_i64",
+}
 _MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc", "s64": "vmacc"}
 
 
@@ -95,12 +102,15 @@ def vector(group: Group) -> Vector:
         zero=f"{splat}(0, {group.lanes})",
         broadcast=f"{splat}(*({{p}}), {group.lanes})",
         splat=f"{splat}({{x}}, {group.lanes})",
-        add=ops["add"],
-        mul=ops["mul"],
         muladd=products,
         sum_lanes=_sum_lanes(group),
         ops=ops,
         transpose=_transpose(group),
+        fill=group.spell("@vmv_v_v_${t}_tu({other}, {v}, {mask})"),
+        first=group.spell(f"{_FIRST[element]}({{v}})"),
+        down={
+            block: group.spell(f"@vslidedown_vx_$t({{v}}, {block}, $n)") for block in _blocks(group)
+        },
         **accesses(group, CONVERSIONS[element]),
     )
 
@@ -155,13 +165,18 @@ def _same_bits(group: Group) -> str:
     return lanes if moved == group else group.spell(f"@vreinterpret_v_{moved.name}_$t({lanes})")
 
 
+def _blocks(group: Group) -> Iterator[int]:
+    """Yield the sizes of blocks in lanes, from one lane to half of the lanes."""
+    return (1 << i for i in range(group.lanes.bit_length() - 1))
+
+
 def _transpose(group: Group) -> dict[int, tuple[str, str]]:
     """Return transpositions of two vectors, by the block size in lanes.
 
     One vector is shifted by a block, and overwrites every second block of the other.
     """
     found = {}
-    for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
+    for block in _blocks(group):
         odd, even = (
             f"@vms{test}_vx_${{u}}_$b(@vand_vx_$u(@vid_v_$u($n), {block}, $n), 0, $n)"
             for test in ("ne", "eq")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.isa.vector import Repeat, Spread, Vector
 
 from ..scalar import plain
-from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, transposes, unzips
+from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, some_lanes, unzips
 
 #: Elementary operations. ``{f}`` is the element type, ``{t}`` the predicate that is true for all
 #: lanes.
@@ -104,8 +104,6 @@ def _whole(element: str, nbytes: int) -> Vector:
         store=f"svst1_{element}({everywhere}, {{p}}, {{v}})",
         broadcast=f"svdup_n_{element}(*({{p}}))",
         splat=f"svdup_n_{element}({{x}})",
-        add=f"svadd_{element}_x({everywhere}, {{x}}, {{y}})",
-        mul=f"svmul_{element}_x({everywhere}, {{x}}, {{y}})",
         muladd=forms(
             f"fmla z.{'s' if single else 'd'}",
             {
@@ -124,6 +122,6 @@ def _whole(element: str, nbytes: int) -> Vector:
         stores=_STORES if single else {},
         ops=_ops(element),
         mask=mask(element, _LOADS, _STORES) if single else mask(element),
-        transpose=transposes(element, lanes),
+        **some_lanes(element, lanes),
         unzip=unzips(element) if single else {},
     )

@@ -24,7 +24,7 @@ from .words import (
     join,
     mask,
     parts,
-    transposes,
+    some_lanes,
     unsigned,
     unzips,
 )
@@ -129,8 +129,6 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             store=f"svst1_s32({_ALL}, {{p}}, {{v}})",
             broadcast="svdup_n_s32(*({p}))",
             splat="svdup_n_s32({x})",
-            add=_OPS["add"],
-            mul=_OPS["mul"],
             muladd=(
                 *_products(lanes),
                 *forms(
@@ -142,7 +140,7 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             stores={**_STORES, "s64": store_widened(nbytes)},
             ops=_OPS,
             mask=mask("s32", _LOADS, _STORES),
-            transpose=transposes("s32", lanes),
+            **some_lanes("s32", lanes),
             unzip=unzips("s32"),
         ),
         replace(one, muladd=(*_products(1), *one.muladd)),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..scalar import wide
-from .words import all_lanes, dots, filled, forms, mask, transposes
+from .words import all_lanes, dots, filled, forms, mask, some_lanes
 
 _ALL = all_lanes("s64")
 _OPS = filled({op: f"sv{op}_s64_x({{t}}, {{{{x}}}}, {{{{y}}}})" for op in ("add", "mul")}, t=_ALL)
@@ -38,14 +38,12 @@ def wide_sums(nbytes: int) -> tuple[Vector, ...]:
             store=f"svst1_s64({_ALL}, {{p}}, {{v}})",
             broadcast="svdup_n_s64(*({p}))",
             splat="svdup_n_s64({x})",
-            add=_OPS["add"],
-            mul=_OPS["mul"],
             muladd=(*_fours(lanes), *alike),
             sum_lanes=f"svaddv_s64({_ALL}, {{v}})",
             loads=_LOADS,
             ops=_OPS,
             mask=mask("s64", _LOADS),
-            transpose=transposes("s64", lanes),
+            **some_lanes("s64", lanes),
         ),
         replace(one, muladd=(*_fours(1), *one.muladd)),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tilewright.isa.vector import Factors, Form, Mask, MulAdd
 
@@ -108,6 +109,17 @@ def group(element: str) -> str:
 def first(element: str, x: str) -> str:
     """Return C that gives the first lane of the vector ``x`` as a C scalar."""
     return f"svlasta_{element}(svpfalse_b(), {x})"
+
+
+def some_lanes(element: str, lanes: int) -> dict[str, Any]:
+    """Return the fields of ``Vector`` that select or move lanes of a vector of ``element``."""
+    steps = (1 << i for i in range(lanes.bit_length() - 1))
+    return {
+        "fill": f"svsel_{element}({{mask}}, {{v}}, {{other}})",
+        "first": first(element, "{v}"),
+        "down": {step: f"svext_{element}({{v}}, {{v}}, {step})" for step in steps},
+        "transpose": transposes(element, lanes),
+    }
 
 
 def alone(product: str, element: str) -> str:

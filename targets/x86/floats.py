@@ -166,13 +166,13 @@ def short_stores(element: str, bits: int) -> dict[int, str]:
     """
     size = 8 * _BYTES[element]
     return {
-        part // size: store.replace("{v}", _lowest(element, bits, max(part, 128)))
+        part // size: store.replace("{v}", lowest(element, bits, max(part, 128)))
         for part, store in _PART_STORES[element].items()
         if part < bits
     }
 
 
-def _lowest(element: str, bits: int, held: int) -> str:
+def lowest(element: str, bits: int, held: int) -> str:
     """Return C for the lowest ``held`` bits of the vector ``{v}``, as a shorter vector."""
     kind, _ = _KINDS[element]
     return "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
@@ -189,7 +189,7 @@ def partial_stores(element: str, bits: int) -> dict[int, str]:
 
 def _parts(element: str, bits: int, stored: int) -> Iterator[str]:
     _, high = _KINDS[element]
-    halves = _lowest(element, bits, 128), f"_mm256_extract{high}({{v}}, 1)"
+    halves = lowest(element, bits, 128), f"_mm256_extract{high}({{v}}, 1)"
     done = 0
     for part in (128, 64, 32):
         if stored - done >= part:
@@ -291,10 +291,9 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         stream=call("stream", "{p}, {v}"),
         broadcast=call("set1", "*({p})"),
         splat=call("set1", "{x}"),
-        add=call("add", "{x}, {y}"),
-        mul=call("mul", "{x}, {y}"),
         muladd=tuple(forms),
         sum_lanes=_sum_lanes(element, bits),
+        first=f"_mm_cvts{_LETTER[element]}_{element}({lowest(element, bits, 128)})",
         ops=ops,
         **more,
     )

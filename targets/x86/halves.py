@@ -62,8 +62,7 @@ def _vector(bits: int, words: Mapping[int, tuple[str, str]]) -> Vector:
         broadcast=_halves(bits, f"{mm}_set1_epi16((int16_t)*({{p}}))"),
         broadcast_shuffles=1,
         group=_halves(bits, f"{mm}_set1_epi32({{x}})"),
-        add=f"{mm}_add_ph({{x}}, {{y}})",
-        mul=f"{mm}_mul_ph({{x}}, {{y}})",
+        ops={op: f"{mm}_{op}_ph({{x}}, {{y}})" for op in ("add", "mul")},
         muladd=tuple(_multiply(form, bits) for form in ("broadcast", "memory")),
         sum_lanes=f"_mm_set_sh({mm}_reduce_add_ph({{v}}))",
         mask=_mask(bits),
@@ -103,8 +102,7 @@ def _single() -> Vector:
         load="_mm_load_sh({p})",
         store="_mm_store_sh({p}, {v})",
         broadcast="_mm_load_sh({p})",
-        add="_mm_add_sh({x}, {y})",
-        mul="_mm_mul_sh({x}, {y})",
+        ops={op: f"_mm_{op}_sh({{x}}, {{y}})" for op in ("add", "mul")},
         sum_lanes="{v}",
         muladd=(
             MulAdd(

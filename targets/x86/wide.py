@@ -13,7 +13,15 @@ from typing import Any
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 
 from ..scalar import wide
-from .floats import DOUBLES, integer_transposes, load_bits, prefix, register_of_bits, store_bits
+from .floats import (
+    DOUBLES,
+    integer_transposes,
+    load_bits,
+    lowest,
+    prefix,
+    register_of_bits,
+    store_bits,
+)
 
 #: For each element type in memory: its bits, and its name in intrinsics that widen.
 _WIDENED = {"s8": (8, "epi8"), "u8": (8, "epu8"), "s16": (16, "epi16"), "u16": (16, "epu16")}
@@ -36,10 +44,9 @@ def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
         lanes=lanes,
         broadcast=f"{mm}_{one}(*({{p}}))",
         splat=f"{mm}_{one}({{x}})",
-        add=ops["add"],
-        mul=ops["mul"],
         muladd=(*(_multiply(form, bits) for form in forms), _multiply_whole(ops, bits)),
         sum_lanes=_sum_lanes(bits),
+        first=f"_mm_cvtsi128_si64({lowest('s64', bits, 128)})",
         loads={name: _load(name, bits) for name in _WIDENED},
         ops=ops,
         **more,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from operator import attrgetter
 
 import pytest
 
 import tilewright as tw
+from tilewright import nn
 
 validate = pytest.importorskip("numpydoc.validate").validate
 
@@ -18,7 +20,8 @@ WRONG = {
 }  # fmt: skip
 #: Values that calls return, and errors: users do not construct them, so they list attributes.
 MADE_BY_CALLS = {
-    "Calibrated", "Expression", "Kernel", "Library", "PackedB", "Timing", "Verification",
+    "Calibrated", "Expression", "Kernel", "Library", "Network", "NetworkFunction", "PackedB",
+    "Timing", "Verification",
 }  # fmt: skip
 FORM = {"PR01", "PR02", "EX01"}
 
@@ -26,9 +29,10 @@ FORM = {"PR01", "PR02", "EX01"}
 def public() -> Iterator[tuple[str, object]]:
     """Functions and classes of the package, by name."""
     for name in sorted(tw.__all__):
-        found = getattr(tw, name)
+        found = attrgetter(name)(tw)
         if inspect.isfunction(found) or inspect.isclass(found):
             yield name, found
+    yield from ((f"nn.{name}", getattr(nn, name)) for name in nn.__all__)
 
 
 def is_error(found: object) -> bool:
@@ -37,7 +41,7 @@ def is_error(found: object) -> bool:
 
 @pytest.mark.parametrize("name", [name for name, _ in public()])
 def test_a_public_docstring_is_numpydoc(name: str) -> None:
-    found = getattr(tw, name)
+    found = attrgetter(name)(tw)
     path = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', name)}"
     errors = {code: said for code, said in validate(path)["errors"] if code in WRONG}
     if name in MADE_BY_CALLS or is_error(found):

@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import shutil
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ import pytest
 from support.source_tree import ROOT, modules
 
 import tilewright as tw
+from tilewright import nn
 from tilewright.cli import main
 from tilewright.plan.estimate import stack, work
 
 #: Values, whose examples stand in the page on epilogues; and a string.
 VALUES = {"acc", "acc2", "dst", "__version__"}
+#: Every public name.
+PUBLIC = {*tw.__all__, *(f"nn.{name}" for name in nn.__all__)}
 #: Names whose examples compile what no cache keeps: wrong C, a tile that does not fit, variants.
 COMPILING = {"TilewrightError", "ToolchainError", "tune"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -32,7 +36,7 @@ EXTRACTED = re.compile(
 
 def documented(name: str) -> Any:
     """What has the docstring of a public name: of a package that is called, its call."""
-    found = getattr(tw, name)
+    found = attrgetter(name)(tw)
     return type(found).__call__ if inspect.ismodule(found) else found
 
 
@@ -40,7 +44,7 @@ def documented(name: str) -> Any:
     "name",
     [
         pytest.param(name, marks=() if name in COMPILING else pytest.mark.twice)
-        for name in sorted(set(tw.__all__) - VALUES)
+        for name in sorted(PUBLIC - VALUES)
     ],
 )
 def test_the_example_of_a_name_runs(
@@ -86,8 +90,8 @@ def test_the_example_of_a_member_runs(
 def test_the_reference_has_every_public_name() -> None:
     pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
     found = [name for page in pages for name in EXTRACTED.findall(page.read_text())]
-    names = [name for name in found if "." not in name]
-    assert sorted(names) == sorted(set(tw.__all__) - {"__version__"})
+    names = [name for name in found if "." not in name or name.startswith("nn.")]
+    assert sorted(names) == sorted(PUBLIC - {"__version__"})
 
 
 def test_the_reference_has_every_environment_variable() -> None:

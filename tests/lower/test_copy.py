@@ -91,6 +91,7 @@ COMPILED = [
     ("host", Copy(37, 70, "u8", Matrix("u8", "F"))),
     ("host", Copy(M, N, Matrix("bf16", "F"), "f32", lda=LD)),
     ("avx2", Copy(M, N, "s16", Matrix("s8", "F"))),
+    ("avx2", Copy(8, 24, Packed("s8"), "s8")),
     ("neon", Copy(19, 21, Matrix("f16", "F"), Packed("f16", 8, bits=64))),
     ("scalar", Copy(5, 6, Packed("s8", bits=32), "u8")),
 ]

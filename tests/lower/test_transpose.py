@@ -196,7 +196,7 @@ def invented(lanes: tuple[int, ...], registers: int) -> Target:
     wide = tuple(
         Vector(
             name=f"v{n}", element="f32", lanes=n, ctype="v", zero="", load="", store="",
-            broadcast="", splat="", add="", mul="", sum_lanes="",
+            broadcast="", splat="", sum_lanes="",
             muladd=(MulAdd(form="broadcast", mnemonic="", spelling="", cols=n),),
             transpose={1 << i: ("", "") for i in range(n.bit_length() - 1)},
             partial_load={1: ""}, partial_store={1: ""},

@@ -63,8 +63,6 @@ def vector(
         store="",
         broadcast="",
         splat="",
-        add="",
-        mul="",
         muladd=tuple(MulAdd(form=f, mnemonic="", spelling="", cols=lanes) for f in forms),
         sum_lanes="",
         mask=MASK if masked and lanes > 1 else None,

@@ -13,6 +13,8 @@ from tilewright.errors import ArgumentError
 from tilewright.runtime.quantized.gguf import CONTAINERS
 
 Array = np.ndarray[Any, Any]
+#: The table of ggml's ``kvalues_iq4nl``.
+IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 #: What the codes of f4_e2m1 stand for.
 F4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
 #: Where numbers of f16 stand in a block, if not at its beginning alone.
@@ -121,6 +123,7 @@ ELEMENTS: dict[str, Callable[[bytes, int], float]] = {
     "q4_K": q4_k,
     "q5_K": q5_k,
     "q6_K": q6_k,
+    "iq4_nl": lambda block, i: half(block, 0) * IQ4_NL[nibble(block, 2, i, 16)],
     "mxfp4": lambda block, i: 2.0 ** (block[0] - 127) * F4[nibble(block, 1, i, 16)],
     "nvfp4": nvfp4,
 }

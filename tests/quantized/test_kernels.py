@@ -243,9 +243,9 @@ def test_zero_points_of_the_call_are_numbers_of_s8() -> None:
     kernel = tw.compile(spec)
     b = kernel.pack_b(drawn(form, 20, 5, 1))
     a, scale = np.ones((2, 20), np.int8), np.ones(2, F32)
-    assert (kernel(a, b, a_scale=scale, a_zero=np.int32([1, 1])) == 0).all()
+    assert (kernel(a, b, a_scale=scale, a_zero=np.array([1, 1], np.int32)) == 0).all()
     with pytest.raises(ArgumentError, match=r"a_zero\[1\] == 128"):
-        kernel(a, b, a_scale=scale, a_zero=np.int32([1, 128]))
+        kernel(a, b, a_scale=scale, a_zero=np.array([1, 128], np.int32))
 
 
 #: Orders and types of an A of floating point, with tails of tiles and of blocks.

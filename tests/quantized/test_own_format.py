@@ -58,32 +58,50 @@ def test_c_packs_it(seven: tw.Quantized) -> None:
 
 # --- a table of one's own ------------------------------------------------------------------------
 
-#: NormalFloat of 4 bits, in units of 1 / 127.
-NF4 = (-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127)
+#: Numbers of no regular distance, in units of 1 / 128: some are not exact in bf16.
+OWN = (-127.25, -88, -67, -50, -36.5, -23, -12, 0, 10, 20, 31, 43, 56.125, 71, 92, 127.75)
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> tw.Quantized:
-    monkeypatch.setitem(STORED, "nf4", StoredType(4, 0, 15, "u8", NF4, 1 / 127))
-    name: Any = "nf4"
+    monkeypatch.setitem(STORED, "own4", StoredType(4, 0, 15, "u8", OWN, 1 / 128))
+    name: Any = "own4"
     return tw.Quantized(name, scale="f32", block=32)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_another_table_is_refused_by_kernels(target: str, table: tw.Quantized) -> None:
-    """Numbers are looked up in that of f4_e2m1 alone: as those they would be wrong."""
-    b = tw.Packed(table)
-    for a in ("f32", tw.Quantize("f32", per=("row", 32))):
-        with pytest.raises(PlanError, match=r"cannot look up the numbers of nf4[\s\S]*f4_e2m1"):
-            plan_for(tw.Gemm(M, 16, 64, a=a, b=b), tw.Schedule(), load(target))
-    with pytest.raises(PlanError, match="cannot look up the numbers of nf4"):
-        tw.compile(tw.PackQuantized(64, 16, table, a="f32"), target=target)
+def test_kernels_look_its_numbers_up(target: str, table: tw.Quantized, cases: Cases) -> None:
+    """With an A of floating point, also where bf16 has dot products."""
+    b = tw.Packed(table, nb=32)
+    types: tuple[Any, ...] = ("f32", "bf16")
+    requests = [(tw.Gemm(M, 41, 130, a=a, b=b), None, target) for a in types]
+    for kernel in build_many(requests, ("-O0",)):
+        kernel.verify(cases=2)
+        cases.count(target, kernel.emulated or "native", 2)
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512", "amx", "neon"])
+def test_integers_do_not_multiply_its_numbers(target: str, table: tw.Quantized) -> None:
+    spec = tw.Gemm(M, 16, 64, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(table))
+    with pytest.raises(PlanError, match=r"integers do not multiply the numbers of own4"):
+        plan_for(spec, tw.Schedule(), load(target))
 
 
 def test_another_table_is_one_of_matrices(table: tw.Quantized) -> None:
     """Arrays are quantized and dequantized by it."""
     w = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     b = tw.quantize(w, table)
-    right = np.repeat(b.scales, 32, axis=0) / np.float32(127) * np.array(NF4)[b.q]
+    right = np.repeat(b.scales, 32, axis=0) / np.float32(128) * np.array(OWN)[b.q]
     assert np.allclose(b.dequantize(), right, rtol=1e-6)
     assert np.abs(b.dequantize() - w).max() < np.abs(w).max() * 39 / 2 / 127
+
+
+def test_shipped_tables_are_those_of_their_projects() -> None:
+    """The smallest and the largest number, and how many there are; nf4 is rounded to f32."""
+    nf4, iq4_nl = STORED["nf4"].values, STORED["iq4_nl"].values
+    assert (nf4[0], nf4[7], nf4[15], len(nf4)) == (-1, 0, 1, 16)
+    assert (iq4_nl[0], iq4_nl[8], iq4_nl[15], len(iq4_nl)) == (-127, 1, 113, 16)
+    assert all(float(np.float32(value)) == value for value in nf4)
+    for type_ in ("nf4", "iq4_nl"):
+        spec = tw.Gemm(2, 33, 64, b=tw.Packed(tw.Quantized(type_, scale="f16", block=32)))
+        tw.compile(spec, target="avx2").verify(cases=2)

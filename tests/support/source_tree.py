@@ -12,10 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: The rooms, first to last: a module imports only from its own room and those before it.
 ROOMS = (
-    "errors", "keywords", "settings", "spec", "symbolic", "isa", "elementwise", "ir", "plan",
+    "errors", "keywords", "settings", "spec", "nn", "symbolic", "isa", "elementwise", "ir", "plan",
     "lower.tile", "lower.move_tile", "lower.transpose", "lower.staging", "lower.nest",
     "lower.pack_b", "lower.move", "lower.stack",
-    "interpret", "explain", "routines", "emit", "generate",
+    "lower.rows", "interpret", "explain", "routines", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference",

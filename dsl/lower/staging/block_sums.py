@@ -11,7 +11,7 @@ from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Add, Advance, Loop, Op, Parameter, TileProgram, Zero
+from tilewright.ir.ops import Advance, Apply, Loop, Op, Parameter, TileProgram, Zero
 from tilewright.ir.values import Address
 from tilewright.plan.plan import Plan
 from tilewright.symbolic import ONE, ZERO, symbol
@@ -69,7 +69,7 @@ def _block(plan: Plan, existing: int) -> Iterator[Op]:
         inner.stage("elements")
         every = piece.elements(source, inner, "x")
         sums = inner.register(reduce(partial(inner.builder, "add"), every))
-        emitter.add(*piece.repeated((*inner.emit(), Add(total, total, sums)), "x"))
+        emitter.add(*piece.repeated((*inner.emit(), Apply(total, "add", (total, sums))), "x"))
     emitter.stage("sum", note="The sum of this block's elements.")
     kept = folded(emitter, total, "add")
     put_one(emitter, kept if form.minima else emitter.builder("neg", kept), Address("totals", ZERO))

@@ -14,7 +14,6 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Add,
     Advance,
     Apply,
     Load,
@@ -185,7 +184,7 @@ def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> 
     for index, acc in enumerate(accumulators):
         element = sums.vector(index, "x")
         address = Address("px", index * sums.lanes * ONE)
-        body += [*sums.read(element, address, active), Add(acc, acc, element)]
+        body += [*sums.read(element, address, active), Apply(acc, "add", (acc, element))]
     yield Loop("kt", depth, (*body, Advance("px", sums.source.strides["k"])))
     for index, acc in enumerate(accumulators):
         yield from _update(acc, index * sums.lanes * ONE)
@@ -210,12 +209,15 @@ def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
         acc, element = (sums.vector(0, name, 1) for name in ("s", "x"))
     yield Zero(acc)
     yield Point("px", "x", ZERO, type_)
-    body = (*sums.read(element, Address("px", ZERO)), Add(acc, acc, element))
+    body = (*sums.read(element, Address("px", ZERO)), Apply(acc, "add", (acc, element)))
     whole, tail = div(depth, lanes), mod(depth, lanes)
     if whole != 0:
         yield Loop("kt", whole, (*body, Advance("px", lanes * step)))
     if tail != 0:
-        yield from (*sums.read(last, Address("px", ZERO), _known(tail)), Add(acc, acc, last))
+        yield from (
+            *sums.read(last, Address("px", ZERO), _known(tail)),
+            Apply(acc, "add", (acc, last)),
+        )
     total = acc
     if lanes > 1:
         total = sums.vector(0, "total", 1)
@@ -231,7 +233,11 @@ def _known(tail: Expr) -> Active:
 def _update(acc: Register, at: Expr) -> Iterator[Op]:
     """Add to what stands in the buffer, which holds whole vectors."""
     old = Register(f"old_{acc.name}", acc.vector)
-    yield from (Load(old, Address("out", at)), Add(acc, acc, old), Store(Address("out", at), acc))
+    yield from (
+        Load(old, Address("out", at)),
+        Apply(acc, "add", (acc, old)),
+        Store(Address("out", at), acc),
+    )
 
 
 def _program(

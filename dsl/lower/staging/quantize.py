@@ -362,10 +362,7 @@ def _extremes(
         b = inner.builder
         lanes = [of(b, x) for x in piece.elements(q.source, inner, pointer)]
         most = [inner.register(reduce(partial(b, fn), lanes)) for fn in fns]
-        ends = [
-            Apply(r, fn, (r, own), r.vector)
-            for (fn, r), own in zip(found.items(), most, strict=True)
-        ]
+        ends = [Apply(r, fn, (r, own)) for (fn, r), own in zip(found.items(), most, strict=True)]
         emitter.add(*piece.repeated((*inner.emit(), *ends), pointer))
     return tuple(found.values())
 
@@ -391,7 +388,7 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | Non
             inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
         if q.summed:
             sums = inner.register(reduce(partial(inner.builder, "add"), whole))
-            inner.add(Apply(total, "add", (total, sums), total.vector))
+            inner.add(Apply(total, "add", (total, sums)))
         emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))
     missing = (q.block - existing) // emitter.lanes
     if missing:
@@ -399,7 +396,7 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | Non
         filling = emitter.register(0 if zero is None else zero)
         ops: list[Op] = [_stored(filling, 0, stored), Advance("out", Integer(emitter.lanes))]
         if zero is not None and q.summed:
-            ops.append(Apply(total, "add", (total, filling), total.vector))
+            ops.append(Apply(total, "add", (total, filling)))
         emitter.add(Loop("kz", Integer(missing), tuple(ops), "zeros"))
     return total
 

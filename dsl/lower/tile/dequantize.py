@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from sympy import Expr
 
+from tilewright.elementwise.builder import Argument
 from tilewright.ir.access import read
+from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import (
     Apply,
     Join,
-    Multiply,
     Op,
     Prefetch,
     Splat,
@@ -25,7 +26,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import TABLE, Vector
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.quantized_b import QuantizedFormat, is_chosen
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
@@ -138,24 +139,26 @@ class Dequantizer:
             return _field(part, constants[f"b_mask{part.number or ''}"])
 
         def joined(dst: Register, x: Register, y: Register) -> Op:
-            return Apply(dst, "or", (x, y), whole)
+            return Apply(dst, "or", (x, y))
 
         yield from stored.numbers(number, unpacked, joined)
-        if STORED[form.type].values:
+        if "b_sign" in constants:
             yield from _small_float(real, number, constants)
+        elif is_chosen(form.type, self.vector):
+            yield from _chosen(self.target, real, number, STORED[form.type].values)
         else:
             if "b_bias" in constants:
                 less = replace(number, name=f"{name}_less")
-                yield Apply(less, "sub", (number, constants["b_bias"]), whole)
+                yield Apply(less, "sub", (number, constants["b_bias"]))
                 number = less
-            yield Apply(real, "to_f32", (number,), whole)
+            yield Apply(real, "to_f32", (number,))
 
     def _constants(self) -> Iterator[tuple[Register, float]]:
         """Their registers, and what they hold."""
         form, whole = self.form, self._integers
         for number, plane in enumerate(form.planes if form.fields > 1 else ()):
             yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
-        if STORED[form.type].values:
+        if STORED[form.type].values == STORED["f4_e2m1"].values:
             yield Register(f"b_sign{self.suffix}", whole), 8
             yield Register(f"b_magnitude{self.suffix}", whole), 7
             yield Register(f"b_bias{self.suffix}", whole), _BIAS
@@ -181,17 +184,17 @@ class Dequantizer:
 
     def _scaled(self, dst: Register, real: Register) -> Iterator[Op]:
         """An element from its number, by what belongs to its block."""
-        scale, vector = self.of_block["b_scales"], dst.vector
+        scale = self.of_block["b_scales"]
         if not self.form.zeros:
-            yield Multiply(dst, real, scale)
+            yield Apply(dst, "mul", (real, scale), begins=True)
             return
         zeros = self.of_block["b_zeros"]
         if self.form.minima:
-            yield Apply(dst, "fma", (real, scale, zeros), vector)
+            yield Apply(dst, "fma", (real, scale, zeros))
             return
         less = replace(real, name=f"{dst.name}_less")
-        yield Apply(less, "sub", (real, zeros), vector)
-        yield Multiply(dst, less, scale)
+        yield Apply(less, "sub", (real, zeros))
+        yield Apply(dst, "mul", (less, scale), begins=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,18 +258,43 @@ class Numbers:
 
 def _field(part: Part, mask: Register) -> Iterator[Op]:
     """One field of the bytes in the lanes of a register, where its plane has it in numbers."""
-    dst, vector, up = part.dst, part.raw.vector, part.plane.up
+    dst, up = part.dst, part.plane.up
     low, moved = part.plane.bits * part.field, part.raw
     if low:
         last = low + part.plane.bits == 8 and not up
         moved = dst if last else replace(dst, name=f"{dst.name}_low")
-        yield Apply(moved, "ushr", (part.raw, low), vector)
+        yield Apply(moved, "ushr", (part.raw, low))
     if moved == dst:
         return
     kept = replace(dst, name=f"{dst.name}_bits") if up else dst
-    yield Apply(kept, "and", (moved, mask), vector)
+    yield Apply(kept, "and", (moved, mask))
     if up:
-        yield Apply(dst, "shl", (kept, up), vector)
+        yield Apply(dst, "shl", (kept, up))
+
+
+def _chosen(
+    target: Target, dst: Register, code: Register, values: tuple[float, ...]
+) -> Iterator[Op]:
+    """``dst`` = the number of a table that each code stands for: chosen bit by bit of the code.
+
+    Any vector can do so. Those that look numbers up in a table need one operation.
+    """
+    emitter = Emitter(target, dst.vector.lanes, f"{dst.name}_", dst.vector.element)
+    b, number = emitter.builder, emitter.take(code)
+    emitter.stage("of_table")
+
+    def among(part: tuple[float, ...]) -> Argument:
+        if len(part) == 1:
+            return float(part[0])
+        half = len(part) // 2
+        low, high = among(part[:half]), among(part[half:])
+        is_set = b("shr", b("shl", number, 32 - half.bit_length()), 31)
+        return b("select", is_set, high, low)
+
+    emitter.register(among(values))
+    *ops, last = emitter.emit()
+    assert isinstance(last, Apply)
+    yield from (*ops, replace(last, dst=dst))
 
 
 def _small_float(dst: Register, code: Register, constants: Mapping[str, Register]) -> Iterator[Op]:
@@ -282,15 +310,15 @@ def _small_float(dst: Register, code: Register, constants: Mapping[str, Register
     def real(what: str) -> Register:
         return Register(f"{dst.name}_{what}", vector)
 
-    yield Apply(integer("digits"), "and", (code, constants["b_magnitude"]), whole)
-    yield Apply(integer("moved"), "shl", (integer("digits"), 22), whole)
-    yield Apply(integer("biased"), "add", (integer("moved"), constants["b_bias"]), whole)
-    yield Apply(real("normal"), "float", (integer("biased"),), whole)
-    yield Apply(real("half"), "sub", (real("normal"), constants["b_one"]), vector)
-    yield Apply(real("small"), "add", (real("half"), real("half")), vector)
-    yield Apply(real("least"), "min", (real("normal"), real("small")), vector)
-    yield Apply(integer("bits"), "bits", (real("least"),), vector)
-    yield Apply(integer("sign"), "and", (code, constants["b_sign"]), whole)
-    yield Apply(integer("top"), "shl", (integer("sign"), 28), whole)
-    yield Apply(integer("signed"), "or", (integer("bits"), integer("top")), whole)
-    yield Apply(dst, "float", (integer("signed"),), whole)
+    yield Apply(integer("digits"), "and", (code, constants["b_magnitude"]))
+    yield Apply(integer("moved"), "shl", (integer("digits"), 22))
+    yield Apply(integer("biased"), "add", (integer("moved"), constants["b_bias"]))
+    yield Apply(real("normal"), "float", (integer("biased"),))
+    yield Apply(real("half"), "sub", (real("normal"), constants["b_one"]))
+    yield Apply(real("small"), "add", (real("half"), real("half")))
+    yield Apply(real("least"), "min", (real("normal"), real("small")))
+    yield Apply(integer("bits"), "bits", (real("least"),))
+    yield Apply(integer("sign"), "and", (code, constants["b_sign"]))
+    yield Apply(integer("top"), "shl", (integer("sign"), 28))
+    yield Apply(integer("signed"), "or", (integer("bits"), integer("top")))
+    yield Apply(dst, "float", (integer("signed"),))

@@ -30,7 +30,7 @@ from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, div, linear, value
 
-from .row_reductions import Existing, Place, Reducer
+from .row_reductions import Place, Reducer
 from .tile import Tile
 
 
@@ -120,9 +120,8 @@ class _Finisher:
         self.emitter = Emitter(self.plan.target, lanes, prefix, real, _whole_of(self.spec))
         self.read: dict[object, Argument] = {}
         self.explained = False
-        existing = Existing(self.emitter)
         self.reducers = [
-            (self._rewritten(r.expression), Reducer(existing, r.fn, symbol_of(name)))
+            (self._rewritten(r.expression), Reducer(self.emitter, r.fn, symbol_of(name)))
             for name, r in self.spec.outputs
         ]
 

@@ -10,14 +10,11 @@ from sympy import Integer
 
 from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.functions import lower_function
-from tilewright.ir.access import load, store
+from tilewright.ir.access import filled, load, store
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import (
     Interleave,
-    Load,
     MakeMask,
-    StackBuffer,
-    Store,
 )
 from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.symbolic import ONE
@@ -35,37 +32,14 @@ class Place:
     active: Active
 
 
-class Existing:
-    """Lanes of ones where an element exists, 0 elsewhere: made by way of memory, once."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self.emitter = emitter
-        self.made: dict[Active, Argument] = {}
-
-    def __call__(self, active: Active) -> Argument:
-        """Those of ``active``."""
-        if active not in self.made:
-            self.made[active] = self._make(active)
-        return self.made[active]
-
-    def _make(self, active: Active) -> Argument:
-        emitter = self.emitter
-        found = emitter.unnamed("s32")
-        buffer = StackBuffer(f"{found.name}_room", "s32", emitter.lanes)
-        at = Address(buffer.name, 0 * ONE)
-        zeros, ones = emitter.register(0), emitter.register(-1)
-        emitter.add(buffer, Store(at, zeros), Store(at, ones, active), Load(found, at))
-        return emitter.take(found)
-
-
 class Reducer:
     """Reduces what an emitter computes to one output, ``fn`` of each row.
 
     A magnitude is held as its bits in s32: ordered alike, and a NaN is the largest.
     """
 
-    def __init__(self, existing: Existing, fn: str, pointer: str) -> None:
-        self.emitter, self.existing = existing.emitter, existing
+    def __init__(self, emitter: Emitter, fn: str, pointer: str) -> None:
+        self.emitter = emitter
         self.fn, self.pointer = fn, pointer
         self.bits = fn == "row_absmax"
         self.said = {"row_max": "The greatest", "row_sum": "The sum"}.get(
@@ -78,9 +52,8 @@ class Reducer:
     def add(self, value: Argument, place: Place) -> None:
         """Take in the lanes of ``value``."""
         value = self._held(value)
-        if place.line == "n" and place.active is not None:
-            existing = self.existing(place.active)
-            value = self.emitter.builder("select", existing, value, self._start)
+        if place.line == "n":
+            value = filled(self.emitter, value, place.active, self._start)
         key = place.line, place.m
         if key in self.partial:
             value = self._both(self.partial[key], value)

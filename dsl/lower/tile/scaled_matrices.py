@@ -239,7 +239,7 @@ class ScaledMatrices(ScaledProduct):
             yield Load(raw, Address(of_block, at))
             yield from self.less_zeros(raw, row, column, index)
             for start in starts:
-                yield Apply(partial, "add", (raw, start.dst), self.summing)
+                yield Apply(partial, "add", (raw, start.dst))
             acc = Register(f"r{column}", self.tile.vector)
             yield Load(acc, Address(sums, at))
             yield from self.add_one(acc, row, column, index)

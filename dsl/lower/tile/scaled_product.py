@@ -21,7 +21,6 @@ from tilewright.ir.ops import (
     Broadcast,
     Join,
     Loop,
-    Multiply,
     MultiplyAdd,
     Note,
     Op,
@@ -266,8 +265,8 @@ class ScaledProduct(BlockSteps):
             for name, line in (("a_zeros", row), ("b_totals", column))
         )
         product = replace(partial, name=f"{partial.name}_zero")
-        yield Apply(product, "mul", (zero, total), partial.vector)
-        yield Apply(partial, "add", (partial, product), partial.vector)
+        yield Apply(product, "mul", (zero, total))
+        yield Apply(partial, "add", (partial, product))
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
@@ -312,7 +311,7 @@ class ScaledProduct(BlockSteps):
                 yield Broadcast(dst, at)
         if self._scales_sums:
             sums, scale = (self.of_block(of, row, index) for of in ("a_totals", "a_scales"))
-            yield Multiply(self._sums_of(row, index), sums, scale)
+            yield Apply(self._sums_of(row, index), "mul", (sums, scale), begins=True)
 
     @property
     def _scales_sums(self) -> bool:
@@ -332,25 +331,25 @@ class ScaledProduct(BlockSteps):
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
         of_b = self.of_block("b_scales", column, index)
         if "a_scales" in self.tile.operands:
-            yield Multiply(both, self.of_block("a_scales", row, index), of_b)
+            yield Apply(both, "mul", (self.of_block("a_scales", row, index), of_b), begins=True)
         else:
             both = of_b
         if self.tile.product.partial == "f32":
             real = partial
         else:
-            yield Apply(real, "to_f32", (partial,), partial.vector)
+            yield Apply(real, "to_f32", (partial,))
         if not self.tile.plan.read_format.zeros:
-            yield Apply(acc, "fma", (real, both, acc), vector)
+            yield Apply(acc, "fma", (real, both, acc))
             return
         zeros = self.of_block("b_zeros", column, index)
         sums = self._sums_of(row, index)
         if not self.tile.plan.read_format.minima:
             less = replace(real, name=f"{partial.name}_less")
-            yield Apply(less, "fma", (sums, zeros, real), vector)  # sums of -A: exact
-            yield Apply(acc, "fma", (less, both, acc), vector)
+            yield Apply(less, "fma", (sums, zeros, real))  # sums of -A: exact
+            yield Apply(acc, "fma", (less, both, acc))
         else:
-            yield Apply(acc, "fma", (real, both, acc), vector)
-            yield Apply(acc, "fma", (sums, zeros, acc), vector)
+            yield Apply(acc, "fma", (real, both, acc))
+            yield Apply(acc, "fma", (sums, zeros, acc))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,11 @@ from tilewright.ir.dataflow import pointers_used, prune
 from tilewright.ir.interleaving import transpose
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Add,
     Advance,
     Apply,
     Load,
     Loop,
     MakeMask,
-    Multiply,
     MultiplyAdd,
     Note,
     Op,
@@ -202,7 +200,7 @@ def _compared(tile: Tile, vector: Vector) -> Iterator[Op]:
     """A register of ones where beta is 0."""
     beta, zero = _factor(tile, "beta", vector), _factor(tile, "zero", vector)
     yield Zero(zero)
-    yield Apply(_leaves_out(tile, vector), "eq", (beta, zero), vector)
+    yield Apply(_leaves_out(tile, vector), "eq", (beta, zero))
 
 
 def _leaves_out(tile: Tile, vector: Vector) -> Register:
@@ -267,7 +265,7 @@ def _add_to_sums(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterato
             old = Register(f"old_{acc.name}", acc.vector)
             yield Load(old, address, output.active)
             total = Register(f"sum_{acc.name}", acc.vector) if output in reads else acc
-            yield Add(total, acc, old)
+            yield Apply(total, "add", (acc, old), begins=True)
             acc = total
         yield Store(address, acc, output.active)
 
@@ -365,18 +363,18 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
     """One register of the result; a later partial sum adds to C as it is."""
     spec, acc, vector = tile.plan.spec, output.acc, output.acc.vector
     if spec.alpha != 1:
-        yield Multiply(acc, acc, _factor(tile, "alpha", vector))
+        yield Apply(acc, "mul", (acc, _factor(tile, "alpha", vector)))
     if not tile.accumulate and spec.beta == 0:
         return
     old = Register(f"old_{acc.name}", vector)
     yield Load(old, output.at(tile.written), output.active)
     if tile.accumulate or spec.beta == 1:
-        yield Add(acc, acc, old)
+        yield Apply(acc, "add", (acc, old))
         return
     if _may_leave_out(tile):  # beta is what C is then taken for
         read, old = old, Register(f"kept_{acc.name}", vector)
         beta = _factor(tile, "beta", vector)
-        yield Apply(old, "select", (_leaves_out(tile, vector), beta, read), vector)
+        yield Apply(old, "select", (_leaves_out(tile, vector), beta, read))
     yield MultiplyAdd(vector.fma, acc, old, _factor(tile, "beta", vector))
 
 

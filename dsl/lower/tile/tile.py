@@ -9,7 +9,7 @@ from itertools import product
 from sympy import Expr
 
 from tilewright.ir.ops import (
-    Add,
+    Apply,
     Load,
     MakeMask,
     Note,
@@ -232,5 +232,5 @@ def add_sets(sums: Sequence[Sequence[Register]]) -> Iterator[Op]:
         distance = (left + 1) // 2
         for sets in sums:
             for low in range(left - distance):
-                yield Add(sets[low], sets[low], sets[low + distance])
+                yield Apply(sets[low], "add", (sets[low], sets[low + distance]))
         left = distance

@@ -30,6 +30,8 @@ _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
 #: The columns of a block of a larger B: as few as a tile of several rows has. It reads one byte
 #: after the other, and a row out of memory is three times as fast as from blocks of 96.
 COLUMNS = 32
+#: Integers up to this are numbers of bf16 and of f16.
+_EXACT = 256
 #: As which type integer zero points are packed, which holds all of them.
 ZEROS = "f16"
 #: As which type sums of a block's elements are packed, which zero points of A multiply.
@@ -375,33 +377,39 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     """The multiply-add of the numbers in A and B."""
     quantized, vectors = spec.quantized, vectors_alone(target)
     assert quantized is not None
-    _check_table(quantized)
     if not spec.sums_blocks:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         numbers = _of_numbers(spec, vectors, deep=_meet_in_matrices(spec, target))
         return numbers or choose_product(vectors, types, "b", flat=True, held="f32")
+    _check_table(quantized)
     stored = quantized.stored
     few = "u4" if stored.bits <= 4 else "u8"
     types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
     found = choose_product(vectors, types, "b", flat=True, fixed="a")
     if stored.bits == 8:
         return found
-    shift = -min(stored.values, default=0)
-    largest = shift + max(stored.values) if stored.values else stored.high - stored.low
+    shift = -min(stored.integers, default=0)
+    largest = shift + max(stored.integers) if stored.values else stored.high - stored.low
     runs = in_few(vectors, found, largest)
     return found if runs is None else replace(runs, shifts={"a": 0, "b": shift})
 
 
 def _check_table(quantized: Quantized) -> None:
-    """PlanError for numbers in a table of their own: targets spell that of f4_e2m1 alone."""
+    """PlanError if integers multiply the numbers of a table other than f4_e2m1's."""
     if quantized.stored.values and quantized.type not in _FACTORS:
         known = ", ".join(name for name, each in STORED.items() if each.values and name in _FACTORS)
         raise PlanError(
-            f"kernels cannot look up the numbers of {quantized.type}",
-            got=f"b=tw.Packed({quantized})",
-            expected=f"integers, f8, or the table of {known}",
-            hint="tw.QuantizedMatrix(...).dequantize(): a B of floating point",
+            f"integers do not multiply the numbers of {quantized.type}",
+            got=f"b=tw.Packed({quantized}), A of integers",
+            expected=f"an A of floating point, or a B of integers or of {known}",
+            hint='a="f32"',
         )
+
+
+def is_chosen(type_: str, vector: Vector) -> bool:
+    """True if ``vector`` looks up no numbers, and ``type_`` has a table of its own."""
+    values = STORED[type_].values
+    return bool(values) and values != STORED["f4_e2m1"].values and vector.numbers is None
 
 
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
@@ -426,7 +434,8 @@ def _of_numbers(spec: Gemm, target: Target, *, deep: bool) -> Product | None:
     quantized, type_ = spec.quantized, spec.a.type
     assert quantized is not None
     in_rows = value(operand_of(spec, "a").strides["k"]) == 1
-    if type_ not in ("bf16", "f16") or (quantized.zeros and not in_rows):
+    exact = all(float(v).is_integer() and abs(v) <= _EXACT for v in quantized.stored.values)
+    if type_ not in ("bf16", "f16") or not exact or (quantized.zeros and not in_rows):
         return None
     types = {"a": type_, "b": type_}
     product = choose_product(target, types, "b", flat=True, held="f32", deep=deep)

@@ -143,7 +143,7 @@ class QuantizedPackPlan(Decided):
             return None
         if stored.values:
             return Sums(
-                form.sums, form.sums_at, stored.values, (form.shift - form.bias) * form.block
+                form.sums, form.sums_at, stored.integers, (form.shift - form.bias) * form.block
             )
         return Sums(form.sums, form.sums_at, (), -form.bias * form.block, form.shift)
 

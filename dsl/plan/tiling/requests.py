@@ -12,10 +12,11 @@ from tilewright.symbolic import value
 
 from ..contraction import loads_as
 from ..estimate.caches import WAYS, places
+from ..formats.quantized_b import is_chosen
 from ..operands import Operand
 from ..plan import NOMINAL, Environment, Plan
 from ..staging import takes_scalars
-from .scaled import ADDING, SCALING, UNPACKING, Scaled
+from .scaled import ADDING, CHOOSING, SCALING, UNPACKING, Scaled
 from .tile_shape import STEPS, TileRequest
 
 #: K groups in a register of which multiply-adds take one.
@@ -220,12 +221,14 @@ def _scaled(plan: Plan) -> Scaled | None:
     summed = bool(plan.product.partial)
     converts = not plan.spec.sums_blocks and form.stored != plan.product.along
     converting = UNPACKING if converts else 0
+    chooses = is_chosen(form.type, plan.vectors[0])
     runs = -(-groups // plan.product.few) if plan.product.few else 0
     return Scaled(
         groups=groups,
         fields=form.fields,
         bits=bits,
         planes=planes,
+        unpacking=CHOOSING if chooses else UNPACKING,
         zeros=bool(form.zeros),
         apart=summed,
         converting=converting,

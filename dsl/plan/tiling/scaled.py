@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 #: Registers, and operations for each vector, in which elements of few bits become f32.
 UNPACKING = 4
+#: Registers in which they are chosen among the numbers of a table, bit by bit of their codes.
+CHOOSING = 7
 #: What scales the sums of a block and adds them: a product of scales, a conversion, an FMA.
 SCALING = 3
 #: What does so with sums of f32 where A has no scales: an FMA.
@@ -26,7 +28,8 @@ class Scaled:
     ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
     of their own; else elements are scaled before they are multiplied. ``converting`` operations
     make factors of bytes that hold numbers alone. ``runs`` of its groups are summed in narrower
-    lanes first, 0 where none are. A block's sum is added by ``scaling`` operations.
+    lanes first, 0 where none are. A block's sum is added by ``scaling`` operations. Elements become
+    f32 in ``unpacking`` registers.
     """
 
     groups: int
@@ -38,6 +41,7 @@ class Scaled:
     converting: int = 0
     runs: int = 0
     scaling: int = SCALING
+    unpacking: int = UNPACKING
 
     @property
     def sets(self) -> int:

@@ -14,7 +14,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..contraction import Product
-from .scaled import UNPACKING, Scaled
+from .scaled import Scaled
 
 #: Number of registers that a conversion of single elements takes if no load converts them.
 STEPS = 3
@@ -217,7 +217,7 @@ class TileShape:
         fields, zeros = self.scaled.fields > 1, self.scaled.zeros
         along = self.vectors * (2 + fields * self.scaled.planes + zeros)
         across = self.rows + 1 if self.form in ("lane_k", "repeat") else 1
-        return Budget(accumulators, along, across + UNPACKING, 0, self.vector.registers)
+        return Budget(accumulators, along, across + self.scaled.unpacking, 0, self.vector.registers)
 
     @property
     def apart(self) -> bool:

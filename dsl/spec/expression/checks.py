@@ -19,11 +19,18 @@ _TAKEN = (
 
 
 def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> None:
-    """Raise SpecError if an expression uses ``acc2`` without a B2 or ``dst`` without a D.
+    """Raise SpecError if an expression uses ``acc2`` without a B2, ``dst`` without a D, a tensor.
 
     A B2 whose product no expression uses is refused too.
     """
     given = tuple(expressions)
+    for expression in given:
+        if expression.tensor is not None:
+            raise SpecError(
+                "an expression of a product uses a tensor of a network",
+                got=expression,
+                hint="tw.Operand(name, type, per) is an array of a product",
+            )
     gated = any(uses(expression, acc2) for expression in given)
     if gated and not b2:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Define the nodes of an expression, which says how an epilogue computes the elements of D.
+"""Define the nodes of an expression, which says how elements of D or of a tensor are computed.
 
 Nodes are immutable and compare by structure. Python's operators build them. Nothing is evaluated or
 rewritten here. An expression is a graph: a node that is used twice exists once. Functions that read
@@ -8,24 +8,23 @@ an expression visit each node once and without recursion, so deep and shared exp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from numbers import Rational, Real
-from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-from tilewright.errors import SpecError, SpecTypeError
-from tilewright.keywords import spelled
+from tilewright.errors import SpecError
 
-from ..names import check_name
-from ..sizes import real_number
-from ..types import DTypeLike, TypeName, is_integer, type_name
+from ..sizes import Size, real_number
+from ..types import DTypeLike
+from .opaque import Opaque
 from .postop import REGISTRY, PostOp
+from .shapes import Shaped, together
 
-Per = Literal["column", "row", "full"]
 
-
-class Expression:
+class Expression(Opaque):
     """An expression for an element of D: a number, an input, or a function of expressions.
 
     ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value is
@@ -42,6 +41,26 @@ class Expression:
 
     __slots__ = ()
 
+    @property
+    def tensor(self) -> Shaped | None:
+        """Type and shape of an expression of tensors; None for numbers and in epilogues."""
+        return None
+
+    def astype(self, type: DTypeLike) -> Expression:
+        """Return a tensor rounded to another type.
+
+        Parameters
+        ----------
+        type : str or numpy type
+            The element type. Arithmetic after it is in f32 again, on the rounded numbers.
+
+        Returns
+        -------
+        Expression
+            The rounded tensor.
+        """
+        return ARRAY_FUNCTIONS["astype"](self, type)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
         """Return the node for a numpy function, so that ``np.maximum(tw.acc, 0)`` works."""
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
@@ -56,9 +75,12 @@ class Expression:
             return call(name, *inputs)
         return _refuse_numpy(ufunc.__name__, name)
 
-    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        """Raise SpecError for numpy functions that act on whole arrays, for example ``np.sort``."""
-        _refuse_numpy(function.__name__, function.__name__)
+    def __array_function__(self, function: Any, _types: Any, args: Any, named: Any) -> Expression:
+        """Return the node for a numpy function of arrays, so that ``np.where`` works."""
+        known = ARRAY_FUNCTIONS.get(function.__name__)
+        if known is None:
+            _refuse_numpy(function.__name__, function.__name__)
+        return known(*args, **named)
 
     def __add__(self, other: Term) -> Expression:
         return call("add", self, other)
@@ -129,14 +151,6 @@ class Expression:
     def __invert__(self) -> Expression:
         return call("logical_not", self)
 
-    def __bool__(self) -> NoReturn:
-        raise SpecError(
-            "an expression has no truth value: it stands for every element of D",
-            got=self,
-            hint="tw.where(condition, x, y) chooses by element; a < b < c is (a < b) & (b < c), "
-            "and `and`, `or` and `not` are &, | and ~",
-        )
-
 
 Term = Expression | float
 
@@ -149,6 +163,12 @@ _UFUNCS = {
 }  # fmt: skip
 
 
+#: Functions for numpy's functions of arrays, by numpy's name. Modules of reductions add to them.
+ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = {
+    "where": lambda condition, x, y: call("where", condition, x, y)
+}
+
+
 def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
     """Raise SpecError: numpy's function ``theirs`` cannot be applied to an expression."""
     known = ours in REGISTRY and not REGISTRY[ours].own
@@ -158,95 +178,6 @@ def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
         expected="a function of epilogues: they stand in tilewright, as tw.relu does",
         hint=f"tw.{ours}" if known else "@tw.postop makes one of your own",
     )
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Leaf(Expression):
-    """A value that the kernel itself supplies: ``acc``, ``acc2`` or ``dst``."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if self.name not in ("acc", "acc2", "dst"):
-            raise SpecError(
-                "a kernel supplies no such value",
-                got=self.name,
-                expected="tw.acc, tw.acc2 or tw.dst",
-                hint="what is passed at the call is a tw.Operand",
-            )
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-@spelled(SpecTypeError)
-@dataclass(frozen=True, slots=True, repr=False)
-class Operand(Expression):
-    """A named argument of the call: one value, or one for each column, row or element of D.
-
-    In Python it is passed by ``name``. In C its parameter is ``name`` with "_" appended, for
-    example ``bias_`` for "bias".
-
-    Parameters
-    ----------
-    name : str
-        An identifier; keywords of C, C++ and Python, and names that C reserves, are refused.
-    type : str or numpy type
-        Element type.
-    per : {"column", "row", "full", "element"}, optional
-        Values for each column (n,), row (m,) or element (m, n) of D; None is one value. "element"
-        means "full".
-
-    Raises
-    ------
-    SpecError
-        The name or type is not possible.
-
-    Examples
-    --------
-    >>> bias = tw.Operand("bias", "f32", per="column")
-    >>> kernel = tw.compile(tw.Gemm(2, 3, 4, epilogue=tw.acc + bias))
-    >>> a, b = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32)
-    >>> kernel(a, b, bias=np.float32([0, 10, 20]))
-    array([[ 4., 14., 24.], [ 4., 14., 24.]], dtype=float32)
-    """
-
-    name: str
-    type: TypeName
-    per: Per | None
-
-    def __init__(
-        self, name: str, type: DTypeLike = "f32", per: Per | Literal["element"] | None = None
-    ) -> None:
-        check_name(name, "an operand")
-        text = per is None or isinstance(per, str)
-        named = "full" if text and per == "element" else per
-        if not text or named not in (None, *get_args(Per)):
-            raise SpecError(
-                f"operand {name!r}: per says which elements of D have a value of their own",
-                got=per,
-                expected="None (one value for all), 'column', 'row' or 'full'",
-            )
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "type", _computed_with(name, type))
-        object.__setattr__(self, "per", named)
-
-    def __repr__(self) -> str:
-        per = "" if self.per is None else f", per={self.per!r}"
-        return f"Operand({self.name!r}, {self.type!r}{per})"
-
-
-def _computed_with(name: str, type_: DTypeLike) -> TypeName:
-    """Return the type of operand ``name``; SpecError for s64, which expressions cannot use."""
-    found = type_name(type_)
-    if found == "s64":
-        raise SpecError(
-            f"operand {name!r} cannot have this type",
-            got=found,
-            expected="a type that is converted to that of the expression",
-            hint="s32, or f64 where sums are",
-        )
-    return found
 
 
 def _infinite(value: object) -> bool:
@@ -283,37 +214,63 @@ class Number(Expression):
         return repr(int(self.value) if whole else self.value)
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Call(Expression):
-    """A call of a post-op, a function of epilogues: its operands, followed by its parameters.
+C = TypeVar("C", bound="Composed")
 
-    ``own`` is the post-op itself if a user defined it, so that a later definition with the same
-    name does not change this expression. It is None for tilewright's post-ops.
+
+class Composed(Expression):
+    """A node that is made of other expressions: a call of a function, a reduction, a cast.
+
+    ``shell`` is all of a node but its ``args``; ``of`` makes a node of both.
     """
 
-    fn: str
+    __slots__ = ()
+    #: True if ``printed`` puts something after the argument: an operator in it needs parentheses.
+    postfix: ClassVar[bool] = False
     args: tuple[Expression, ...]
-    own: PostOp | None = None
-    _hash: int = field(init=False)
+    _hash: int
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.fn, self.args, self.own)))
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The shape of a tensor; SpecError for an expression of an epilogue."""
+        return self._shaped.shape
+
+    @property
+    def _shaped(self) -> Shaped:
+        if self.tensor is None:
+            raise SpecError("an epilogue's expression is of one element, not a tensor", got=self)
+        return self.tensor
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """The fields of the node besides ``args``."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls: type[C], shell: tuple[Any, ...], args: tuple[Expression, ...]) -> C:
+        """Return the node with these fields and arguments."""
+        raise NotImplementedError
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that makes the node, given that of its arguments."""
+        raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, Call) and self._hash == other._hash and rows(self) == rows(other)
+        return (
+            isinstance(other, Composed) and self._hash == other._hash and rows(self) == rows(other)
+        )
 
     def __hash__(self) -> int:
         return self._hash
 
     def __repr__(self) -> str:
-        return _text(self)
+        return text_of((self,))
 
-    def __copy__(self) -> Call:
+    def __copy__(self: C) -> C:
         return self
 
-    def __deepcopy__(self, _memo: Any) -> Call:
+    def __deepcopy__(self: C, _memo: Any) -> C:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -325,9 +282,44 @@ class Call(Expression):
         ``text`` returns such a text for an operand, a number or a leaf.
         """
         return ";".join(
-            f"{row.fn}{row.own or ''}{row.args}" if isinstance(row, Row) else text(row)
+            f"{row.kind.__name__}{row.shell}{row.args}" if isinstance(row, Row) else text(row)
             for row in rows(self)
         )
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Call(Composed):
+    """A call of a post-op, a function of epilogues: its operands, followed by its parameters.
+
+    ``own`` is the post-op itself if a user defined it, so that a later definition with the same
+    name does not change this expression. It is None for tilewright's post-ops.
+    """
+
+    fn: str
+    args: tuple[Expression, ...]
+    own: PostOp | None = None
+    tensor: Shaped | None = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = [arg.tensor for arg in self.args if arg.tensor is not None]
+        object.__setattr__(self, "tensor", together(self.fn, given) if given else None)
+        object.__setattr__(self, "_hash", hash((self.fn, self.args, self.own)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """The function's name, and the post-op if a user defined it."""
+        return self.fn, self.own
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Call:
+        """Return the call with these fields and arguments."""
+        fn, own = shell
+        return Call(fn, args, own)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that makes the call, given that of its arguments."""
+        return _function_text(self, args)
 
     @property
     def entry(self) -> PostOp:
@@ -349,11 +341,6 @@ class Call(Expression):
         """Return the same result as an expression of other functions; None if there is none."""
         found = self.entry.meaning(self.operands, self.parameters)
         return None if found is None else as_expression(found)
-
-
-acc: Leaf = Leaf("acc")
-acc2: Leaf = Leaf("acc2")
-dst: Leaf = Leaf("dst")
 
 
 def as_expression(value: object) -> Expression:
@@ -423,7 +410,7 @@ def walk(expression: Expression, known: Container[int] = ()) -> Iterator[Express
         elif id(node) not in seen and id(node) not in known:
             seen.add(id(node))
             stack.append((node, True))
-            if isinstance(node, Call):
+            if isinstance(node, Composed):
                 stack += [(arg, False) for arg in reversed(node.args)]
 
 
@@ -446,79 +433,53 @@ def walk_meanings(
 
 
 class Row(NamedTuple):
-    """A ``Call`` as a row of the table that ``rows`` makes; ``args`` are numbers of other rows."""
+    """A composed node as a row of the table that ``rows`` makes; ``args`` are numbers of rows."""
 
-    fn: str
-    own: PostOp | None
+    kind: type[Composed]
+    shell: tuple[Hashable, ...]
     args: tuple[int, ...]
 
+    def node(self, nodes: list[Expression]) -> Composed:
+        """Return the node of this row, given those of all rows before it."""
+        return self.kind.of(self.shell, tuple(nodes[number] for number in self.args))
 
-def rows(expression: Expression) -> tuple[Row | Expression, ...]:
-    """Return ``expression`` as a table with one row for each different node, arguments first.
 
-    The last row is the expression itself. Equal calls share a row, so that equal expressions have
-    equal tables.
+def rows(*expressions: Expression) -> tuple[Row | Expression, ...]:
+    """Return ``expressions`` as a table with one row for each different node, arguments first.
+
+    The last row is the last expression, unless it is part of another one. Equal nodes share a row,
+    so that equal expressions have equal tables.
     """
     numbers: dict[Row | Expression, int] = {}
     places: dict[int, int] = {}
-    for node in walk(expression):
+    for node in every_node(expressions):
         row: Row | Expression = node
-        if isinstance(node, Call):
-            row = Row(node.fn, node.own, tuple(places[id(arg)] for arg in node.args))
+        if isinstance(node, Composed):
+            row = Row(type(node), node.shell, tuple(places[id(arg)] for arg in node.args))
         places[id(node)] = numbers.setdefault(row, len(numbers))
     return tuple(numbers)
 
 
+def every_node(expressions: Iterable[Expression]) -> Iterator[Expression]:
+    """Yield each node of several expressions once, arguments before the nodes that use them."""
+    seen: set[int] = set()
+    for expression in expressions:
+        for node in walk(expression, seen):
+            seen.add(id(node))
+            yield node
+
+
 def of_rows(table: Iterable[Row | Expression]) -> Expression:
     """Return the expression from which ``rows`` made ``table``."""
+    return nodes_of(table)[-1]
+
+
+def nodes_of(table: Iterable[Row | Expression]) -> list[Expression]:
+    """Return the node of each row of a table; equal nodes are one object."""
     nodes: list[Expression] = []
     for row in table:
-        if isinstance(row, Row):
-            row = Call(row.fn, tuple(nodes[number] for number in row.args), row.own)
-        nodes.append(row)
-    return nodes[-1]
-
-
-def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
-    """Return the operands of ``expressions``, sorted by name.
-
-    SpecError if two operands with the same name differ.
-    """
-    found: dict[str, Operand] = {}
-    for expression in expressions:
-        for node in walk(expression):
-            if isinstance(node, Operand) and found.setdefault(node.name, node) != node:
-                raise SpecError(
-                    f"operand {node.name!r} is declared twice with different properties",
-                    got=f"{found[node.name]} and {node}",
-                    hint="make one tw.Operand and use it in both places",
-                )
-    return tuple(found[name] for name in sorted(found))
-
-
-def uses(expression: Expression, leaf: Leaf) -> bool:
-    """Return True if ``leaf`` (``acc``, ``acc2`` or ``dst``) occurs in ``expression``."""
-    return any(node == leaf for node in walk(expression))
-
-
-def is_integer_additions(expression: Expression) -> bool:
-    """Return True if ``expression`` only adds and subtracts products, D and integers.
-
-    Such an expression can be computed in s32, modulo 2**32.
-    """
-    for node in walk(expression):
-        match node:
-            case Leaf():
-                whole = True
-            case Number(value):
-                whole = -(2.0**31) <= value < 2.0**31 and value.is_integer()
-            case Operand():
-                whole = is_integer(node.type)
-            case _:
-                whole = isinstance(node, Call) and node.entry.whole
-        if not whole:
-            return False
-    return True
+        nodes.append(row.node(nodes) if isinstance(row, Row) else row)
+    return nodes
 
 
 # -- how an expression is printed ---------------------------------------------------------------
@@ -544,34 +505,49 @@ class _Part(NamedTuple):
         return self.text if self.strength >= least else f"({self.text})"
 
 
-def _text(expression: Expression) -> str:
-    """Return the Python code that makes ``expression``.
+def text_of(
+    expressions: tuple[Expression, ...],
+    *,
+    several: bool = False,
+    taken: Container[str] = (),
+    shared: int | None = None,
+) -> str:
+    """Return the Python code that makes an expression, or if ``several``, a tuple of them.
 
-    Large parts get names first: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``.
+    Large parts get names first: ``(e0 := ..., e1 := ..., e1 + e1)[-1]``, none of those ``taken``.
+    So do parts with more than ``shared`` characters that are used twice.
     """
-    table, parts, named = rows(expression), list[_Part](), list[str]()
-    nodes, names = list[Expression](), (f"e{i}" for i in count() if f"e{i}" not in REGISTRY)
-    for row in table:
+    table, parts, named = rows(*expressions), list[_Part](), list[str]()
+    nodes = nodes_of(table)
+    numbers = {node: number for number, node in enumerate(nodes)}
+    last = [numbers[expression] for expression in expressions]
+    uses = Counter(arg for row in table if isinstance(row, Row) for arg in row.args)
+    uses.update(last)
+    names = (f"e{i}" for i in count() if f"e{i}" not in REGISTRY and f"e{i}" not in taken)
+    for number, row in enumerate(table):
         if isinstance(row, Row):
-            args = tuple(nodes[number] for number in row.args)
-            nodes.append(Call(row.fn, args, row.own))
-            part = _part(nodes[-1], [parts[number] for number in row.args])
+            part = _part(nodes[number], [parts[place] for place in row.args])
         else:
-            nodes.append(row)
             text = repr(row)
             part = _Part(text, 3 if text.startswith("-") else _ATOM)
-        if len(parts) < len(table) - 1 and (len(part.text) > _LONG or part.depth > _DEEP):
+        again = shared is not None and uses[number] > 1 and len(part.text) > shared
+        large = number not in last and (len(part.text) > _LONG or part.depth > _DEEP)
+        if again or large:
             name = next(names)
             named.append(f"{name} := {part.text}")
             part = _Part(name)
         parts.append(part)
-    return f"({', '.join([*named, parts[-1].text])})[-1]" if named else parts[-1].text
+    texts = [parts[number].text for number in last]
+    made = f"({', '.join(texts)}{',' * (len(texts) == 1)})" if several else texts[0]
+    return f"({', '.join([*named, made])})[-1]" if named else made
 
 
 def _part(node: Expression, args: list[_Part]) -> _Part:
     """Return the printed form of the call ``node``, given the printed forms of its arguments."""
-    assert isinstance(node, Call)
+    assert isinstance(node, Composed)
     depth = 1 + max(arg.depth for arg in args)
+    if not isinstance(node, Call):
+        return _Part(node.printed([arg.within(_ATOM * node.postfix) for arg in args]), _ATOM, depth)
     if node.fn in _INFIX:
         sign, strength = _INFIX[node.fn]
         left, right = args[0].within(strength), args[1].within(strength + 1)
@@ -580,7 +556,7 @@ def _part(node: Expression, args: list[_Part]) -> _Part:
         return _Part(f"-{args[0].within(3)}", 3, depth)
     if node.fn == "pow" and node.args[1] == Number(1) and not isinstance(node.args[0], Number):
         return _Part(f"{args[0].within(_ATOM)} ** {args[2].text}", 4, depth)
-    return _Part(_function_text(node, [arg.text for arg in args]), _ATOM, depth)
+    return _Part(node.printed([arg.text for arg in args]), _ATOM, depth)
 
 
 def _function_text(node: Call, args: list[str]) -> str:

@@ -46,6 +46,8 @@ def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
     yield from _conversions(vector)
     yield from _arithmetic(target, vector)
     yield from _transpositions(vector)
+    if vector.fill:
+        yield from _some_lanes(target, vector)
     yield from _operations(target, vector)
     yield from _products(target, vector)
 
@@ -254,15 +256,10 @@ def _every(element: str) -> Array:
 
 
 def _arithmetic(target: Target, v: Vector) -> Iterator[Check]:
-    x, y, _ = (_rows(a, v.lanes) for a in _values(v.element))
-    given = [_load(v, "x", "in0"), _load(v, "y", "in1")]
-    for word, spelling in (("add", v.add), ("mul", v.mul)):
-        value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
-        yield Check(_name(v, word), [*given, value, _store(v, "z")], (x, y), compute(word, x, y))
     small = _small(v.element, (_TRIALS, v.lanes), 1)
     single = target.of(v.element)[-1]
     total_of = f"{single.ctype} total = {v.sum_lanes.format(v='x')};"
-    statements = [given[0], total_of, f"{single.store.format(p='out', v='total')};"]
+    statements = [_load(v, "x", "in0"), total_of, f"{single.store.format(p='out', v='total')};"]
     total = small.sum(axis=1, keepdims=True, dtype=small.dtype)
     yield Check(_name(v, "sum_lanes"), statements, (small,), total)
 
@@ -284,6 +281,27 @@ def _transpositions(v: Vector) -> Iterator[Check]:
             value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
             name = _name(v, f"unzip of {block}, {'odd' if odd else 'even'}")
             yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
+
+
+def _some_lanes(target: Target, v: Vector) -> Iterator[Check]:
+    """Lanes from one register or another, the upper lanes alone, and the first lane."""
+    x, y, _ = (_rows(a, v.lanes) for a in _values(v.element))
+    given = [_load(v, "x", "in0"), _load(v, "y", "in1")]
+    for active in sorted({1, v.lanes // 2, v.lanes - 1}):
+        count = f"const int64_t count = {active};"
+        mask = [f"{v.mask.ctype} mask = {v.mask.make.format(count='count')};"] if v.mask else []
+        found = v.fill.format(v="x", other="y", mask="mask", count="count")
+        filled = np.where(np.arange(v.lanes) < active, x, y)
+        statements = [*given, count, *mask, f"{v.ctype} z = {found};", _store(v, "z")]
+        yield Check(_name(v, f"fill after {active}"), statements, (x, y), filled)
+    single = target.holding(v.element, 1)
+    store = single.store.format(p=f"({_pointer(v)})out", v="z")
+    for block in (1 << i for i in range(v.lanes.bit_length() - 1)):
+        moved = f"{v.ctype} upper = {v.taking(block).format(v='x')};"
+        first = f"{single.ctype} z = {v.first.format(v='upper')};"
+        statements = [given[0], moved, first, f"{store};"]
+        expected = np.ascontiguousarray(x[:, block : block + 1])
+        yield Check(_name(v, f"lane {block} of {v.lanes}"), statements, (x,), expected)
 
 
 def _operations(target: Target, v: Vector) -> Iterator[Check]:

@@ -1,0 +1,1 @@
+"""Row programs as tile programs: one call for each row, pass after pass."""

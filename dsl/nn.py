@@ -1,0 +1,267 @@
+"""Functions of whole tensors for networks: softmax, norms, and sums, maxima and means of an axis.
+
+Each returns an expression. Reductions are computed in f32, or in f64 for tensors of f64. Functions
+that keep a tensor's shape also keep its type.
+"""
+
+from __future__ import annotations
+
+from tilewright.spec.expression.arithmetic import sqrt
+from tilewright.spec.expression.exponential import exp
+from tilewright.spec.expression.logarithm import log
+from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.tensors import Extent, cast, reduction
+from tilewright.spec.expression.tensors import mean as _mean
+from tilewright.spec.sizes import Dim
+
+__all__ = [
+    "extent", "layer_norm", "log_softmax", "max", "mean", "min", "rms_norm", "softmax", "sum",
+]  # fmt: skip
+
+
+def sum(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
+    """Return the sum of the elements along one axis; 0 if there are none.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis.
+    keepdims : bool
+        True if the axis stays, with size 1.
+
+    Returns
+    -------
+    Expression
+        The sums.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.sum).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([3., 3.], dtype=float32)
+    """
+    return reduction("sum", x, axis, keepdims)
+
+
+def max(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
+    """Return the largest element along one axis; NaN if one is NaN.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis, of at least one element.
+    keepdims : bool
+        True if the axis stays, with size 1.
+
+    Returns
+    -------
+    Expression
+        The maxima.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.max).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([2., 3.], dtype=float32)
+    """
+    return reduction("max", x, axis, keepdims)
+
+
+def min(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
+    """Return the smallest element along one axis; NaN if one is NaN.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis, of at least one element.
+    keepdims : bool
+        True if the axis stays, with size 1.
+
+    Returns
+    -------
+    Expression
+        The minima.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.min).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([1., 0.], dtype=float32)
+    """
+    return reduction("min", x, axis, keepdims)
+
+
+def mean(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
+    """Return the mean of the elements along one axis: their sum, divided by their number.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis.
+    keepdims : bool
+        True if the axis stays, with size 1.
+
+    Returns
+    -------
+    Expression
+        The means.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.mean).of(x=tw.Tensor("f32", (2, 2))))
+    >>> kernel(np.float32([[1, 2], [0, 3]]))
+    array([1.5, 1.5], dtype=float32)
+    """
+    return _mean(x, axis, keepdims)
+
+
+def extent(dim: Dim) -> Expression:
+    """Return a size of the call as a number of an expression.
+
+    Parameters
+    ----------
+    dim : Dim
+        A size of one of the tensors.
+
+    Returns
+    -------
+    Expression
+        The number.
+
+    Examples
+    --------
+    >>> cols = tw.dim("cols")
+    >>> share = tw.network(lambda x: x / tw.nn.extent(cols))
+    >>> tw.compile(share.of(x=tw.Tensor("f32", (1, cols))))(np.ones((1, 4), np.float32))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
+    """
+    return Extent(dim)
+
+
+def softmax(x: Expression, axis: int = -1) -> Expression:
+    """Return ``exp(x - m)`` divided by its sum, where m is the maximum along the axis.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis along which the results add up to 1.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.softmax).of(x=tw.Tensor("f32", (1, 4))))
+    >>> kernel(np.zeros((1, 4), np.float32))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
+    """
+    powers = exp(x - max(x, axis, keepdims=True))
+    return _as(powers * (1 / sum(powers, axis, keepdims=True)), x)
+
+
+def log_softmax(x: Expression, axis: int = -1) -> Expression:
+    """Return the logarithm of ``softmax``, computed without its underflow.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis along which the exponentials of the results add up to 1.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.log_softmax).of(x=tw.Tensor("f32", (1, 4))))
+    >>> kernel(np.zeros((1, 4), np.float32))
+    array([[-1.3862944, -1.3862944, -1.3862944, -1.3862944]], dtype=float32)
+    """
+    shifted = x - max(x, axis, keepdims=True)
+    return _as(shifted - log(sum(exp(shifted), axis, keepdims=True)), x)
+
+
+def layer_norm(
+    x: Expression,
+    weight: Expression | None = None,
+    bias: Expression | None = None,
+    eps: float = 1e-5,
+) -> Expression:
+    """Return each row less its mean, divided by its standard deviation, times weight, plus bias.
+
+    The variance is the mean of the squared differences from the mean, in a pass of its own.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor; its last axis is normalized.
+    weight, bias : Expression, optional
+        A factor and a summand for each column.
+    eps : float
+        Added to the variance.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> x, w = tw.Tensor("f32", (1, 2)), tw.Tensor("f32", 2)
+    >>> kernel = tw.compile(tw.network(tw.nn.layer_norm).of(x=x, weight=w))
+    >>> kernel(np.float32([[300, 100]]), np.float32([5, 10]))
+    array([[  5., -10.]], dtype=float32)
+    """
+    centred = x - mean(x, keepdims=True)
+    found = centred * (1 / sqrt(mean(centred * centred, keepdims=True) + eps))
+    if weight is not None:
+        found = found * weight
+    return _as(found if bias is None else found + bias, x)
+
+
+def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6) -> Expression:
+    """Return each row divided by the root of the mean of its squares, times weight.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor; its last axis is normalized.
+    weight : Expression, optional
+        A factor for each column.
+    eps : float
+        Added to the mean of the squares.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape and type of ``x``.
+
+    Examples
+    --------
+    >>> kernel = tw.compile(tw.network(tw.nn.rms_norm).of(x=tw.Tensor("f32", (1, 2))))
+    >>> kernel(np.float32([[3, 4]]))
+    array([[0.8485..., 1.1313...]], dtype=float32)
+    """
+    found = x * (1 / sqrt(mean(x * x, keepdims=True) + eps))
+    return _as(found if weight is None else found * weight, x)
+
+
+def _as(found: Expression, x: Expression) -> Expression:
+    """Return ``found`` as the type of ``x``."""
+    assert x.tensor is not None
+    return cast(found, x.tensor.type)

@@ -1,0 +1,1 @@
+"""Plans of row programs: passes over a row, cut at its reductions."""

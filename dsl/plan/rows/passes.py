@@ -1,0 +1,318 @@
+"""Cut the expressions of a row program at their reductions into passes over a row.
+
+A pass visits all columns of a row. It reduces values, stores results, and may hold a value that a
+later pass needs and that is expensive to compute again. Between two passes, values of the row are
+computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tilewright.elementwise.builder import Argument, Builder, live
+from tilewright.elementwise.functions import lower_expression
+from tilewright.errors import SpecError
+from tilewright.spec.expression.nodes import Composed, Expression, every_node, nodes_of, rows
+from tilewright.spec.expression.shapes import Shaped
+from tilewright.spec.expression.tensors import Input, Reduce
+from tilewright.spec.network.value import Network
+
+from .places import Grid, Place, grid_of
+
+#: A value that several passes need is held in memory if computing it again takes more elementary
+#: operations than this: a store and a load take about as long as this many.
+_CHEAP = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Known(Expression):
+    """A leaf: a value of the row that is in a register, a reduction or computed from some."""
+
+    number: int
+    name: str
+    tensor: Shaped | None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Held(Expression):
+    """A leaf: a value for each column of the row that an earlier pass stored."""
+
+    number: int
+    tensor: Shaped | None
+
+    def __repr__(self) -> str:
+        return f"held{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Reduce ``expression`` along the row by ``fn``; the result is ``known``."""
+
+    fn: str
+    expression: Expression
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over the columns, then the values of the row that are known after it.
+
+    ``holds`` are stored for later passes, ``stores`` are results, by name. ``values`` and ``ends``
+    are computed after the pass: values in registers, and results of the row.
+    """
+
+    reductions: tuple[Reduction, ...] = ()
+    holds: tuple[tuple[Held, Expression], ...] = ()
+    stores: tuple[tuple[str, Expression], ...] = ()
+    values: tuple[tuple[Known, Expression], ...] = ()
+    ends: tuple[tuple[str, Expression], ...] = ()
+
+    def inputs(self) -> Iterator[Input]:
+        """Yield the inputs that the pass reads, each once."""
+        return (node for node in every_node(self.visits) if isinstance(node, Input))
+
+    @property
+    def visits(self) -> tuple[Expression, ...]:
+        """All expressions that the pass computes for each column."""
+        return (
+            *(each.expression for each in self.reductions),
+            *(expression for _, expression in self.holds),
+            *(expression for _, expression in self.stores),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A network in passes; ``before`` are values of the row that need no pass.
+
+    With ``columns`` it reduces columns: what is said here of a row and its columns is then true of
+    a column and its rows.
+    """
+
+    grid: Grid
+    columns: bool
+    inputs: tuple[Input, ...]
+    before: tuple[tuple[Known, Expression], ...]
+    passes: tuple[Pass, ...]
+
+
+def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
+    """Return a network as passes. ``can_hold`` tells if there is memory for so many rows."""
+    banned: set[int] = set()
+    while True:
+        found = _Cutter(network, banned)
+        held = found.held
+        if can_hold(len(held)):
+            return found.cut()
+        banned.add(held[-1])
+
+
+class _Cutter:
+    """The nodes of one network, their passes, and the values that are held."""
+
+    def __init__(self, network: Network, banned: set[int]) -> None:
+        self.network, self.banned = network, banned
+        table = rows(*network.results)
+        self.nodes = nodes_of(table)
+        self.numbers = {id(node): number for number, node in enumerate(self.nodes)}
+        by_value = {node: node for node in self.nodes}
+        self.results = [by_value[result] for result in network.results]
+        self.grid = grid_of(network, self.nodes)
+        self.columns = _reduces_columns(self.nodes)
+        self.levels: dict[int, int] = {}
+        for node in self.nodes:
+            self.levels[id(node)] = self._level(node)
+        self.last = max(self.levels[id(node)] - (not self._varies(node)) for node in self.results)
+        self.last = max(self.last, 0)
+        self._check_results()
+        self.needed: dict[int, set[int]] = {id(node): set() for node in self.nodes}
+        self.held: list[int] = []
+        self._need()
+
+    def _check_results(self) -> None:
+        """Raise SpecError for a result of which each row would store the same elements."""
+        many = self.grid.cols if self.columns else self.grid.rows
+        for result in self.results:
+            if many != 1 and self._varies(result) and self.grid.of(result) != Place.FULL:
+                raise SpecError(
+                    "a result varies along one axis, and the network reduces that axis of others",
+                    got=result,
+                    hint="a kernel of its own",
+                )
+
+    def _level(self, node: Expression) -> int:
+        """Return the first pass in which a value is known; a reduction needs one more."""
+        if not isinstance(node, Composed):
+            return 0
+        return max(self.levels[id(arg)] for arg in node.args) + self._reduces(node)
+
+    def _reduces(self, node: Expression) -> bool:
+        """Return True for a reduction of a row; that of a single element is the element."""
+        if not isinstance(node, Reduce):
+            return False
+        return self._varies(node.args[0])
+
+    def _varies(self, node: Expression) -> bool:
+        """Return True if a value has an element for each column of a row."""
+        return self.grid.of(node) in (Place.FULL, Place.ROW if self.columns else Place.COLUMN)
+
+    def _need(self) -> None:
+        """Find the passes in which each value is needed, users before the values they use."""
+        for result in self.results:
+            if self._varies(result):
+                self.needed[id(result)].add(self._stored_in(result))
+        for node in reversed(self.nodes):
+            if self._reduces(node):
+                assert isinstance(node, Reduce)
+                self.needed[id(node.args[0])].add(self.levels[id(node)] - 1)
+                continue
+            if not isinstance(node, Composed) or not self._varies(node):
+                continue
+            passes = self.needed[id(node)]
+            if len(passes) > 1 and self._worth(node):
+                self.held.append(self.numbers[id(node)])
+                passes = {min(passes)}
+            for arg in node.args:
+                self.needed[id(arg)] |= passes
+
+    def _stored_in(self, result: Expression) -> int:
+        """Return the pass that stores a result: the last, since it may overwrite an input."""
+        return self.last if self.grid.of(result) == Place.FULL else self.levels[id(result)]
+
+    def _ends_in(self, result: Expression) -> int:
+        """Return the pass after which a result for each row is known."""
+        level = self.levels[id(result)]
+        return level - 1 if level else self.last
+
+    def _worth(self, node: Composed) -> bool:
+        return self.numbers[id(node)] not in self.banned and _length(node) > _CHEAP
+
+    def cut(self) -> Cut:
+        """Return the passes."""
+        knowns = self._knowns()
+        helds = {
+            number: Held(place, self.nodes[number].tensor)
+            for place, number in enumerate(reversed(self.held))
+        }
+        passes = []
+        for index in range(self.last + 1):
+            inside = _Rewriting(self, knowns, helds, index)
+            passes.append(self._pass(index, inside, knowns, helds))
+        first = _Rewriting(self, knowns, helds, 0)
+        before = tuple((known, first.inner(node)) for node, known in self._at(knowns, 0))
+        inputs = tuple(node for node in self.nodes if isinstance(node, Input))
+        return Cut(self.grid, self.columns, inputs, before, tuple(passes))
+
+    def _pass(
+        self, index: int, inside: _Rewriting, knowns: dict[int, Known], helds: dict[int, Held]
+    ) -> Pass:
+        reductions = tuple(
+            Reduction(node.fn, inside.of(node.args[0]), knowns[id(node)])
+            for node in self.nodes
+            if isinstance(node, Reduce)
+            and self._reduces(node)
+            and self.levels[id(node)] == index + 1
+        )
+        holds = tuple(
+            (held, inside.inner(self.nodes[number]))
+            for number, held in helds.items()
+            if min(self.needed[id(self.nodes[number])]) == index
+        )
+        stores, ends = [], []
+        after = _Rewriting(self, knowns, helds, index + 1)
+        for name, result in zip(self.network.names, self.results, strict=True):
+            if self._varies(result) and self._stored_in(result) == index:
+                stores.append((name, inside.of(result)))
+            elif not self._varies(result) and self._ends_in(result) == index:
+                ends.append((name, after.of(result)))
+        values = tuple(
+            (known, after.inner(node))
+            for node, known in self._at(knowns, index + 1)
+            if not self._reduces(node)
+        )
+        return Pass(reductions, holds, tuple(stores), values, tuple(ends))
+
+    def _knowns(self) -> dict[int, Known]:
+        """Return a leaf for each reduction, and for each value of the row that others use."""
+        found: dict[int, Known] = {}
+        used: set[int] = set()
+        for node in self.nodes:
+            if isinstance(node, Composed) and self._varies(node):
+                used |= {id(arg) for arg in node.args}
+        for node in self.nodes:
+            if not isinstance(node, Composed) or self._varies(node) or node.tensor is None:
+                continue
+            if self._reduces(node) or id(node) in used:
+                name = node.fn if isinstance(node, Reduce) else "value"
+                whose = "column" if self.columns else "row"
+                found[id(node)] = Known(len(found), f"{whose}_{name}{len(found)}", node.tensor)
+        return found
+
+    def _at(self, knowns: dict[int, Known], level: int) -> Iterable[tuple[Expression, Known]]:
+        for node in self.nodes:
+            if id(node) in knowns and self.levels[id(node)] == level:
+                yield node, knowns[id(node)]
+
+
+class _Rewriting:
+    """Rewrites nodes as a pass sees them: values that are known or held become leaves."""
+
+    def __init__(
+        self, cutter: _Cutter, knowns: dict[int, Known], helds: dict[int, Held], index: int
+    ) -> None:
+        self.cutter, self.knowns, self.helds, self.index = cutter, knowns, helds, index
+        self.made: dict[int, Expression] = {}
+
+    def of(self, node: Expression) -> Expression:
+        """Return ``node`` as the pass reads or computes it."""
+        if id(node) in self.knowns:
+            return self.knowns[id(node)]
+        number = self.cutter.numbers[id(node)]
+        if number in self.helds:
+            return self.helds[number]
+        return self.inner(node)
+
+    def inner(self, node: Expression) -> Expression:
+        """Return ``node`` as it is computed, from what the pass reads."""
+        if id(node) not in self.made:
+            made = node
+            if isinstance(node, Reduce) and not self.cutter._reduces(node):
+                made = self.of(node.args[0])
+            elif isinstance(node, Composed):
+                made = node.of(node.shell, tuple(map(self.of, node.args)))
+            self.made[id(node)] = made
+        return self.made[id(node)]
+
+
+def _reduces_columns(nodes: Iterable[Expression]) -> bool:
+    """Return True if a network reduces along the first of two axes; SpecError if along both."""
+    axes = {node.axis for node in nodes if isinstance(node, Reduce) and _is_matrix(node.args[0])}
+    if len(axes) > 1:
+        raise SpecError(
+            "a network reduces along one axis: this one reduces rows and columns",
+            got=", ".join(repr(node) for node in nodes if isinstance(node, Reduce)),
+            expected="reductions along the last axis, or along the first",
+            hint="two kernels: the first returns what the second reduces",
+        )
+    return axes == {-2}
+
+
+def _is_matrix(node: Expression) -> bool:
+    return node.tensor is not None and len(node.tensor.shape) == 2
+
+
+def _length(node: Composed) -> int:
+    """Return the number of elementary operations that compute ``node`` from its reductions."""
+    wide = node.tensor is not None and node.tensor.type == "f64"
+    builder = Builder("f64" if wide else "f32")
+    leaves: dict[Expression, Argument] = {}
+
+    def leaf(each: Expression) -> Argument:
+        return leaves.setdefault(each, builder.input())
+
+    result = lower_expression(node, builder, leaf, builder.real)
+    return len(live(builder.steps, [result]))

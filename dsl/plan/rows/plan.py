@@ -1,0 +1,230 @@
+"""The plan of a row program: its passes, its vectors, and where it holds values between passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from sympy import Expr
+
+from tilewright.errors import PlanError, ScheduleError
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.network.value import Network, slot
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, signature
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, size_expr
+
+from ..loops import Decided, Decision
+from ..operands import Operand
+from .passes import Cut, Pass, cut
+from .places import Place
+
+#: Partial results of a reduction: element j of a row belongs to number j modulo this. They are
+#: folded in halves. This order is part of the meaning of a network, so that all targets give the
+#: same bits. It is a multiple of the lanes of every vector that is used.
+PARTIAL = 64
+#: Partial results of the reduction of a column: element i belongs to number i modulo this.
+TURNS = 4
+#: Most vectors of a block of columns.
+_WIDEST = 4
+#: Bytes of the stack that values held between passes may take, for one row.
+HELD_BYTES = 1 << 15
+#: Of so many vector registers one holds partial results of a reduction, and of so many in a pass
+#: without reductions one vector is computed at a time.
+_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowsPlan(Decided):
+    """Every choice for a row program.
+
+    ``operands`` are its arrays by their names in C; strides are those of ``m``, the rows, and
+    ``n``, the columns. ``held`` gives the array in whose row a held value waits, "" for a buffer.
+    """
+
+    spec: Network
+    schedule: Schedule
+    target: Target
+    decisions: tuple[Decision, ...]
+    cut: Cut
+    real: str
+    rows: Expr
+    cols: Expr
+    operands: Mapping[str, Operand] = field(hash=False)
+    vector: Vector
+    held: tuple[str, ...]
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes over a row."""
+        return self.cut.passes
+
+    @property
+    def parallel(self) -> bool:
+        """True if threads share the rows."""
+        return (self.schedule.threads or 1) > 1
+
+    @property
+    def columns(self) -> bool:
+        """True if columns are reduced, block by block of columns."""
+        return self.cut.columns
+
+    @property
+    def width(self) -> int:
+        """The vectors of a block of columns: ``TURNS`` partial results of each are in registers."""
+        if self.schedule.tile is not None:
+            return self.schedule.tile[1] // self.vector.lanes
+        reductions = max(len(each.reductions) for each in self.passes)
+        most = self.target.registers // (2 * TURNS * max(1, reductions))
+        return max(1, min(1 << most.bit_length() - 1 if most else 1, _WIDEST))
+
+    @property
+    def resolved(self) -> Schedule:
+        """The schedule with the tile that was chosen: one row by the columns of a trip."""
+        widths = [self.unroll(each) for each in self.passes]
+        vectors = self.width if self.columns else min(widths)
+        return Schedule(tile=(1, vectors * self.vector.lanes), threads=self.schedule.threads)
+
+    def unroll(self, each: Pass) -> int:
+        """Return how many vectors a pass computes at a time."""
+        if self.schedule.tile is not None:
+            return self.schedule.tile[1] // self.vector.lanes
+        most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
+        most = 1 << most.bit_length() - 1
+        return min(most, PARTIAL // self.vector.lanes)
+
+
+def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
+    """Return the plan of the row program ``spec``."""
+    parameters = signature(spec)
+    real = spec.real
+    vector = widest(target, real)
+    _check_schedule(schedule, vector.lanes)
+    found = cut(spec)
+    columns = found.grid.cols
+    if found.columns and "" in _held(found, spec):
+        found = cut(spec, lambda count: not count)
+    elif not _fits(found, columns, real) or "" in _held(found, spec):
+        found = cut(spec, lambda count: _may_hold(count, columns, real))
+    cols = size_expr(slot(columns), columns)
+    rows = size_expr(slot(found.grid.rows), found.grid.rows)
+    operands = {each.symbol: _operand(each, found) for each in parameters.arrays}
+    held = _held(found, spec)
+    plan = RowsPlan(spec, schedule, target, (), found, real, rows, cols, operands, vector, held)
+    object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
+    return plan
+
+
+def _may_hold(count: int, columns: object, real: str) -> bool:
+    """Return True if the stack has memory for so many values of each column."""
+    known = columns if isinstance(columns, int) else None
+    if not count:
+        return True
+    return known is not None and count * known * ITEMSIZE[real] <= HELD_BYTES
+
+
+def _fits(found: Cut, columns: object, real: str) -> bool:
+    helds = sum(len(each.holds) for each in found.passes)
+    return helds <= 1 or _may_hold(helds - 1, columns, real)
+
+
+def _held(found: Cut, spec: Network) -> tuple[str, ...]:
+    """Return for each held value the result in whose row it can wait, "" if there is none.
+
+    The result is of the type of arithmetic and is stored by the last pass. No input is read after
+    the pass that holds the value, so that the result may be written over an input.
+    """
+    free = [
+        name
+        for name, expression in found.passes[-1].stores
+        if expression.tensor is not None and expression.tensor.type in ("f32", "f64")
+        and found.grid.rows is not None
+    ]  # fmt: skip
+    places: list[str] = []
+    for index, each in enumerate(found.passes):
+        later = found.passes[index + 1 :]
+        reads = any(
+            found.grid.of(node) == Place.FULL
+            for one in later
+            for node in one.inputs()
+            if id(node) in found.grid.places
+        )
+        for _ in each.holds:
+            places.append(free.pop() if free and not reads else "")
+    return tuple(places)
+
+
+def widest(target: Target, real: str) -> Vector:
+    """Return the widest vector of ``real`` of which ``PARTIAL`` is a multiple and that folds."""
+    for vector in target.of(real):
+        blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
+        if PARTIAL % vector.lanes == 0 and blocks <= set(vector.transpose):
+            return vector
+    raise PlanError(f"{target.name} has no vector of {real}", got=real)
+
+
+def _operand(array: ArrayParameter, found: Cut) -> Operand:
+    """Return where an array lies: its strides along rows and columns."""
+    rows, cols = (1, 1, *array.shape)[-2:] if len(array.shape) == 2 else (1, array.shape[0])
+    if len(array.shape) == 1 and not found.columns and _is_per_row(array, found):
+        rows, cols = array.shape[0], 1
+    if array.order == "F":
+        raise PlanError(
+            f"{array.name} is read along its columns, whose elements do not follow each other",
+            got=f"strides {array.leading}",
+            expected="strides (rows, 1)",
+            hint="a copy of the array, or tw.Transpose",
+        )
+    line = size_expr(slot(cols), cols)
+    leading = line if array.leading is None else size_expr(slot(array.leading), array.leading)
+    steps = {"m": ZERO if rows == 1 else leading, "n": ZERO if cols == 1 else ONE}
+    return Operand(array.symbol, array.type, steps)
+
+
+def _is_per_row(array: ArrayParameter, found: Cut) -> bool:
+    return array.role != "in" and any(
+        array.name == name for each in found.passes for name, _ in each.ends
+    )
+
+
+def _check_schedule(schedule: Schedule, lanes: int) -> None:
+    """Raise ScheduleError for a schedule with anything but a possible tile and threads."""
+    for name in (f.name for f in fields(Schedule)):
+        if name not in ("tile", "threads") and getattr(schedule, name) != getattr(Schedule(), name):
+            raise ScheduleError(
+                f"a row program has no {name} to schedule",
+                got=f"{name}={getattr(schedule, name)!r}",
+                expected="tile=(1, columns of a trip), threads, or nothing",
+            )
+    if schedule.tile is None:
+        return
+    legal = [lanes << power for power in range(7) if lanes << power <= PARTIAL]
+    if schedule.tile[0] != 1 or schedule.tile[1] not in legal:
+        raise ScheduleError(
+            "a row program cannot have this tile",
+            got=f"tile={schedule.tile}",
+            expected=f"1 row, and {', '.join(map(str, legal))} columns",
+        )
+
+
+def _decisions(plan: RowsPlan) -> Iterator[Decision]:
+    lanes = plan.vector.lanes
+    whose = "column" if plan.columns else "row"
+    yield Decision("vectors", f"{lanes} of {plan.real}", "the widest whose lanes can be folded")
+    if plan.columns:
+        why = "their partial results fit the registers"
+        yield Decision("block", f"{plan.width * lanes} columns", why)
+    yield Decision(
+        "passes",
+        str(len(plan.passes)),
+        f"cut at the reductions, each of which needs all of a {whose} before the next pass",
+    )
+    for place, name in enumerate(plan.held):
+        where = f"in the row of {name}" if name else "in a buffer of one row"
+        yield Decision(
+            f"held{place}", where, "several passes need it, and it takes long to compute"
+        )
+    threads = plan.schedule.threads or 1
+    yield Decision("threads", str(threads), f"each computes {whose}s of its own")

@@ -1,0 +1,1 @@
+"""Networks: functions of tensors, traced to values that are compiled as one kernel."""

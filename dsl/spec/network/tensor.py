@@ -1,0 +1,79 @@
+"""Define ``Tensor``, which declares the type, shape and strides of an array of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
+
+from ..sizes import Size, call_text, check_extent, check_size
+from ..types import ITEMSIZE, DTypeLike, TypeName, type_name
+
+
+@spelled(SpecTypeError)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Tensor:
+    """An array that a network takes or returns: its type, its shape, and how it lies in memory.
+
+    Parameters
+    ----------
+    type : str or numpy type
+        Element type.
+    shape : sequence of int or Dim
+        Size of each axis. A ``tw.dim`` is read from the arrays at the call.
+    strides : sequence of int or Dim, optional
+        Elements from one index of an axis to the next. By default the array has no gaps.
+
+    Raises
+    ------
+    SpecError
+        The type, a size or a stride is not possible.
+
+    Examples
+    --------
+    >>> tw.Tensor("f32", (tw.dim("rows"), 768))
+    Tensor('f32', (dim('rows'), 768))
+    """
+
+    type: TypeName
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...] | None
+
+    def __init__(
+        self, type: DTypeLike, shape: Iterable[Size] | Size, strides: Iterable[Size] | None = None
+    ) -> None:
+        found = type_name(type)
+        if found == "s64":
+            raise SpecError("a tensor cannot have this type", got=found, hint="s32, or f64")
+        sizes = _sizes(shape, "shape", "a size of a tensor")
+        steps = None if strides is None else _sizes(strides, "strides", "a stride of a tensor")
+        if steps is not None and len(steps) != len(sizes):
+            raise SpecError(
+                "a tensor has a stride for each axis",
+                got=f"{len(steps)} strides, {len(sizes)} axes",
+            )
+        check_extent(sizes, ITEMSIZE[found], "a tensor")
+        object.__setattr__(self, "type", found)
+        object.__setattr__(self, "shape", sizes)
+        object.__setattr__(self, "strides", steps)
+
+    def __repr__(self) -> str:
+        options = {"strides": (self.strides, None)}
+        return call_text("Tensor", [self.type, self.shape], options)
+
+
+def _sizes(given: Any, name: str, what: str) -> tuple[Size, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        given = (given,)
+    found = tuple(check_size(size, what) for size in given)
+    if len(found) > 2:
+        raise SpecError(
+            f"a row program's tensors have at most 2 axes: {name} has more",
+            got=found,
+            expected="(rows, columns)",
+            hint="x.reshape(-1, x.shape[-1]) of the arrays: rows of all other axes",
+        )
+    return found

@@ -1,0 +1,176 @@
+"""Define ``Network``, the spec of a kernel that computes expressions of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tilewright.errors import SpecError
+
+from ..expression.leaves import Leaf, Operand
+from ..expression.nodes import Expression, every_node, text_of
+from ..expression.tensors import Extent, Input, Reduce
+from ..names import check_name
+from ..signature import ArrayParameter, Parameters, Role, Stored, parameters_of, symbol_of
+from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
+from .tensor import Tensor
+
+#: A part of a printed network that is used twice gets a name if it has more characters.
+_SHARED = 4
+#: Names that a tensor cannot have, because calls or printed networks use them.
+TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Network(Spec):
+    """A function of tensors as a value: ``@tw.network`` and ``of`` make it.
+
+    Attributes
+    ----------
+    inputs : tuple of Input
+        The tensors that a call passes, in order.
+    results : tuple of Expression
+        The computed tensors.
+    several : bool
+        True if a call returns a tuple.
+
+    Examples
+    --------
+    >>> @tw.network
+    ... def scaled(x, factor):
+    ...     return x * factor
+    >>> scaled.of(x=tw.Tensor("f32", (4, 8)), factor=tw.Tensor("f32", (8,)))
+    network(lambda x, factor: x * factor).of(x=Tensor('f32', (4, 8)), factor=Tensor('f32', (8,)))
+    """
+
+    routine: ClassVar[str] = "tilewright.routines.network"
+
+    inputs: tuple[Input, ...]
+    results: tuple[Expression, ...]
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        for each in self.inputs:
+            check_name(each.name, "a tensor")
+            if each.name in TAKEN:
+                raise SpecError(
+                    f"a tensor cannot be called {each.name!r}", got=each.name, hint="another name"
+                )
+        _check_nodes(self)
+        check_dims(self._sizes())
+
+    def __repr__(self) -> str:
+        names = [each.name for each in self.inputs]
+        body = text_of(self.results, several=self.several, taken=names, shared=_SHARED)
+        made = {each.name: (Tensor(each.type, each.shape, each.strides), None)
+                for each in self.inputs}  # fmt: skip
+        return f"network(lambda {', '.join(names)}: {body}){call_text('.of', [], made)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the results in a call: ``out``, or ``out0``, ``out1`` and so on."""
+        if not self.several:
+            return ("out",)
+        return tuple(f"out{number}" for number in range(len(self.results)))
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The results."""
+        return self.results
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        types = dict.fromkeys(each.type for each in self.inputs)
+        longest = max((each.shape for each in self.inputs), key=len, default=())
+        sizes = [(size.name if isinstance(size, Dim) else "", size) for size in longest]
+        return ["rows", *types, *([sizes_word(*sizes)] if sizes else [])]
+
+    @property
+    def filled(self) -> frozenset[Dim]:
+        """The dims that a maximum or minimum is taken along: they cannot be 0."""
+        reduced = (node for node in every_node(self.results) if isinstance(node, Reduce))
+        sizes = (node.along for node in reduced if node.fn != "sum")
+        return frozenset(size for size in sizes if isinstance(size, Dim))
+
+    @property
+    def real(self) -> Literal["f32", "f64"]:
+        """The type of arithmetic."""
+        return "f64" if any(each.type == "f64" for each in self.inputs) else "f32"
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
+        return tuple((slot_of(name), dim) for name, dim in dict(self._sizes()).items())
+
+    def _sizes(self) -> Iterator[tuple[str, Dim]]:
+        for each in self.inputs:
+            for size in (*each.shape, *(each.strides or ())):
+                if isinstance(size, Dim):
+                    yield size.name, size
+
+
+def slot_of(name: str) -> str:
+    """Return the C parameter for the dim ``name`` of a network: no other name ends in "_"."""
+    return f"{name}_"
+
+
+def slot(size: Size) -> str:
+    """Return the C parameter for ``size``, "" for a fixed one."""
+    return slot_of(size.name) if isinstance(size, Dim) else ""
+
+
+def _check_nodes(network: Network) -> None:
+    """Raise SpecError if results use something besides the inputs, or leave one out."""
+    known, used = set(network.inputs), set[Expression]()
+    told = {name for name, _ in network._sizes()}
+    for node in every_node(network.results):
+        if isinstance(node, Leaf | Operand):
+            raise SpecError(
+                "a network is of its tensors; this belongs to the epilogue of a product",
+                got=node,
+                expected=", ".join(each.name for each in network.inputs),
+            )
+        if isinstance(node, Input):
+            used.add(node)
+        if isinstance(node, Input) and node not in known:
+            raise SpecError("a network uses a tensor of another one", got=node)
+        if isinstance(node, Extent) and node.dim.name not in told:
+            raise SpecError("no tensor has this size", got=node)
+    for each in network.inputs:
+        if each not in used:
+            raise SpecError(
+                f"no result depends on the tensor {each.name!r}",
+                got=network.results,
+                hint=f"a function without the argument {each.name}",
+            )
+
+
+@parameters_of(Network)
+def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a network: its tensors in order, then its results."""
+    inputs = [_tensor(each.name, each.type, each.shape, each.strides, "in") for each in spec.inputs]
+    results = []
+    for name, result in zip(spec.names, spec.results, strict=True):
+        assert result.tensor is not None
+        results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
+    places = tuple(each.name for each in (*inputs, *results[:1]))
+    return Parameters((*inputs, *results), True, (), places, spec.filled)
+
+
+def _tensor(
+    name: str, type_: str, shape: tuple[Size, ...], strides: tuple[Size, ...] | None, role: Role
+) -> ArrayParameter:
+    """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
+    chosen = role == "in" or name not in ("out", "out0")
+    slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
+    if len(shape) < 2:
+        return ArrayParameter(
+            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
+        )
+    order: Literal["C", "F"] = "C"
+    leading = None if strides is None else strides[0]
+    if strides is not None and strides[0] == 1 != strides[1]:
+        order, leading = "F", strides[1]
+    return ArrayParameter(
+        name, type_, "matrix", role, shape, order, leading, slots, f"{name}.strides", chosen=chosen
+    )

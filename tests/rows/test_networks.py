@@ -1,0 +1,96 @@
+"""Networks as values, and what a tracer refuses."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import nn
+from tilewright.cli.code import spec_of_code
+
+ROWS, COLS = tw.dim("rows"), tw.dim("cols")
+NUMPY: Any = np
+
+
+def several(x: Any, w: Any) -> Any:
+    y = (nn.layer_norm(nn.softmax(x), w) * 2 - 1).astype("bf16")
+    return y, nn.max(tw.gelu_erf(y), keepdims=True), nn.mean(-x)
+
+
+def of(function: Callable[..., Any], **tensors: tw.Tensor) -> tw.Network:
+    return tw.network(function).of(**tensors)
+
+
+def matrix(type_: Any = "f32") -> tw.Tensor:
+    return tw.Tensor(type_, (ROWS, COLS))
+
+
+def test_a_network_is_the_python_that_makes_it() -> None:
+    spec = of(several, x=tw.Tensor("f32", (ROWS, 70), (tw.dim("step"), 1)), w=tw.Tensor("f32", 70))
+    names = {name: getattr(tw, name) for name in ("exp", "sqrt", "gelu_erf", "dim", "Tensor")}
+    made = eval(repr(spec), {**names, "nn": nn, "network": tw.network})  # noqa: S307
+    for other in (made, pickle.loads(pickle.dumps(spec)), spec_of_code(repr(spec))):
+        assert other == spec
+        assert hash(other) == hash(spec)
+    assert spec != of(several, x=tw.Tensor("f32", (ROWS, 71)), w=tw.Tensor("f32", 71))
+
+
+def test_functions_of_numpy_are_those_of_tilewright() -> None:
+    theirs = of(lambda x: NUMPY.where(NUMPY.tanh(x) > 0, x, NUMPY.max(x, axis=-1, keepdims=True)),
+                x=matrix())  # fmt: skip
+    ours = of(lambda x: tw.where(tw.tanh(x) > 0, x, nn.max(x, keepdims=True)), x=matrix())
+    assert theirs == ours
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: x if x > 0 else -x, r"tw\.where"),
+        (lambda x: x[0], "no parts"),
+        (lambda x: x.__setitem__(0, 1.0), "never changes"),
+        (lambda x: x * nn.sum(x).item(), "before the kernel runs"),
+        (lambda x: x * float(nn.sum(x)), "before the kernel runs"),
+        (lambda x: NUMPY.sort(x)[0], r"np\.sort"),
+        (lambda x: NUMPY.cumsum(x) + 1, "np.cumsum"),
+        (lambda x: x - nn.max(x), "keepdims=True"),
+        (lambda x: x + tw.acc, "epilogue of a product"),
+        (lambda x: nn.sum(tw.acc), "reduces tensors"),
+        (lambda x: nn.sum(x, axis=2), "there is no axis 2"),
+        (lambda x: 1.0, "computed of no tensor"),
+        (lambda x: (), "returns nothing"),
+    ],
+)  # fmt: skip
+def test_a_tracer_refuses_what_it_cannot_see(function: Any, says: str) -> None:
+    with pytest.raises(tw.SpecError, match=says) as caught:
+        of(function, x=matrix())
+    assert __file__.rpartition("/")[2] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: of(lambda x, y: x, x=matrix(), y=matrix()), "no result depends"),
+        (lambda: of(lambda x, y: x * y, x=matrix()), "y is missing"),
+        (lambda: of(lambda x: x, z=matrix()), "x is missing"),
+        (lambda: of(lambda out: out, out=matrix()), "cannot be called"),
+        (lambda: of(lambda x, y: x + y, x=matrix("f64"), y=matrix()), "mixes f64"),
+        (lambda: of(nn.max, x=tw.Tensor("f32", (3, 0))), "size 0"),
+        (lambda: tw.Tensor("s64", (3,)), "s32"),
+        (lambda: tw.Tensor("f32", (2, 3, 4)), "reshape"),
+        (lambda: tw.Tensor("f32", (2, 3), (3,)), "a stride for each axis"),
+        (lambda: tw.Gemm(2, 3, 4, epilogue=of(lambda x: x, x=matrix()).inputs[0]), "tensor"),
+        (lambda: tw.compile(of(lambda x: nn.sum(nn.sum(x, keepdims=True), axis=0), x=matrix())),
+         "two kernels"),
+        (lambda: tw.compile(of(nn.softmax, x=matrix()), tw.Schedule(loops="nmk")), "no loops"),
+        (lambda: tw.compile(of(nn.softmax, x=matrix()), tw.Schedule(tile=(2, 64))), "this tile"),
+        (lambda: tw.compile(of(nn.softmax, x=tw.Tensor("f32", (3, 4), (1, 3)))), "follow each"),
+    ],
+)  # fmt: skip
+def test_what_no_network_can_be_is_refused(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(tw.TilewrightError, match=says):
+        make()

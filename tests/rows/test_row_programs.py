@@ -1,0 +1,178 @@
+"""Row programs: right, within bounds, and the same to the bit on every target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+
+import tilewright as tw
+from tilewright import nn, targets
+from tilewright.generate import interpret_kernel
+from tilewright.runtime.arrays.elements import encode
+from tilewright.runtime.call.bound_sizes import value_of
+from tilewright.runtime.reference.network import expected_of
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.sizes import Size
+
+ROWS, COLS = tw.dim("rows"), tw.dim("cols")
+
+
+def normed(x: Any, w: Any, b: Any) -> Any:
+    """Three passes, values of rows, operands of columns; a value that is held between passes."""
+    y = tw.gelu_erf(nn.layer_norm(nn.softmax(x) * 8, w, b))
+    return y, nn.max(y, keepdims=True)
+
+
+def of_columns(x: Any, s: Any) -> Any:
+    y = x - nn.mean(x, axis=0)
+    return y * s, nn.max(abs(y), axis=0), nn.sum(y * y, axis=0)
+
+
+def halved(x: Any, w: Any, b: Any) -> Any:
+    return (nn.rms_norm(x, w) + b).astype("s8"), nn.min(x.astype("f32") * 3)
+
+
+def wide(x: Any) -> Any:
+    return x / tw.sqrt(nn.sum(x * x, keepdims=True) + 1), nn.max(x)
+
+
+def tensors(rows: Any, cols: Any, type_: Any = "f32") -> dict[str, tw.Tensor]:
+    full, column = tw.Tensor(type_, (rows, cols)), tw.Tensor("f32", cols)
+    return {"x": full, "w": column, "b": column}
+
+
+def _specs() -> dict[str, tuple[tw.Network, tuple[int, int]]]:
+    single = tw.Tensor("f32", (ROWS, 1))
+    return {
+        "whole": (tw.network(normed).of(**tensors(2, 64)), (2, 64)),
+        "tails": (tw.network(normed).of(**tensors(2, 85)), (2, 85)),
+        "few": (tw.network(normed).of(**tensors(ROWS, 3)), (2, 3)),
+        "dims": (tw.network(normed).of(**tensors(ROWS, COLS)), (2, 150)),
+        "columns": (
+            tw.network(of_columns).of(x=tw.Tensor("f32", (ROWS, COLS)), s=single), (6, 75)
+        ),
+        "bf16": (tw.network(halved).of(**tensors(ROWS, 70, "bf16")), (2, 70)),
+        "f64": (tw.network(wide).of(x=tw.Tensor("f64", (ROWS, COLS))), (2, 77)),
+    }  # fmt: skip
+
+
+SPECS = _specs()
+#: The bits that the first target gave for each spec.
+FIRST: dict[str, list[bytes]] = {}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_all_targets_give_the_same_bits(target: str, name: str, cases: Cases) -> None:
+    spec, (rows, cols) = SPECS[name]
+    known = {"rows": rows, "cols": cols}
+    rng = np.random.default_rng(7)
+    given = [
+        encode(rng.standard_normal(_shape(each.shape, known)) * 3, each.type)
+        for each in spec.inputs
+    ]
+    types = [result.tensor for result in spec.results if result.tensor is not None]
+    made = [np.zeros(_shape(each.shape, known), DTYPES[each.type]) for each in types]
+    sizes = [known[dim.name] for _, dim in spec.runtime_sizes()]
+    interpret_kernel(spec, tw.Schedule(), targets.load(target), [*given, *made], sizes)
+    cases.count(target, "interpreted", 1)
+    assert [one.tobytes() for one in made] == FIRST.setdefault(name, [m.tobytes() for m in made])
+    named = dict(zip((each.name for each in spec.inputs), given, strict=True))
+    for one, right in zip(made, expected_of(spec, named, known).values(), strict=True):
+        assert not right.wrong(one).any()
+
+
+def _shape(sizes: Sequence[Size], known: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(value_of(size, known) for size in sizes)
+
+
+def compiled(function: Callable[..., Any], schedule: Any = None, target: str = "host",
+             **given: tw.Tensor) -> tw.Kernel:  # fmt: skip
+    return tw.compile(tw.network(function).of(**given), schedule, target)
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("target", ["host", "avx2", "neon"])
+def test_compiled_programs_are_verified(target: str, cases: Cases) -> None:
+    kernels = tw.compile_many([(spec, None, target) for spec, _ in SPECS.values()])
+    for kernel in kernels:
+        assert kernel.verify(cases=3).max_error < 1
+    cases.count(target, "native" if kernels[0].emulated is None else "qemu", 3 * len(kernels))
+
+
+@pytest.mark.parametrize("type_", ["f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s32"])
+def test_types_go_in_and_out(type_: Any) -> None:
+    def requantized(x: Any) -> Any:
+        return tw.clip(x * 1.5 + 1, -90, 90).astype(type_), nn.max(x).astype(type_), nn.sum(x)
+
+    kernel = compiled(requantized, x=tw.Tensor(type_, (ROWS, 53)))
+    assert kernel.verify(cases=3).cases == 3
+
+
+@pytest.mark.parametrize("size", [40, COLS])
+def test_results_of_one_axis_and_of_none_are_made(size: Any) -> None:
+    x = np.arange(120, dtype=np.float32).reshape(3, 40)
+    kernel = compiled(
+        lambda x: (nn.mean(x, axis=0), nn.sum(x, axis=0)), x=tw.Tensor("f32", (3, size))
+    )
+    np.testing.assert_array_equal(kernel(x)[0], x.mean(axis=0))
+    np.testing.assert_array_equal(kernel(x)[1], x.sum(axis=0))
+    vector = compiled(lambda x, s: nn.sum(x * s), x=tw.Tensor("f32", size), s=tw.Tensor("f32", ()))
+    assert vector(x[0], 2) == 2 * x[0].sum()
+
+
+def test_nan_infinity_and_no_elements_are_as_in_numpy() -> None:
+    x = np.zeros((4, 40), np.float32)
+    x[0, 39], x[1, 7], x[2] = np.nan, np.inf, -np.inf
+    kernel = compiled(lambda x: (nn.max(x), nn.min(x), nn.sum(x)), x=tw.Tensor("f32", (ROWS, COLS)))
+    with np.errstate(invalid="ignore"):
+        for found, right in zip(kernel(x), (x.max(1), x.min(1), x.sum(1)), strict=True):
+            np.testing.assert_array_equal(found, right)
+    total = compiled(nn.sum, x=tw.Tensor("f32", (ROWS, COLS)))
+    np.testing.assert_array_equal(total(np.ones((3, 0), np.float32)), np.zeros(3))
+    with pytest.raises(tw.ArgumentError, match="no elements"):
+        kernel(np.ones((3, 0), np.float32))
+
+
+def test_results_go_where_the_call_says() -> None:
+    step = tw.dim("step")
+    kernel = compiled(nn.softmax, x=tw.Tensor("f32", (ROWS, 90)))
+    x = np.random.default_rng(0).standard_normal((5, 90)).astype(np.float32)
+    right = kernel(x)
+    assert kernel(x=x, out=x) is x
+    np.testing.assert_array_equal(x, right)
+    strided = compiled(nn.softmax, x=tw.Tensor("f32", (ROWS, 90), (step, 1)))
+    np.testing.assert_array_equal(strided(np.tile(right, 2)[:, :90]), kernel(right))
+    with pytest.raises(tw.ArgumentError, match=r'strides=\(tw\.dim\("x_step"\), 1\)'):
+        kernel(np.tile(right, 2)[:, :90])
+
+    both = compiled(lambda x: (x * 2, nn.max(x)), x=tw.Tensor("f32", (ROWS, 90)))
+    outs = np.empty_like(right), np.empty(5, np.float32)
+    assert all(a is b for a, b in zip(both(right, out=outs), outs, strict=True))
+    np.testing.assert_array_equal(outs[1], both(right)[1])
+    with pytest.raises(tw.ArgumentError, match="a tuple with an array for each"):
+        both(right, out=outs[0])
+
+
+@pytest.mark.parametrize("schedule", [tw.Schedule(threads=2), tw.Schedule(tile=(1, 16))])
+@pytest.mark.parametrize("function", [nn.softmax, lambda x: nn.sum(x, axis=0)])
+def test_schedules_keep_the_bits(function: Any, schedule: tw.Schedule) -> None:
+    x = np.random.default_rng(1).standard_normal((70, 1000)).astype(np.float32)
+    first, other = (
+        compiled(function, how, x=tw.Tensor("f32", (ROWS, COLS))) for how in (None, schedule)
+    )
+    np.testing.assert_array_equal(first(x), other(x))
+    assert other.schedule.tile is not None
+    assert "Pass over" in other.source
+    assert "cut at the reductions" in other.explain(rows=70)
+
+
+def test_variants_are_the_widths_that_a_schedule_may_have() -> None:
+    spec = tw.network(nn.softmax).of(x=tw.Tensor("f32", (ROWS, COLS)))
+    found = list(tw.variants(spec, "avx2", threads=2))
+    assert {one.tile for one in found} == {(1, 8), (1, 16), (1, 32), (1, 64)}
+    assert {one.threads for one in found} == {None, 2}
