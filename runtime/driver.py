@@ -358,9 +358,7 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     """
     if not isinstance(spec, Spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise SpecError(
-            "a spec is a tw.Gemm, tw.Transpose, tw.Copy, tw.Network or tw.Pack", got=got
-        )
+        raise SpecError("a spec is a tw.Gemm, Transpose, Copy, Network or Pack", got=got)
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)
