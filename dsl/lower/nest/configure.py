@@ -154,7 +154,8 @@ class _Placer:
         def placed(body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
             nonlocal begin
             after, behind = self.place(body, begin)
-            begin = behind if isinstance(node, Pack) else begin  # its bodies run one by one
+            # the two bodies run one after the other
+            begin = behind if isinstance(node, Pack) else begin
             return after
 
         return within(node, placed)

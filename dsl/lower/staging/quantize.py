@@ -288,7 +288,7 @@ def _of_magnitude(
 def _of_range(
     q: Quantization, emitter: Emitter, existing: int
 ) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Scale, units and zero point of elements, by the least and the greatest one."""
+    """Return scale, inverse scale and zero point, from the least and the greatest element."""
     b = emitter.builder
     note = "The greatest and the least element, 0 among them, as integers in their order."
     highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
