@@ -124,7 +124,7 @@ class Tile:
 
     @property
     def product(self) -> Product:
-        """How A and B are multiplied: types, K group, and block."""
+        """The multiply-add of A and B: its types, K group, and block."""
         return self.plan.product
 
     @property
