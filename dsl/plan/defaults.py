@@ -280,7 +280,7 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     vectorize = None if product.unit is not None else along
     in_lines = replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
     many = product.unit is None and across >= MANY_ROWS
-    # The data that a nest by columns of tiles would read once for each column.
+    # Bytes that another nest would read again for each column of tiles.
     passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
     few = LARGE[1] <= length <= THIN
     if many and few and sizes[2] >= LARGE[2] and passing > core.second.size // 2:

@@ -135,7 +135,7 @@ class _Placer:
                 yield self.uses[each.program]
 
     def _guarded(self, node: NestNode, index: int) -> bool:
-        """True if a loop or condition inside ``node`` tests whether such rows exist."""
+        """True if a loop or condition inside ``node`` tests sizes of the configuration."""
         rows = self.configurations[index].shapes
         depends = frozenset[str]().union(*(slots(each) for each, _ in rows))
         asked = (

@@ -18,7 +18,7 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from .quantize import fitting, folded, pieces, put_one
 
-#: The name of these sums among the operands.
+#: The name of the sums of blocks of A among the operands.
 TOTALS = "a_totals"
 
 

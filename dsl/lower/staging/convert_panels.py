@@ -75,7 +75,7 @@ def _turned(
 ) -> Iterator[NestNode]:
     """Yield blocks of lines, each transposed along all of K."""
     most, lines = min(width, across(c)), extents[c.line]
-    if value(lines) is None and most == width > 1:  # the remaining lines are fewer
+    if value(lines) is None and most == width > 1:  # the remainder is shorter
         most = 1 << ((width - 1).bit_length() - 1) // 2 * 2
     for wide in cut(lines, most, by=BY):
         body = tuple(along_k(c, wide, extents["k"], at, tiles))

@@ -38,8 +38,8 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 #: The number of vectors that one call sums.
 VECTORS = 4
-#: The elements of K that one call sums if adjacent lines are contiguous: a hardware prefetcher
-#: follows about as many streams.
+#: The elements of K that one call sums if adjacent lines are contiguous: hardware prefetchers
+#: follow about as many rows.
 DOWN = 16
 Nodes = tuple[NestNode, ...]
 

@@ -50,7 +50,7 @@ from .tile import Tile, masks, sum_splits, zeros
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """Return the program of one register tile."""
     body, end = tuple(_body(tile)), tuple(_end(tile))
-    if tile.finishes or tile.empty:  # without an epilogue nothing is unread
+    if tile.finishes or tile.empty:  # expressions may leave values unused
         body, end = without_unread(body, end)
     if tile.plan.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))

@@ -375,7 +375,7 @@ class ScaledProduct(BlockSteps):
         sums = self._sums_of(row, index)
         if not self.tile.plan.read_format.minima:
             less = replace(real, name=f"{partial.name}_less")
-            yield Apply(less, "fma", (sums, zeros, real))  # sums of -A: exact
+            yield Apply(less, "fma", (sums, zeros, real))  # A's sums are negated: exact
             yield Apply(acc, "fma", (less, both, acc))
         else:
             yield Apply(acc, "fma", (real, both, acc))

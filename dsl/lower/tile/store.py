@@ -384,7 +384,7 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
     if tile.accumulate or spec.beta == 1:
         yield Apply(acc, "add", (acc, old))
         return
-    if _may_leave_out(tile):  # a register of beta replaces C
+    if _may_leave_out(tile):  # if beta is 0, use 0 in place of C
         read, old = old, Register(f"kept_{acc.name}", vector)
         beta = _factor(tile, "beta", vector)
         yield Apply(old, "select", (_leaves_out(tile, vector), beta, read))

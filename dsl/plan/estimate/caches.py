@@ -50,7 +50,7 @@ class Region:
         return Region(1, self.run * share, self.stride * share)
 
     def units(self, size: int) -> float:
-        """Return the number of cache lines, or pages, of ``size`` bytes that contain it."""
+        """Return the number of cache lines, or pages, of ``size`` bytes that the region touches."""
         if not self.run:
             return 0.0
         aligned = self.stride % size == 0

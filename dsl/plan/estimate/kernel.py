@@ -58,7 +58,7 @@ _LOOK_UP = 7
 #: A line from beyond L2 that was not prefetched takes this number of times as long as a prefetched
 #: one.
 _LATE = 2.5
-#: The share of the time for such lines that no work hides.
+#: The share of the time for lines without prefetch that no work hides.
 _EXPOSED = 0.3
 #: The share of a core's part of the last cache that other cores do not use.
 _SHARED = 0.5

@@ -166,7 +166,7 @@ def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[st
     ends = (scaled.scaling + WIDENING * scaled.runs) * shape.outputs
     arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
     products = group["multiply-add units"] * scaled.groups
-    hidden = shape.outputs if scaled.scaling > 1 else 0  # an FMA beside products of integers
+    hidden = shape.outputs if scaled.scaling > 1 else 0  # integer products hide an FMA
     bytes_alone = scaled.fields == 1 and scaled.converting
     share = SHARED + (core.shared * (NARROWING - SHARED) if bytes_alone else 0)
     beside = ends - hidden + share * unpacking

@@ -60,7 +60,7 @@ def does_not_fit(
     legal = [(smaller, tile[1])] if smaller else []
     lanes = 1 if request.dot else vector.lanes
     legal += [(tile[0], fewer * lanes)] if fewer else []
-    turn = 1 if along == "n" else -1  # to mr and nr, of A's rows and B's columns
+    turn = 1 if along == "n" else -1  # from (across, along) to (mr, nr)
     (height, width), (a, b) = tile[::turn], (budget.across, budget.along)[::turn]
     kind = "vector" if request.unit is request.sums else "matrix"
     return ScheduleError(
@@ -111,7 +111,7 @@ def ranking(
     """Return all cuts that were compared; the first is the one that ``choose`` returns."""
     compared = [
         choice
-        for vector in reversed(request.vectors)  # of equally good ones, the narrowest
+        for vector in reversed(request.vectors)  # the narrowest of equally good ones
         for choice in _cuts(target, vector, across, along, cuts, request)
         if choice.cycles != inf
     ]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 #: The registers that converting low-bit elements to f32 takes, and its operations for each vector.
 UNPACKING = 4
-#: The registers that this takes if elements are selected from a table, bit by bit of their codes.
+#: The registers for converting elements that are selected from a table, bit by bit.
 CHOOSING = 7
 #: The operations that scale the sums of a block and add them: multiply, convert, FMA.
 SCALING = 3
-#: The same for sums in f32 if A has no scales: an FMA.
+#: The operations that scale and add sums in f32 if A has no scales: an FMA.
 ADDING = 1
 #: The operations that add the sums of a run to those of a block.
 WIDENING = 2
