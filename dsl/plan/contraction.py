@@ -177,7 +177,7 @@ def held_as(target: Target, a: str, b: str, asked: str) -> str:
     This is ``asked`` if the target adds in this smaller type and is faster with it.
     """
     wide = accumulator(a, b)
-    if asked == "s64":  # wider than all other sums
+    if asked == "s64":  # wider than all other types of sums
         return asked
     if asked == wide or not any(vector.muladd for vector in target.of(asked)):
         return wide

@@ -92,7 +92,7 @@ def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, 
     """
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
-    turns = any(plan.dot and plan.packs for plan in plans)  # only if rows are known to be short
+    turns = any(plan.dot and plan.packs for plan in plans)  # rows are then known to be short
     unknown = NOMINAL if turns or len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2

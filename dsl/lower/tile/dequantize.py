@@ -32,7 +32,7 @@ from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
 
-#: Twice the exponent bias of f32, added to the exponent field of f4_e2m1.
+#: The exponent bias of f32. With it, the moved bits of f4_e2m1 are twice the number.
 _BIAS = 127 << 23
 
 

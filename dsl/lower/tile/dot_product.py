@@ -45,9 +45,7 @@ class DotProduct(KStep):
 
     @staticmethod
     def lines(tile: Tile) -> tuple[int, int]:
-        """Return the numbers of rows of A and columns of B; each needs its own place in a
-        pointer.
-        """
+        """Return the numbers of rows along and across that need pointers: all of them."""
         return tile.shape.vectors, tile.shape.rows
 
     @property

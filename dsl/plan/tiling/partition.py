@@ -98,7 +98,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
         ranked = steady(plan.target, request, multiples, plan.few_across)
-        if request.streams and request.dot:  # a tile is one row or one column
+        if request.streams and request.dot:  # tiles have one row or one column
             ranked = tuple(one for one in ranked if _within(one, rows, columns))
         search = _search(plan, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]

@@ -105,7 +105,7 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
 
     yield Part(ZERO, Integer(most), most, symbol(whole) + last(most), given=given)
     for size in range(1, most):
-        second = (symbol(tall) - size) * (size + 1)  # after a part with one more element
+        second = (symbol(tall) - size) * (size + 1)  # the part before may have one more element
         yield Part(start + second, Integer(size), size, last(size), given=given)
 
 
