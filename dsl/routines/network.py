@@ -23,7 +23,7 @@ class RowProgram(Routine[Network, RowsPlan]):
         return plan_rows(spec, schedule, target)
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: the passes over all rows."""
         return (Stage(rows_program(plan)),)
 
     def head(self, plan: RowsPlan) -> Iterator[str]:
@@ -36,7 +36,7 @@ class RowProgram(Routine[Network, RowsPlan]):
         return plan.resolved
 
     def converts(self, plan: RowsPlan) -> bool:
-        """Return True: elements of other types may be converted by their bits."""
+        """Return True: elements may be converted by functions on their bits."""
         return True
 
 

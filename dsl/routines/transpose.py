@@ -1,4 +1,4 @@
-"""Transpositions."""
+"""Transpositions of a matrix, into another matrix or in place."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Transposition(Routine[Transpose, TransposePlan]):
         return plan_transposition(spec, schedule, target)
 
     def stages(self, plan: TransposePlan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: the transposition."""
         return (Stage(transposition_program(plan)),)
 
     def head(self, plan: TransposePlan) -> Iterator[str]:
-        """Yield the two matrices."""
+        """Yield the layouts of the two matrices."""
         shapes = {"x": ("rows", "cols"), "out": ("cols", "rows")}
         x, out = (
             matrix_text(plan.operands[name], shape, plan.sizes) for name, shape in shapes.items()
