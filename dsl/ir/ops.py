@@ -1,4 +1,4 @@
-"""Define the operations of tile programs, which templates write as C.
+"""Define the operations of tile programs, which templates write as C. ``Op`` is any of them.
 
 Addresses count elements. A field's annotation says how the operation uses the field (``nodes.py``).
 ``counts`` is the counter that the operation increases. Accesses to memory are counted separately.
@@ -27,7 +27,6 @@ from .values import (
     count_of,
 )
 
-#: Any operation of a tile program.
 Op: TypeAlias = Operation
 
 

@@ -1,4 +1,4 @@
-"""The program that packs a B: its elements chunk by chunk of K, and the sums of its columns."""
+"""The program that packs a B: convert it chunk by chunk of K, and sum its columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, cut, whole_and_rest
 from tilewright.symbolic import ONE, ZERO, div, missing, mod, symbol, value
 
-#: Vectors of columns that one call sums, or fills with zeros.
+#: The number of vectors of columns that one call sums, or sets to 0.
 VECTORS = 4
 
 
@@ -61,7 +61,7 @@ class _Packing:
 
     @property
     def conversion(self) -> Conversion:
-        """What happens to each element."""
+        """The conversion of each element to the packed type and layout."""
         plan = self.plan
         return Conversion(
             target=plan.target,
@@ -78,7 +78,7 @@ class _Packing:
         )
 
     def call(self, name: str, ops: list[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
-        """A call of the tile ``name``, made of ``ops`` when it is first called."""
+        """Return a call of tile ``name``, whose program is made from ``ops`` at the first call."""
         if name not in self.tiles:
             roles = {"x": "in", "out": "out", "sums": "out"}
             elements = {"sums": "s32"}
@@ -95,7 +95,7 @@ class _Packing:
 
 
 def pack_program(plan: PackPlan) -> Program:
-    """All matrices of the batch, each block of columns of each."""
+    """Return the program for all matrices of the batch, one block of columns after another."""
     packing = _Packing(plan)
     nodes = tuple(_matrix(packing))
     if plan.batch is not None and nodes:
@@ -107,13 +107,13 @@ def pack_program(plan: PackPlan) -> Program:
 
 
 def _matrix(packing: _Packing) -> Iterator[NestNode]:
-    """The sums begin; then each block of columns, chunk by chunk; the gap between is zero."""
+    """Yield the packing of one matrix: start the sums, pack its blocks of columns, and zero the
+    gap.
+    """
     plan, form = packing.plan, packing.plan.format
     first = form.elements * symbol("i") if plan.batch else ZERO
     yield from _begin_sums(packing, first)
-    if (
-        form.column and form.sums_at != 0
-    ):  # whole vectors are read of its last elements, to sum them
+    if form.column and form.sums_at != 0:  # sums read whole vectors, so the padding must be 0
         line = ALIGNMENT // form.itemsize
         end = first + div(form.sums_at, form.itemsize)
         yield from _zeros(packing, end - line, Integer(line // (plan.lanes * form.group)))
@@ -131,7 +131,7 @@ def _if_any(part: Part, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
 
 
 def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
-    """One block of columns: all of K, and the groups that only fill a step."""
+    """Yield one block of columns: all of K, and K groups that pad the last step."""
     plan, form = packing.plan, packing.plan.format
     block = first + columns.at("pt") * form.groups * form.group
     whole = div(form.k + (form.group - 1), form.group)
@@ -147,7 +147,7 @@ def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
 
 
 def _missing(packing: _Packing, block: Expr, columns: Part, groups: Expr) -> Iterator[NestNode]:
-    """Zeros where the last block has columns that B has not."""
+    """Yield zeros for columns of the last block that B does not have."""
     plan, form = packing.plan, packing.plan.format
     whole = div(columns.size, plan.lanes)
     row = block + form.nb * form.group * symbol("gp")
@@ -160,7 +160,9 @@ def _missing(packing: _Packing, block: Expr, columns: Part, groups: Expr) -> Ite
 def _chunk(
     packing: _Packing, at: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
 ) -> Iterator[NestNode]:
-    """Some of K of some columns of a block; the matrix and the block begin ``at`` elements."""
+    """Yield the packing of a chunk of K for some columns. ``at`` has the first elements of matrix
+    and block.
+    """
     plan, form = packing.plan, packing.plan.format
     b = plan.operands["b"].strides
     block, strip = columns
@@ -183,7 +185,7 @@ def _chunk(
 
 
 def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
-    """Zeros in ``vectors`` times as many columns as a vector has."""
+    """Yield zeros for ``vectors`` vectors of columns."""
     plan, form = packing.plan, packing.plan.format
     for part in cut(vectors, VECTORS):
         ops = list(_zero_ops(plan, part.units))
@@ -193,7 +195,7 @@ def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
 
 
 def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
-    """Where a group takes more than four bytes it takes several words."""
+    """Yield stores of zeros; a K group of more than four bytes takes several stores."""
     form = plan.format
     plain = form.stored in ("f32", "f64", "s32")
     zero = Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes))
@@ -215,7 +217,9 @@ def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argu
 
 
 def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
-    """Where elements are shifted, sums begin with what undoes it; else, and in padding, with 0."""
+    """Yield the start values of sums: the correction of shifts, or 0 without shifts and in
+    padding.
+    """
     plan, form = packing.plan, packing.plan.format
     if not form.sums:
         return
@@ -251,7 +255,9 @@ def _constant_ops(plan: PackPlan, start: Expr, vectors: int, active: Active) -> 
 def _add_sums(
     packing: _Packing, at: tuple[Expr, Expr], column: Expr, size: tuple[Expr, Expr]
 ) -> Iterator[NestNode]:
-    """The sums of vectors of columns, down groups of K: products with ones of what was packed."""
+    """Yield sums of vectors of columns over some K groups: products of packed elements
+    with ones.
+    """
     plan, form = packing.plan, packing.plan.format
     vectors, groups = size
     if form.column:
@@ -274,7 +280,7 @@ def _named(groups: Expr) -> str:
 
 
 def _sum_ops(plan: PackPlan, vectors: int, groups: Expr) -> Iterator[Op]:
-    """``vectors`` of columns, down ``groups`` of K."""
+    """Yield the operations that sum ``vectors`` vectors of columns over ``groups`` K groups."""
     vector, form = plan.target.holding("s32", plan.lanes), plan.format
     product = plan.summing
     ones = Register("ones", product.held(plan.target, vector, "across"))
@@ -289,7 +295,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: Expr) -> Iterator[Op]:
         address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
         body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
     yield Loop("kt", groups, (*body, Advance("px", form.nb * form.group * ONE)))
-    if product.rows > 1:  # each row of a block has the sums of its columns
+    if product.rows > 1:  # both rows of a block have the same sums
         squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
         for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
             yield row_of_blocks(product.op, total, one, two, odd=False)
@@ -299,7 +305,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: Expr) -> Iterator[Op]:
 
 
 def _column_ops(plan: PackPlan, groups: Expr) -> Iterator[Op]:
-    """A column alone: ``groups`` of it side by side, and the lanes added."""
+    """Yield the operations that sum a single column of ``groups`` K groups, and then the lanes."""
     vector, single = plan.target.holding("s32", plan.lanes), plan.target.of("s32")[-1]
     product, each = plan.summing, plan.lanes * plan.format.group
     ones = Register("ones", product.held(plan.target, vector, "across"))
@@ -320,7 +326,7 @@ def _column_ops(plan: PackPlan, groups: Expr) -> Iterator[Op]:
 
 
 def _summed(plan: PackPlan, vector: Vector) -> Vector:
-    """What holds the elements that are summed: lanes of the sums, where a lane takes one."""
+    """Return the vector type of the elements that are summed."""
     product = plan.summing
     return vector if product.depth == 1 else product.held(plan.target, vector, "along")
 

@@ -1,4 +1,4 @@
-"""A transposition's program: tiles of blocks, the grid of tiles, and the exchange in place."""
+"""The program of a transposition: tiles of blocks, the grid of tiles, and the in-place exchange."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Maker = Callable[[TransposePlan, int, int], TileProgram]
 
 
 def transposition_program(plan: TransposePlan) -> Program:
-    """The whole kernel: out of place, and in place where ``out`` may be ``x``."""
+    """Return the whole kernel: out of place, and in place if ``out`` may be ``x``."""
     tiles = _Tiles(plan)
     nest = tuple(_apart(tiles))
     if plan.square is not None:
@@ -44,9 +44,9 @@ def transposition_program(plan: TransposePlan) -> Program:
 def grid_nest(
     plan: TransposePlan, names: tuple[Name, Name], at: tuple[Expr, Expr], prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """A transposition within another kernel, from operand ``names[0]`` to ``names[1]``.
+    """Return a transposition inside another kernel, from operand ``names[0]`` to ``names[1]``.
 
-    ``at`` are the elements before the first of each.
+    ``at`` has the first element in each operand.
     """
     both = ("x", "out")
     tiles = _Tiles(
@@ -76,7 +76,7 @@ class _Tiles:
         return self.programs.setdefault(program.name, program).name
 
     def at(self, name: str, down: Expr, over: Expr) -> Argument:
-        """The element of x in row ``down`` and column ``over``, or where it goes in out."""
+        """Return the element of x in row ``down`` and column ``over``, or its place in out."""
         strides = self.plan.operands[name].strides
         offset = down * strides["rows"] + over * strides["cols"]
         place = self.names.get(name, Name(name))
@@ -99,7 +99,9 @@ def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNod
 
 
 def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
-    """Tiles of out on the diagonal by themselves, those below it with those above."""
+    """Yield the in-place transposition: tiles on the diagonal, and pairs of tiles below and above
+    it.
+    """
     assert tiles.plan.square is not None
     parts = list(cut(tiles.plan.sizes["rows"], tiles.plan.square))
     for index, part in enumerate(parts):
@@ -133,7 +135,7 @@ def _small(plan: TransposePlan, square: int | None = None) -> MoveTile:
 
 
 def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
-    """A tile of x to its place in out."""
+    """Return the program that transposes a tile of x to its place in out."""
     if ITEMSIZE[plan.element] < 4:
         tile = _small(plan)
         tile.block(cols, rows)
@@ -145,7 +147,7 @@ def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
 
 
 def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
-    """A square tile of out, in place."""
+    """Return the program that transposes a square tile of out in place."""
     if ITEMSIZE[plan.element] < 4:
         tile = _small(plan, plan.square)
         tile.exchange((cols, rows), "out", "out")
@@ -159,7 +161,7 @@ def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
 
 
 def _swap(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
-    """Two tiles of out, each of which goes where the other is."""
+    """Return the program that exchanges two tiles of out, transposing both."""
     if ITEMSIZE[plan.element] < 4:
         tile = _small(plan, plan.square)
         tile.exchange((cols, rows), "one", "other")
@@ -180,23 +182,25 @@ class _Body:
         self.networks = 0
 
     def load(self, pointer: str, block: Block) -> list[Register]:
-        """A block's rows."""
+        """Load the rows of a block."""
         return [self._load(pointer, block, row) for row in range(block.rows)]
 
     def turned(self, block: Block, rows: list[Register]) -> list[Register]:
-        """The rows of the block's transpose."""
+        """Transpose the rows of a block in registers."""
         self.networks += 1
         steps, result = transpose(self.plan.target, rows, block.vector.lanes, f"t{self.networks}_")
         self.ops += prune(steps, result[: block.cols])
         return result[: block.cols]
 
     def store(self, pointer: str, block: Block, rows: list[Register]) -> None:
-        """Write a block's rows."""
+        """Store the rows of a block."""
         for row, register in enumerate(rows):
             self._store(pointer, block, row, register)
 
     def exchange(self, pointer: str, block: Block, other: str) -> None:
-        """A block and its mirror: a row of the mirror is read just before it is overwritten."""
+        """Exchange a block and its mirror image; a row of the image is read just before it is
+        overwritten.
+        """
         mirror, rows = block.flipped, []
         for row, register in enumerate(self.turned(block, self.load(pointer, block))):
             rows.append(self._load(other, mirror, row))
@@ -204,7 +208,7 @@ class _Body:
         self.store(pointer, block, self.turned(mirror, rows))
 
     def program(self, name: str, pointers: tuple[tuple[str, Role], ...]) -> TileProgram:
-        """The tile's program, with the run-time sizes it depends on."""
+        """Return the tile's program, with the run-time sizes it depends on."""
         accesses = [op for op in self.ops if isinstance(op, (Load, Store))]
         used = frozenset[str]().union(*(slots(op.address.offset) for op in accesses))
         parameters = [Parameter(pointer, role) for pointer, role in pointers]
@@ -240,7 +244,7 @@ class _Body:
         return Address(pointer, linear(((block.row + row, leading), (block.col, ONE))))
 
     def _active(self, block: Block) -> Active:
-        """What of a block's rows exists: all lanes, a mask's, or a constant number."""
+        """Return the active lanes of a block's rows: None for all, a mask, or a constant number."""
         vector, count = block.vector, block.cols
         if count == vector.lanes:
             return None

@@ -1,4 +1,4 @@
-"""Where operands lie: types, strides in elements, and how the matrices of a batch are found."""
+"""Describe operands: types, strides in elements, and how the matrices of a batch are found."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilewright.symbolic import ONE, ZERO, div, size_expr, value
 from .contraction import Product
 from .formats.packed_b import PackedFormat
 
-#: The dimension along which lines of a packed operand lie.
+#: The dimension of C along which rows of A and columns of B are packed.
 LINE = {"a": "m", "b": "n"}
-#: The buffer of an operand that is made without one, until it is its own.
+#: The value of ``buffer`` until an operand without a buffer becomes its own.
 NOWHERE = Name("")
 
 
@@ -29,9 +29,9 @@ NOWHERE = Name("")
 class Operand:
     """An operand's type and strides in elements, by dimension.
 
-    ``buffer`` is where it lies, under its own name if it is not packed. ``b`` is the stride from
-    one batch element to the next of a packed operand. ``at``: it lies in the bytes of an operand
-    of the caller's, from that one on; None: it is one itself, or a buffer of the kernel's.
+    ``buffer`` names the memory, which is the operand itself if it is not packed. For a packed
+    operand, ``b`` is the stride between elements of the batch. ``at`` is the byte at which the
+    operand begins in another operand of the caller; None if it is an operand or buffer of its own.
     ``rounded`` is the type to which elements are rounded before they are multiplied, "" for none.
     """
 
@@ -48,13 +48,13 @@ class Operand:
 
     @property
     def packed(self) -> bool:
-        """Whether it lies in a buffer of the kernel's own."""
+        """True if the operand is in a buffer of the kernel."""
         return str(self.buffer) != self.name and self.at is None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """How the batch is found: its count, and strides where it is strided."""
+    """The batch: its kind, count, strides if it is strided, and constant offsets."""
 
     kind: str
     count: Expr
@@ -63,7 +63,7 @@ class BatchPlan:
 
 
 def operand_of(spec: Gemm, name: str) -> Operand:
-    """Operand ``name`` of ``spec`` where the caller put it."""
+    """Return operand ``name`` of ``spec`` in the caller's layout."""
     rows, cols = SHAPES[name]
     operand = getattr(spec, name)
     leading_slot = f"ld{name[0]}"
@@ -80,7 +80,9 @@ def operand_of(spec: Gemm, name: str) -> Operand:
 
 
 def vectors_of(spec: Gemm) -> dict[str, Operand]:
-    """Scales, zero points, operands and outputs by name: a stride of 0 along what they share."""
+    """Return scales, zero points, named operands and outputs, with stride 0 along shared
+    dimensions.
+    """
     found = {}
     for name in QUANTITIES:
         per = getattr(spec, name)
@@ -106,7 +108,7 @@ def _steps(spec: Gemm, operand: Named) -> dict[str, Expr]:
 
 
 def batch_of(spec: Gemm) -> BatchPlan | None:
-    """The batch of ``spec``."""
+    """Return the batch of ``spec``, or None."""
     batch = spec.batch
     if batch is None:
         return None
@@ -124,7 +126,7 @@ def batch_of(spec: Gemm) -> BatchPlan | None:
 
 
 def batch_stride(spec: Gemm, name: str) -> Expr:
-    """The elements from one matrix of operand ``name`` to the next of a strided batch."""
+    """Return the elements from one matrix of operand ``name`` to the next in a strided batch."""
     given = spec.stride(name)
     if given is not None:
         return size_expr(stride_slot(name), given)
@@ -134,18 +136,20 @@ def batch_stride(spec: Gemm, name: str) -> Expr:
 
 
 def whole_groups(extent: Expr, product: Product) -> Expr:
-    """The elements of K in whole steps of groups, in groups."""
+    """Return the number of K groups, rounded up to whole steps, times the groups in a step."""
     depth = product.depth
     return extent if depth == 1 else div(extent + (depth - 1), depth) * (depth // product.group)
 
 
 def whole_vectors(extent: Expr, lanes: int) -> Expr:
-    """``extent`` rounded up to whole vectors."""
+    """Return ``extent`` rounded up to whole vectors."""
     return div(extent + (lanes - 1), lanes) * lanes
 
 
 def odd_vectors(extent: Expr, lanes: int) -> Expr:
-    """``extent`` rounded up to an odd number of vectors: lines a power of two apart share sets."""
+    """Return ``extent`` rounded up to an odd number of vectors, so that rows do not share cache
+    sets.
+    """
     return (2 * div(div(extent + (lanes - 1), lanes), 2) + 1) * lanes
 
 

@@ -1,4 +1,4 @@
-"""What a plan holds: every decision, with its reason, and what follows from them."""
+"""The plan of a product: every choice with its reason, and values that follow from the choices."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from .staging import is_empty, same_types
 from .tiling.cost_model import FewLines
 from .tiling.tiles import Grid, Phase, RegisterTile, Step
 
-#: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
-#: A block of K has a multiple of half as many.
+#: The elements of K that are unpacked at once, so that they fill whole bytes: 4 elements of 2 bits
+#: share a byte, and 8 elements of 3 bits share three. Blocks of K are a multiple of half of it.
 UNPACKED = 16
-#: What sizes of the call count as, where plans differ in nothing but conversions.
+#: The assumed value of sizes known only at the call, for comparing plans that differ in
+#: conversions.
 NOMINAL = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ManyRows:
-    """``plan`` takes another one's place from so many ``rows`` of C on."""
+    """A second plan, used for calls with at least ``rows`` rows of C."""
 
     rows: int
     plan: Plan
@@ -43,21 +44,22 @@ class ManyRows:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Decided):
-    """A GEMM with every choice made that does not depend on the region.
+    """A GEMM with every choice that does not depend on the region of C.
 
-    ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (for
-    ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators;
-    upper case runs in parallel.
-    ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
-    before. ``packs``: the operands, of "ab", that are packed block by block. ``sources``: the
-    original layout of operands that are converted once, before the loops; ``operands``: the layout
-    of all as the tiles read them. ``padded``: lines of the operand along the vectors are followed
-    by elements that may be read, up to a whole vector.
-    ``panel_tile``: blocks are packed in panels as wide as this register tile, (mr, nr), and have
-    sizes that the call computes; None where they are packed as they lie, or not at all. ``summed``:
-    at most so many rows or columns are summed over all of K before the next ones; what is left out
-    is in blocks already. None where C holds sums of a part of K. ``streams``: C is written past
-    the caches where that is positive; None: never. ``many`` is what serves many rows better.
+    ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (n for
+    ``k``). ``outer`` are the loops over blocks, ``inner`` those around the accumulators; upper-case
+    letters are parallel loops. ``transposed`` is True if the output is contiguous across the
+    vectors, so that tiles are transposed before they are stored. ``packs`` are the operands, of
+    "ab", that are packed block by block. ``sources`` has the original layout of operands that are
+    converted once, before the loops. ``operands`` has the layout of all operands as tiles read
+    them. ``padded`` is True if rows of the operand along the vectors may be read past their end, up
+    to a whole vector.
+
+    ``panel_tile`` is the register tile (mr, nr) whose size is the width of packed panels; the call
+    then computes the sizes of blocks. None if there are no panels. ``summed`` has the most rows or
+    columns whose sums over all of K are completed before the next ones; dimensions left out are in
+    blocks already. None if C holds partial sums. Stores of C bypass the caches if ``streams`` is
+    positive; None means never. ``many`` is a second plan for many rows.
     """
 
     spec: Gemm
@@ -92,7 +94,7 @@ class Plan(Decided):
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
-        """The target's vectors that can do what this plan asks of them, widest first."""
+        """The vector types of the target that this plan can use, widest first."""
         forms: tuple[Form, ...] = ("broadcast", "scalar")
         vectors = tuple(v for v in self.target.of(self.element) if self.product.form(v, *forms))
         if isinstance(self.spec.b, Packed) and self.dot:
@@ -108,7 +110,9 @@ class Plan(Decided):
 
     @property
     def asked_tile(self) -> tuple[int, int] | None:
-        """The tile that the schedule asks for, (mr, nr), as its extents across and along."""
+        """The tile (mr, nr) of the schedule or of panels, as extents across and along the
+        vectors.
+        """
         tile = self.schedule.tile or self.panel_tile
         if tile is None:
             return None
@@ -117,11 +121,12 @@ class Plan(Decided):
 
     @property
     def few_across(self) -> FewLines | None:
-        """How many elements C has at most across its vectors, where only the call knows, but few.
+        """The limit on the number of rows across the vectors if it is small and known only at the
+        call.
 
-        None where it may have many, is known, or a matrix unit takes as many as are left. Where
-        the other operand is not packed each tile reads all of it: there is one for each number of
-        elements, so that what is left takes one more, or two that are even.
+        None if it may be large, is known, or a matrix unit multiplies. If the other operand is not
+        packed, each tile reads all of it. There is then a tile for each number of rows, so that the
+        remainder takes one more tile, or two equal ones.
         """
         size = getattr(self.spec, self.across)
         open_ = isinstance(size, Dim) and self.product.unit is None
@@ -131,46 +136,48 @@ class Plan(Decided):
 
     @property
     def even_across(self) -> bool:
-        """Whether there is a tile for each number of few elements across."""
+        """True if there is a tile for each small number of rows across the vectors."""
         few = self.few_across
         return few is not None and few.even
 
     def panel(self, name: str) -> int | None:
-        """The rows or columns of a panel of packed operand ``name``; None if it has no panels."""
+        """Return the rows or columns in a panel of packed operand ``name``; None without panels."""
         if self.panel_tile is None or name not in self.packs:
             return None
         return self.panel_tile[0 if name == "a" else 1]
 
     @property
     def shared(self) -> bool:
-        """Whether threads share the loops of one product."""
+        """True if threads share the loops of one product."""
         return self.batch is None and self.outer != self.outer.lower()
 
     @property
     def unpacks(self) -> bool:
-        """Whether blocks of a quantized B are unpacked before tiles read them."""
+        """True if blocks of a quantized B are unpacked before tiles read them."""
         return "b" in self.packs and self.spec.quantized is not None
 
     @property
     def k_unit(self) -> int:
-        """Of what blocks of K have a multiple: a step's elements, or what is unpacked at once."""
+        """The number of which blocks of K are a multiple: a step's elements, or those unpacked at
+        once.
+        """
         if not self.unpacks:
             return self.product.step
         return UNPACKED if self.quantized.block % UNPACKED == 0 else UNPACKED // 2
 
     def factor(self, name: str) -> str:
-        """The type of the elements of operand ``name``, "a" or "b", as they are multiplied."""
+        """Return the type in which elements of operand ``name``, "a" or "b", are multiplied."""
         along = self.input_of(self.along).name == name
         return self.product.along if along else self.product.across
 
     @property
     def block_sizes(self) -> dict[str, str]:
-        """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc.
+        """The names of block sizes that the call computes, by dimension: mc, nc, kc.
 
-        Without panels, and where a quantized B is unpacked, these are of dimensions that only the
-        call knows. Without panels it is K: one tile then serves whole blocks and the last one. Of
-        blocks of ``LINES`` steps or less the tiles of whole ones do not count them. What a matrix
-        unit or a quantized B reads has steps of its own in what whole blocks leave over.
+        Without panels it is only kc, for a K known only at the call: one tile then serves whole
+        blocks and the last one. Blocks of at most ``LINES`` steps are excluded, because their tiles
+        have a constant number of steps. With a matrix unit or a quantized B, only panels have such
+        names. If a quantized B is unpacked, only dimensions known only at the call have.
         """
         equal, called = [d for d in "mnk" if d in self.blocks], value(self.sizes["k"]) is None
         if self.panel_tile is None:
@@ -181,19 +188,19 @@ class Plan(Decided):
 
     @property
     def sum_sizes(self) -> dict[str, str]:
-        """What the sizes are called of what is summed over all of K before the next."""
+        """The names of the sizes of the part of C that is summed over all of K at once."""
         return {d: f"sum_{d}c" for d in self.summed or {}}
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """All sizes that tiles may depend on: those of the call, then those of blocks."""
+        """The names of all sizes that tiles may depend on: the call's, then those of blocks."""
         given = (slot for slot, _ in self.spec.runtime_sizes())
         return (*given, *self.block_sizes.values(), *self.sum_sizes.values())
 
     def at_most(self, elements: Expr, *, whole: bool = False) -> Expr:
-        """What ``elements`` of a block never exceed, by the sizes of the call.
+        """Return the most elements of a block, given the sizes of the call.
 
-        ``whole``: by those of a whole block, whatever the call's are.
+        ``whole`` assumes a block of the largest size, whatever the call's sizes are.
         """
         named = ((self.block_sizes, self.blocks), (self.sum_sizes, self.summed or {}))
         least = {
@@ -205,22 +212,26 @@ class Plan(Decided):
 
     @property
     def dot(self) -> bool:
-        """Whether the vectors lie along K."""
+        """True if vectors run along K."""
         return self.vectorize == "k"
 
     @property
     def bounces(self) -> bool:
-        """Whether the tail of a tile is computed as a whole vector, and part of it copied."""
+        """True if a tile's tail is computed as a whole vector, of which a part is copied."""
         return self.schedule.tails == "bounce"
 
     @property
     def finishes(self) -> bool:
-        """Whether sums are more than scaled and added to C: converted, corrected, or made D."""
+        """True if sums are more than scaled and added to C: converted, corrected, or
+        stored as D.
+        """
         return self._remakes or self.corrects
 
     @property
     def _remakes(self) -> bool:
-        """Whether C does not hold sums: they are scaled as another type, converted, or made D."""
+        """True if C cannot hold sums: they are scaled in another type, converted, or
+        stored as D.
+        """
         spec = self.spec
         whole = not is_integer(spec.type) or is_integer(spec.factor_type)
         if self.narrow:  # alpha and beta act in f32, and so does what adds parts of the sums
@@ -230,14 +241,15 @@ class Plan(Decided):
 
     @property
     def narrow(self) -> bool:
-        """Whether sums are held in a smaller type than what is done with them."""
+        """True if sums have a smaller type than the arithmetic after them."""
         return self.element != self.spec.type
 
     @property
     def partial(self) -> bool:
-        """Whether sums lie in a buffer of their own until all are there: C must not hold them.
+        """True if sums stay in a buffer until they are complete, because C cannot hold them.
 
-        Of blocks in panels the first one corrects for all of K what it stores, others add to that.
+        With panels, the first block of K includes the correction for zero points in what it stores,
+        and the other blocks add to it, so corrections alone need no buffer.
         """
         corrects = self.corrects and self.panel_tile is None
         apart = self._remakes or corrects or self.unpacks
@@ -245,12 +257,14 @@ class Plan(Decided):
 
     @property
     def plain(self) -> bool:
-        """Whether A and B are multiplied as they lie: of the sums' type, not in blocks."""
+        """True if A and B are multiplied unconverted: they have the sums' type and need no K
+        groups.
+        """
         return same_types(self.spec) and not self.product.blocks
 
     @property
     def corrects(self) -> bool:
-        """Whether zero points, or shifts that do their work, are subtracted from the sums."""
+        """True if zero points, or the effect of shifts, are subtracted from the sums."""
         zeros = (self.spec.a_zero, self.spec.b_zero)
         if is_empty(self.spec) or self.spec.quantized is not None:
             return False
@@ -258,10 +272,11 @@ class Plan(Decided):
 
     @property
     def by_panels(self) -> bool:
-        """Whether A is converted a tile's rows at a time, while the rows before are multiplied.
+        """True if A is converted one panel of rows at a time, while the previous panel is
+        multiplied.
 
-        The multiply-adds of one panel then hide the conversion of the next. It takes a nest with
-        rows outside, and nothing else around. A matrix unit reads more rows than there are.
+        Multiply-adds then hide the conversion. It needs a nest with rows outside and no other
+        loops. A matrix unit may read rows that do not exist.
         """
         alone = self.batch is None and not self.partial and self.spec.b2 is None
         alone = alone and not self.product.block
@@ -271,16 +286,17 @@ class Plan(Decided):
 
     @property
     def in_rows(self) -> bool:
-        """Whether the loop over tiles across the vectors stands outside of the one along them."""
+        """True if the loop over tiles across the vectors is outside the loop along them."""
         letters = self.outer.lower()
         return 0 <= letters.rfind(self.across) < letters.rfind(self.along)
 
     def side_by_side(self, grids: Sequence[Grid]) -> list[tuple[Grid, ...]]:
-        """``grids`` in groups, of which each has one loop across: around those of its grids along.
+        """Return ``grids`` in groups; the grids of a group share the loop across the vectors.
 
-        Where that loop is the outer one the tiles of all grids that lie side by side follow each
-        other: what they read across is near, and lines of C are written from end to end. Each grid
-        is a group of its own else, and of a matrix unit, which is told of other tiles too often.
+        If that loop is the outer one, the adjacent tiles of all grids run one after another, so
+        that the operand across stays in cache and rows of C are written in order. Otherwise each
+        grid is its own group. So is each grid of a matrix unit, which would change its
+        configuration too often.
         """
         apart = not self.in_rows or self.product.unit is not None
         if apart or self.along.upper() == self.outer[self.outer.lower().rfind(self.along)]:
@@ -293,21 +309,17 @@ class Plan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The lanes of the widest vector, of sums or of what is converted: what buffers have room
-        for whole ones of.
-        """
+        """The lanes of the widest vector, of sums or conversions; buffers are padded to this."""
         return max(self.target.of(self.element)[0].lanes, self.converted)
 
     @property
     def converted(self) -> int:
-        """The lanes of the vectors by which elements are converted: of what is computed with, and
-        where sums are of 64 bits, of s32.
-        """
+        """The lanes of the vectors that convert elements; those of s32 if sums have 64 bits."""
         return converting_lanes(self.target, self.spec.type)
 
     @property
     def columns(self) -> int | None:
-        """The columns of a block of the caller's packed B; None where tiles read one block."""
+        """The columns in a block of the caller's packed B; None if tiles read only one block."""
         b, form = self.operands["b"], self.packed_format
         read = "pn" in b.strides and not b.packed and not self.unpacks
         return form.nb if form and read else None
@@ -319,25 +331,27 @@ class Plan(Decided):
 
     @property
     def quantized(self) -> QuantizedFormat:
-        """The format of a B of few bits; AssertionError where it is of another kind."""
+        """The format of a quantized B; AssertionError for any other B."""
         assert isinstance(self.packed_format, QuantizedFormat), "B is not quantized"
         return self.packed_format
 
     @property
     def read_format(self) -> QuantizedFormat:
-        """That format as tiles find it: in panels, where its numbers are unpacked before."""
+        """The format in which tiles read a quantized B: in panels if its numbers are unpacked
+        first.
+        """
         if not (self.unpacks and self.product.partial):
             return self.quantized
         return in_panel(self.quantized, self.product.along, self.panel("b") or self.quantized.nb)
 
     @property
     def output(self) -> Operand:
-        """What is written: C, or D."""
+        """The operand that is written: C or D."""
         return self.operands[self.spec.output]
 
     @property
     def sum_elements(self) -> Expr:
-        """The elements of a buffer that holds all sums."""
+        """The number of elements in a buffer for all sums."""
         m, n = (self.operands["sums"].strides[d] for d in "mn")
         rows, columns = self.sizes["m"], self.sizes["n"]
         if m == n == 1:
@@ -346,7 +360,7 @@ class Plan(Decided):
 
     @property
     def sum_along(self) -> str | None:
-        """For vectors along K: the dimension of C along which sums are stored as vectors."""
+        """The dimension of C along which sums are stored as vectors, if vectors run along K."""
         if not all(v.transposes for v in self.vectors):
             return None
         strides = self.output.strides
@@ -354,29 +368,33 @@ class Plan(Decided):
 
     @property
     def along(self) -> str:
-        """The dimension of C whose tile size counts vectors (for ``k``: m, one row a vector)."""
+        """The dimension of C along the vectors (m for ``k``)."""
         return "m" if self.dot else self.vectorize
 
     def counted(self, steps: Expr, k_tail: Expr) -> Expr:
-        """Steps as the cost model counts them: one of ``k_tail`` elements takes as long as any."""
+        """Return K steps as the cost model counts them: an incomplete step counts as one."""
         return steps + div(k_tail + (self.product.step - 1), self.product.step)
 
     def input_of(self, dimension: str) -> Operand:
-        """The input operand that lies along ``dimension`` of C."""
+        """Return the input operand along ``dimension`` of C."""
         return self.outside.input_of(dimension)
 
     @property
     def outside(self) -> Environment:
-        """The operands outside of all loops."""
+        """The operands outside all loops."""
         return Environment(self, self.operands)
 
     def batch_kind(self, operand: Operand) -> str:
-        """How elements of the batch of ``operand`` are found: what is packed here is strided."""
+        """Return how elements of ``operand``'s batch are found; operands that the kernel packs are
+        strided.
+        """
         assert self.batch is not None
         return "strided" if operand.packed else self.batch.kind
 
     def batch_stride(self, operand: Operand) -> Expr:
-        """The elements from one matrix of the batch to the next; or those that an offset counts."""
+        """Return the elements from one matrix of the batch to the next, or the unit of its
+        offsets.
+        """
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
 
@@ -402,16 +420,16 @@ class Environment:
 
     @property
     def along(self) -> Operand:
-        """The input whose elements lie along the vectors."""
+        """The input whose consecutive elements fill a vector."""
         return self.input_of(self.plan.along)
 
     @property
     def across(self) -> Operand:
-        """The input whose elements are spread over the lanes."""
+        """The input whose elements are each broadcast to all lanes."""
         return self.input_of(self.plan.across)
 
     def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
-        """Return the K steps in ``extent``, and the elements of one more that is not read whole."""
+        """Return the whole K steps in ``extent``, and the elements of K after them."""
         plan, depth = self.plan, self.plan.product.step
         if finish or is_empty(plan.spec):
             return ZERO, ZERO

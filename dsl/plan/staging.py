@@ -1,4 +1,4 @@
-"""Where operands lie and how they reach the multiply-adds: as they are, or converted beforehand."""
+"""Choose how operands reach the multiply-adds: read in place, or converted and packed first."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .operands import (
     whole_vectors,
 )
 
-#: Lines across the vectors, one or two tiles of them, for which operands are converted when loaded.
+#: The most rows across the vectors for which tiles convert operands as they load them.
 FEW_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The multiply-add, the operands as the tiles read them, and where those converted came from.
+    """The multiply-add, the operands as tiles read them, and the sources of converted operands.
 
-    ``padded``: the operand along the vectors has room for whole ones.
+    ``padded`` is True if the operand along the vectors has space for whole vectors.
     """
 
     product: Product
@@ -50,7 +50,7 @@ class Staging:
     reason: str
 
     def by_panels(self, sizes: Mapping[str, Expr]) -> bool:
-        """Whether A is converted in rows, and all of B stays in a cache while panels of A pass."""
+        """True if A is converted in rows, and a cache holds all of B while panels of A are read."""
         if self.product.unit is not None or self.product.block:
             return False
         elements = value(sizes["k"] * sizes["n"])
@@ -61,15 +61,15 @@ class Staging:
 
 
 def spreads_as(target: Target, type_: str, element: str) -> bool:
-    """Whether the vectors of ``element`` convert one element of ``type_`` as they spread it."""
+    """True if vectors of ``element`` convert an element of ``type_`` as they broadcast it."""
     wide = [v for v in target.of(element) if v.lanes > 1 and v.muladd]
     return bool(wide) and all(type_ in v.spreads for v in wide)
 
 
 def takes_scalars(target: Target, type_: str, product: Product) -> bool:
-    """Whether multiply-adds take single elements of ``type_`` as C scalars, converted by the load.
+    """True if multiply-adds take C scalars, converted from ``type_`` by their load.
 
-    That pays where scalars have registers, and units, of their own.
+    This pays if scalars have registers and units of their own.
     """
     if not target.scalars_apart or product.op.form != "scalar":
         return False
@@ -77,15 +77,18 @@ def takes_scalars(target: Target, type_: str, product: Product) -> bool:
 
 
 def shifts_as(target: Target, type_: str, element: str) -> bool:
-    """Whether vectors of ``element`` flip the other sign as they load and spread elements."""
+    """True if loads that broadcast elements to vectors of ``element`` flip the sign of
+    ``type_``.
+    """
     return any(type_ == v.flips for v in target.of(element))
 
 
 def fits_across(operand: Operand, product: Product, target: Target, line: str) -> bool:
-    """Whether the tiles can read the operand across the vectors where it is.
+    """True if tiles can read the operand across the vectors in place.
 
-    It must be of the type in registers, or become it as it is spread; and contiguous along K if a
-    group of it is one factor, or if matrices are read from it; along ``line`` if vectors are.
+    Its type must be the type in registers, or be converted by the broadcast. It must be contiguous
+    along K if a K group is one factor or if matrices are read from it, and along ``line`` if
+    vectors are read from it.
     """
     if operand.rounded:
         return False
@@ -103,11 +106,11 @@ def fits_across(operand: Operand, product: Product, target: Target, line: str) -
 def fits_along(
     operand: Operand, product: Product, target: Target, line: str, extents: Mapping[str, Expr]
 ) -> bool:
-    """Whether the tiles can read the operand along the vectors where it is.
+    """True if tiles can read the operand along the vectors in place.
 
-    It must be contiguous along ``line``, and of depth 1. What is converted is so once for each tile
-    across: where there are more than a few lines across, once beforehand costs less, unless loads
-    alone widen it. Where ``line`` is K itself it may be of any depth.
+    It must be contiguous along ``line``, and a multiply-add must take single elements of K. Each
+    row of tiles converts it again, so for more than a few rows it is converted once before the
+    loops, unless loads widen it. If ``line`` is K itself, a multiply-add may take several elements.
     """
     if operand.rounded:
         return False
@@ -122,16 +125,16 @@ def fits_along(
 
 
 def widens_tails(target: Target, type_: str, element: str, extent: Expr) -> bool:
-    """Whether loads of ``element`` widen elements of ``type_`` to the end of a line as well."""
+    """True if loads widen elements of ``type_`` to ``element``, also in the tail of a row."""
     wide = [v for v in target.of(element) if v.lanes > 1]
     masked = all(v.mask is not None and type_ in v.mask.loads for v in wide)
     return masked or mod(extent, wide[0].lanes) == 0
 
 
 def packed_type(operand: Operand, product: Product) -> str:
-    """What an operand along the vectors is made as it is packed: what is multiplied.
+    """Return the type to which an operand along the vectors is packed.
 
-    What one load makes four or eight times as large stays as it is.
+    It is the type that is multiplied, unless one load makes elements four or eight times as large.
     """
     grows = ITEMSIZE[product.along] == 8 and is_integer(operand.type)
     return operand.type if grows else product.along
@@ -140,9 +143,9 @@ def packed_type(operand: Operand, product: Product) -> str:
 def packed_along(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
 ) -> Operand:
-    """The operand along the vectors as it is packed: ``[K / group][lines, padded][group]``.
+    """Return the packed operand along the vectors: ``[K / group][rows, padded][group]``.
 
-    A matrix unit reads rows of many K groups at once.
+    For a matrix unit, the number of vectors in a row is odd.
     """
     group = product.group
     padded = whole_vectors if product.unit is None else odd_vectors
@@ -161,10 +164,10 @@ def packed_across(
     extents: Mapping[str, Expr],
     lanes: int,
 ) -> Operand:
-    """The operand across as it is converted, with room for whole vectors.
+    """Return the converted operand across the vectors, padded to whole vectors.
 
-    Rows of whole groups if it is contiguous along K, and for matrices; else
-    ``[K / group][lines][group]``.
+    It has rows of whole K groups if the source is contiguous along K, or for a matrix unit.
+    Otherwise its layout is ``[K / group][rows][group]``.
     """
     group = product.group
     type_ = product.across
@@ -189,9 +192,9 @@ def packed_across(
 def tail_across(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr]
 ) -> Operand | None:
-    """The last elements of K of an operand that matrices are read from, in steps of their own.
+    """Return the zero-padded copy of the last elements of K for a matrix unit.
 
-    What does not fill a step is copied, with zeros behind it. None if K is a multiple of steps.
+    None if K is a multiple of the step.
     """
     if product.unit is None or mod(extents["k"], product.depth) == 0:
         return None
@@ -203,13 +206,17 @@ def tail_across(
 
 
 def widening(target: Target, source: str, type_: str) -> Vector | None:
-    """The widest vector that only holds factors of ``type_`` and is read from ``source``."""
+    """Return the widest vector type that loads ``source`` as ``type_`` but does not multiply, or
+    None.
+    """
     found = (v for v in target.of(type_) if source in v.loads and v.store and not v.muladd)
     return next(found, None)
 
 
 def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
-    """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    """Return the elements of a row that are converted at once; bytes of equal size as
+    32-bit words.
+    """
     wide = widening(target, source, type_)
     if wide is not None:
         return wide.lanes
@@ -217,12 +224,12 @@ def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
 
 
 def is_plain(spec: Gemm, target: Target) -> bool:
-    """Whether A and B are multiplied as they lie: of the sums' type, not packed, not in blocks."""
+    """True if A and B are multiplied unconverted: they have the sums' type and need no K groups."""
     return same_types(spec) and not product_of(spec, target, "b").blocks
 
 
 def same_types(spec: Gemm) -> bool:
-    """Whether A and B are of the accumulators' type, and neither is packed."""
+    """True if A and B have the accumulators' type, and B is not packed."""
     alike = spec.a.type == spec.b.type == spec.type and spec.math is None
     return alike and not spec.is_packed
 
@@ -234,9 +241,9 @@ def packs_beside_a(spec: Gemm) -> bool:
 
 
 def is_empty(spec: Gemm) -> bool:
-    """Whether it is known that nothing is summed, or that the sums reach neither D nor an output.
+    """True if nothing is summed, or if neither D nor an output uses the sums.
 
-    Then neither A nor B is read or prepared.
+    A and B are then not read.
     """
     return spec.k == 0 or (spec.batch is not None and spec.batch.count == 0) or not spec.reads_sums
 
@@ -244,12 +251,13 @@ def is_empty(spec: Gemm) -> bool:
 def product_of(
     spec: Gemm, target: Target, along: str, *, panels: bool = False, unpacks: bool = False
 ) -> Product:
-    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
+    """Return the multiply-add of A and B, with operand ``along``, "a" or "b", along the vectors.
 
-    Where that is "k" both are, and lanes sum elements of one line of C.
-    Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
-    pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B. What
-    meets one line alone is not put into groups for it, which would take longer than the product.
+    If ``along`` is "k", both operands run along the vectors, and lanes sum elements of one row of
+    C. A shifted operand needs the sums of the other operand's rows or columns. Tiles can shift the
+    operand across in place, which pays if C has many rows. With ``panels``, both operands are
+    packed, and A is shifted rather than B. An operand that is used for a single row of C is not
+    packed in K groups, because this would take longer than the product.
     """
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
@@ -272,10 +280,11 @@ def product_of(
 
 
 def reads_along_k(spec: Gemm, target: Target) -> bool:
-    """Whether vectors of operands that are converted may lie along K, as A and B do.
+    """True if converted operands can be read by vectors along K, because A and B are contiguous
+    along it.
 
-    B is read where it lies, or widened by the load, or its sign flipped. Both signs are not: where
-    K ends zeros of one operand meet what the other has there.
+    B is read in place, widened by the load, or its sign is flipped by the load. Flipping both
+    operands is not possible: padding zeros of one would meet nonzero padding of the other.
     """
     product = product_of(spec, target, "k")
     special = product.few or product.partial or all(product.shifts.values())
@@ -286,9 +295,9 @@ def reads_along_k(spec: Gemm, target: Target) -> bool:
 
 
 def few_along_k(spec: Gemm, target: Target) -> int:
-    """Up to how many rows, or columns, vectors along K are ahead of blocks of what is converted.
+    """Return the most rows or columns for which vectors along K beat converted blocks.
 
-    0 where they may not lie so.
+    0 if vectors cannot run along K.
     """
     if not reads_along_k(spec, target):
         return 0
@@ -297,12 +306,12 @@ def few_along_k(spec: Gemm, target: Target) -> int:
 
 
 def has_few_along_k(spec: Gemm, target: Target) -> bool:
-    """Whether rows, or columns, are so few at most that vectors along K are ahead of blocks."""
+    """True if C has so few rows or columns that vectors along K beat converted blocks."""
     return min(most_of(spec.m), most_of(spec.n)) <= few_along_k(spec, target)
 
 
 def _along_k(operand: Operand, product: Product, target: Target) -> bool:
-    """Whether vectors along K are read from the operand where it is."""
+    """True if vectors along K can read the operand in place."""
     if operand.rounded:
         return False
     made = product.along
@@ -323,12 +332,12 @@ def stage_operands(
     unpacks: bool = False,
     blocks: str = "",
 ) -> Staging:
-    """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
+    """Choose how A and B reach the multiply-adds of ``target``, with vectors along ``vectorize``.
 
-    Those named by ``first`` are converted whole before, though the tiles could do it. With
-    ``panels`` blocks of both are converted as they are packed; where the schedule ``unpacks`` a
-    quantized B, blocks of it are made f32. Those named by ``blocks`` are so
-    in the loops, block by block.
+    Operands in ``first`` are converted before the loops although tiles could convert them. With
+    ``panels``, blocks of both are converted as they are packed. With ``unpacks``, blocks of a
+    quantized B are converted to f32. Operands in ``blocks`` are converted inside the loops, block
+    by block.
     """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
@@ -377,7 +386,7 @@ def stage_operands(
 def _given(
     spec: Gemm, product: Product, vectorize: str, sizes: Mapping[str, Expr], lanes: int
 ) -> dict[str, Operand]:
-    """The operands as the caller gives them, and what a kernel may keep beside them."""
+    """Return the caller's operands, and the buffers that a kernel may need for sums."""
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     found = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     held = product.accumulator if spec.sum_steps is None else spec.type
@@ -388,15 +397,15 @@ def _given(
 
 
 def _lines_of_sums(output: Operand, vectorize: str) -> str:
-    """The dimension along which tiles hand over their vectors: what is written is contiguous."""
+    """Return the dimension along which tiles store vectors: the output is contiguous along it."""
     order = "nm" if vectorize == "n" else "mn"
     return next(line for line in order if value(output.strides[line]) == 1)
 
 
 def _buffers(held: str, line: str, sizes: Mapping[str, Expr], lanes: int) -> dict[str, Operand]:
-    """What a kernel may keep beside its operands: whole sums, and sums of A's and B's lines.
+    """Return buffers for all sums of C, and for the sums of A's rows and B's columns.
 
-    Lines of sums, of type ``held``, have room for whole vectors.
+    Rows of the sums of C, of type ``held``, have space for whole vectors.
     """
     across = "m" if line == "n" else "n"
     steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}

@@ -1,1 +1,1 @@
-"""The layouts of matrices that are packed ahead: what kernels and packers agree on."""
+"""The layouts of matrices that are packed ahead, shared by kernels and packing functions."""

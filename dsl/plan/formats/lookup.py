@@ -1,4 +1,4 @@
-"""The format of every operand that is packed ahead, whichever kind of format it is."""
+"""Find the format of every operand that is packed ahead, of either kind of format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def format_of(spec: PackQuantized, target: Target) -> QuantizedFormat: ...
 @overload
 def format_of(spec: Gemm, target: Target) -> Format: ...
 def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
-    """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
+    """Return the format of packed B, which depends only on target, types, k, n and nb."""
     if isinstance(spec, Pack):
         if spec.rows:
             a = Packed(spec.type, mb=spec.nb)
@@ -46,13 +46,13 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
 
 
 def plain_format(spec: Gemm, target: Target) -> PlainFormat:
-    """That of a packed B whose elements have a type of their own."""
+    """Return the format of a packed B that is not quantized."""
     b = rounded_b(spec)
     return packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type)
 
 
 def rounded_b(spec: Gemm) -> Packed:
-    """A packed B as the packer makes it: of bf16 where ``math`` rounds f32."""
+    """Return packed B with the type to which ``math`` rounds it, for example bf16."""
     assert isinstance(spec.b, Packed)
     return spec.b if spec.math is None else Packed(spec.rounded[1], spec.b.nb)
 
@@ -76,7 +76,7 @@ def copied_format(spec: Copy, name: str, target: Target) -> PackedFormat[int] | 
 
 
 def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
-    """The formats of packed operands by name."""
+    """Return the formats of packed operands by name."""
     if isinstance(spec, Copy):
         copied = {name: copied_format(spec, name, target) for name in "ad"}
         return {name: form for name, form in copied.items() if form is not None}
@@ -100,5 +100,5 @@ def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
 
 
 def format_named(text: str) -> Format | None:
-    """The format whose ``text`` this is; None if it is no format's."""
+    """Return the format whose ``text`` this is, or None."""
     return packed_format_named(text) or quantized_format_named(text)

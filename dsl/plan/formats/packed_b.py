@@ -18,18 +18,18 @@ from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed, mixe
 
 from ..contraction import Product, choose_product, converting_lanes, held_as
 
-#: Bytes to which each packed matrix, and the sums behind it, are aligned.
+#: The alignment in bytes of each packed matrix and of its column sums.
 ALIGNMENT = 64
-#: A format's text; no number is longer than one of 64 bits.
+#: The pattern of a format's text. Numbers have at most 64 bits.
 _TEXT = re.compile(
     r"(?P<type>\w+) as (?P<stored>\w+), (?P<size>(?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19})|any size) "
     r"in groups of (?P<group>[0-9]{1,19}) along k(?: in steps of (?P<step>[0-9]{1,19}))?, "
     r"(?:a column|blocks of (?P<nb>[0-9]{1,19}) columns|panels of (?P<mb>[0-9]{1,19}) rows)"
     r"(?P<sums> and their sums)?"
 )
-#: What a cache close to the core holds of B beside other operands.
+#: The bytes of B for which L2 has space besides other operands.
 CACHED_BYTES = 1 << 18
-#: The columns of a block of a larger B: whole tiles of 1, 2 and 3 vectors of any target; of a
+#: The columns in a block of a large B: whole tiles of 1, 2 and 3 vectors on any target; for a
 #: matrix unit, two tiles.
 VECTOR_COLUMNS, MATRIX_COLUMNS = 48, 32
 
@@ -68,7 +68,7 @@ class PackedFormat(Generic[Number]):
 
     @property
     def text(self) -> str:
-        """All of it in one line, equal exactly when formats are."""
+        """The format as one line of text; texts are equal exactly if formats are."""
         sums = " and their sums" if self.sums else ""
         steps = f" in steps of {self.step}" if self.step > 1 else ""
         blocks = "a column" if self.column else f"blocks of {self.nb} columns"
@@ -97,7 +97,7 @@ class PackedFormat(Generic[Number]):
 
     @property
     def column(self) -> bool:
-        """Whether it is one column alone, whose groups follow each other: vectors lie along K."""
+        """True if B is a single column, whose K groups are contiguous; vectors then run along K."""
         return self.n == 1 and self.nb == 1 and not self.rows
 
     @property
@@ -107,17 +107,17 @@ class PackedFormat(Generic[Number]):
 
     @property
     def blocks(self) -> Number:
-        """How many blocks of columns."""
+        """The number of blocks of columns."""
         return _parts(self.n, self.nb)
 
     @property
     def groups(self) -> Number:
-        """How many groups of K, those that only fill a step included."""
+        """The number of K groups, including padding to whole steps."""
         return _times(_parts(self.k, self.group * self.step), self.step)
 
     @property
     def block_elements(self) -> Number:
-        """Elements of one block."""
+        """The number of elements in a block."""
         return _times(self.groups, self.group * self.nb)
 
     @property
@@ -128,13 +128,13 @@ class PackedFormat(Generic[Number]):
 
     @property
     def nbytes(self) -> Number:
-        """Bytes of one matrix."""
+        """The size of one matrix in bytes."""
         sums: Any = aligned(_times(self.blocks, 4 * self.nb)) if self.sums else 0
         return sums + self.sums_at  # type: ignore[no-any-return]
 
     @property
     def elements(self) -> Number:
-        """From one matrix of a batch to the next, in elements."""
+        """The elements from one matrix of a batch to the next."""
         return _parts(self.nbytes, self.itemsize)
 
     @property
@@ -146,7 +146,7 @@ class PackedFormat(Generic[Number]):
         return half if is_signed(self.type) else -half
 
     def offset(self, k: int, n: int) -> int:
-        """The element at which (k, n) lies."""
+        """Return the index of element (k, n)."""
         block, column = divmod(n, self.nb)
         group, at = divmod(k, self.group)
         blocks: Any = self.block_elements
@@ -154,7 +154,7 @@ class PackedFormat(Generic[Number]):
 
 
 def packed_format_named(text: str) -> PackedFormat[int] | PackedFormat[None] | None:
-    """The format whose ``text`` this is; None if it is no format's."""
+    """Return the format whose ``text`` this is, or None."""
     found = _TEXT.fullmatch(text)
     if found is None or found["type"] not in ITEMSIZE or found["stored"] not in ITEMSIZE:
         return None
@@ -184,7 +184,7 @@ def grouped_format(packed: Packed, k: int, n: int) -> PackedFormat[int]:
 
 
 def aligned(size: Number) -> Number:
-    """``size`` in whole cache lines."""
+    """Return ``size`` rounded up to whole cache lines."""
     return _times(_parts(size, ALIGNMENT), ALIGNMENT)
 
 
@@ -270,10 +270,10 @@ def _height(target: Target) -> int:
 
 
 def _columns(product: Product, n: float, nbytes: float) -> int:
-    """The columns of a block where nobody says how many: all, if a cache holds them.
+    """Return the columns in a block if the caller gives no number: all if L2 holds B.
 
-    Else what a tile reads of K would lie as far apart as rows of B are long: in other pages, and in
-    few sets of the first cache. What a matrix unit's tile reads fills that cache in any case.
+    Otherwise the elements that a tile reads along K would be a row of B apart: in different pages,
+    and in few sets of L1. The tile of a matrix unit fills L1 in any case.
     """
     if product.unit is not None:
         return int(min(n, MATRIX_COLUMNS))
@@ -281,9 +281,9 @@ def _columns(product: Product, n: float, nbytes: float) -> int:
 
 
 def packed_product(target: Target, a: str, b: Packed, n: Size, held: str = "") -> Product:
-    """The multiply-add of an A of type ``a`` with a B of ``n`` columns that is packed ahead.
+    """Return the multiply-add of an A of type ``a`` and a packed B with ``n`` columns.
 
-    Sums are of type ``held``, "" for the one of these types.
+    Sums have type ``held``; "" means the usual type for these operands.
     """
     types = {"a": a, "b": b.type}
     product = choose_product(target, types, "b", packed=True, held=held)
@@ -293,15 +293,15 @@ def packed_product(target: Target, a: str, b: Packed, n: Size, held: str = "") -
 
 
 def _alone(b: Packed, n: Size, product: Product) -> bool:
-    """Whether B is packed as a column: along more of them all lanes but one would be idle."""
+    """True if B is packed as a single column. With more columns all lanes but one would be idle."""
     return n == 1 and b.nb is None and product.unit is None
 
 
 def _stored_type(type_: str, product: Product, elements: float) -> str:
-    """The type that a B packed ahead is stored as: what the multiply-add takes, or a smaller one.
+    """Return the type in which packed B is stored: that of the multiply-add, or a smaller one.
 
-    Where B is too large for the cache it keeps its smaller source type, and kernels convert it as
-    they load it.
+    If B exceeds the cache, it keeps its smaller source type, and kernels convert it as they load
+    it.
     """
     if mixes(type_, product.along):
         small = product.along == "f32" and product.op.form not in ("matrix", "block")
@@ -312,4 +312,4 @@ def _stored_type(type_: str, product: Product, elements: float) -> str:
     if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along
     small = type_ in FORMATS and ITEMSIZE[type_] == 1
-    return "bf16" if small else type_  # which holds every number of 8 bits
+    return "bf16" if small else type_  # bf16 represents every 8-bit float

@@ -1,7 +1,7 @@
-"""A B of few bits as it lies packed, and the multiply-add that sums blocks of it.
+"""The packed format of a quantized B, and the multiply-add that sums blocks of it.
 
-Elements are fields of bytes: fields of one byte are of the same column and place in K groups that
-follow each other, so that one load gives the factors of several groups.
+Elements are fields of bytes. The fields of a byte belong to one column and to consecutive K groups,
+so that one load provides the factors of several K groups.
 """
 
 from __future__ import annotations
@@ -25,33 +25,37 @@ from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
-#: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
+#: The type that stands for a quantized type when a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
-#: The columns of a block of a larger B: as few as a tile of several rows has. It reads one byte
-#: after the other, and a row out of memory is three times as fast as from blocks of 96.
+#: The columns in a block of a large B: as few as a tile of several rows has, because a single row
+#: reads consecutive bytes from memory three times as fast as with blocks of 96 columns.
 COLUMNS = 32
-#: Integers up to this are numbers of bf16 and of f16.
+#: The largest integer up to which bf16 and f16 represent all integers.
 _EXACT = 256
-#: As which type integer zero points are packed, which holds all of them.
+#: The type in which integer zero points are packed; it represents all of them.
 ZEROS = "f16"
-#: As which type sums of a block's elements are packed, which zero points of A multiply.
+#: The type of packed sums of a block's elements, which zero points of A multiply.
 SUMS = "s32"
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedFormat:
-    """k x n elements of ``type`` in blocks of ``nb`` columns, then their scales, then their zeros.
+    """The layout of k x n quantized elements in blocks of ``nb`` columns, with scales and zero
+    points.
 
-    The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``; those
-    that have several planes as ``[n / nb][k / (fields * group)]`` units of the bytes of one plane
-    after the other, ``[fields * bits / 8][nb][group]`` each, in the last unit of a block as many as
-    have elements. The scales lie behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and
-    zero points or minima alike of type ``zeros``, "" where there are none; then, where ``sums`` are
-    asked for, the sum of each block's elements, less the zero point of all, of type ``sums``. K is
-    filled up to whole blocks, and the last block of columns to whole ones, with elements of which
-    nothing is used. ``shift`` is what is
-    added to each element before it is multiplied, ``offset`` the zero point of all. It and whether
-    zeros are ``minima`` change no byte: they keep apart what stands for other numbers.
+    Elements with one plane are stored as ``[n / nb][k / (fields * group)][nb][group]`` bytes of
+    type ``stored``. Elements with several planes are stored as ``[n / nb][k / (fields * group)]``
+    units. A unit has the bytes of one plane after another, ``[fields * bits / 8][nb][group]`` each;
+    the last unit of a block may be shorter.
+
+    The scales follow as ``[n / nb][k / block][nb]`` of type ``scale``. Zero points or minima follow
+    in the same layout with type ``zeros``, "" if there are none. With ``sums``, the sum of each
+    block's elements follows, less the common zero point, of type ``sums``. K is padded to whole
+    blocks, and the last block of columns to whole columns, with elements that are not used.
+
+    ``shift`` is added to each element before it is multiplied, and ``offset`` is the common zero
+    point. ``offset`` and ``minima`` change no byte, but distinguish formats whose bytes have
+    different meanings.
     """
 
     type: str
@@ -68,12 +72,12 @@ class QuantizedFormat:
     minima: bool = False
     sums: str = ""
 
-    #: Bytes of what the kernel's pointer counts.
+    #: The bytes of the unit in which the kernel's pointer counts.
     itemsize = 1
 
     @property
     def text(self) -> str:
-        """All of it in one line, equal exactly when formats are."""
+        """The format as one line of text; texts are equal exactly if formats are."""
         shift = f" {self.shift:+}" if self.shift else ""
         zeros = f" and {self.zeros} {'minima' if self.minima else 'zeros'}" if self.zeros else ""
         zeros += f" and {self.sums} sums" if self.sums else ""
@@ -86,22 +90,26 @@ class QuantizedFormat:
 
     @property
     def fields(self) -> int:
-        """The elements of which a byte of some plane has parts."""
+        """The number of K groups that share bytes."""
         return STORED[self.type].fields
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """What its elements are taken apart into."""
+        """The planes into which the bits of an element are split."""
         return STORED[self.type].planes
 
     def lines(self, groups: int) -> int:
-        """How many times ``nb * group`` bytes so many K groups of a block take."""
+        """Return how many times ``nb * group`` bytes the given number of K groups of a
+        block takes.
+        """
         units, left = divmod(groups, self.fields)
         whole = units * sum(self.fields * plane.bits // 8 for plane in self.planes)
         return whole + sum(-(-left * plane.bits // 8) for plane in self.planes)
 
     def place(self, index: int, plane: int) -> tuple[int, int]:
-        """The line in which K group ``index`` of a block has its part of a plane, and the field."""
+        """Return the row of bytes and the field in which K group ``index`` has its part of
+        a plane.
+        """
         unit, group = divmod(index, self.fields)
         groups = min(self.fields, self.block // self.group - unit * self.fields)
         before = sum(-(-groups * each.bits // 8) for each in self.planes[:plane])
@@ -110,17 +118,17 @@ class QuantizedFormat:
 
     @property
     def blocks(self) -> int:
-        """How many blocks of columns."""
+        """The number of blocks of columns."""
         return -(-self.n // self.nb)
 
     @property
     def k_blocks(self) -> int:
-        """How many blocks of K, each of which has a scale in every column."""
+        """The number of blocks of K; each has a scale in every column."""
         return -(-self.k // self.block)
 
     @property
     def block_elements(self) -> int:
-        """Bytes of the elements of one block of columns."""
+        """The bytes of the elements in one block of columns."""
         return self.k_blocks * self.lines(self.block // self.group) * self.nb * self.group
 
     @property
@@ -130,7 +138,7 @@ class QuantizedFormat:
 
     @property
     def zeros_at(self) -> int:
-        """The byte at which the zeros begin."""
+        """The byte at which the zero points begin."""
         return self.scales_at + self._room(self.scale)
 
     @property
@@ -154,54 +162,62 @@ class QuantizedFormat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one matrix, and of what a vector reads that begins at its last column."""
+        """The size of one matrix in bytes, including padding for vectors that begin at its last
+        column.
+        """
         return self.sums_at + self._room(self.sums) + ALIGNMENT
 
     def _room(self, type_: str) -> int:
-        """Bytes of one number of a type for each block and column; none where there are none."""
+        """Return the bytes of one number of a type for each block and column; 0 for ""."""
         return aligned(self.blocks * self.k_blocks * self.nb * ITEMSIZE[type_]) if type_ else 0
 
     def field_type(self, plane: Plane) -> str:
-        """The stored type of the numbers in fields: signed integers are shifted, and unsigned."""
+        """Return the unsigned type of fields; signed integers are shifted to it. Tables keep their
+        type.
+        """
         return self.type if STORED[self.type].values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
-        """What factors have too much; zero points of blocks are shifted as elements are."""
+        """The excess of factors over elements; 0 if blocks have zero points, which are shifted
+        likewise.
+        """
         own = self.zeros and not self.minima
         return 0 if own else self.offset + self.shift
 
     @property
     def column(self) -> bool:
-        """Whether vectors lie along K: never, as scales belong to columns."""
+        """False: vectors never run along K, because each column has its own scales."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class NumbersFormat(QuantizedFormat):
-    """A panel of ``nb`` columns in which numbers lie unpacked, as ``stored``: one to an element."""
+    """A panel of ``nb`` columns with unpacked numbers of type ``stored``."""
 
     @property
     def fields(self) -> int:
-        """Each element is alone."""
+        """One: an element shares no bytes."""
         return 1
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """One, of whole numbers."""
+        """A single plane with all bits of an element."""
         return (Plane(8 * ITEMSIZE[self.stored], 0),)
 
     def lines(self, groups: int) -> int:
-        """One each."""
+        """Return the rows of bytes: one for each K group."""
         return groups
 
     def place(self, index: int, plane: int) -> tuple[int, int]:
-        """The line of a K group."""
+        """Return the place of a K group: a row of its own."""
         return index, plane
 
 
 def in_panel(form: QuantizedFormat, type_: str, width: int) -> NumbersFormat:
-    """The numbers of ``form`` as elements of a type, in panels of so many columns."""
+    """Return the format of ``form``'s numbers unpacked to ``type_``, in panels of ``width``
+    columns.
+    """
     given = {field.name: getattr(form, field.name) for field in fields(form)}
     return NumbersFormat(**given | {"stored": type_, "nb": width})
 
@@ -216,7 +232,7 @@ _TEXT = re.compile(
 
 
 def quantized_format_named(text: str) -> QuantizedFormat | None:
-    """The format whose ``text`` this is; None if it is no such format's."""
+    """Return the quantized format whose ``text`` this is, or None."""
     found = _TEXT.fullmatch(text)
     if found is None or found["type"] not in STORED:
         return None
@@ -238,7 +254,7 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
 
 
 def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
-    """The format of a B of few bits: of target, type, k, n and nb alone."""
+    """Return the format of a quantized B, which depends only on target, type, k, n and nb."""
     assert isinstance(spec.b, Packed) and spec.b.quantized is not None
     assert isinstance(spec.k, int) and isinstance(spec.n, int)
     quantized = spec.b.quantized
@@ -272,26 +288,26 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
 
 
 def _packed_zeros(quantized: Quantized) -> str:
-    """The type that holds zero points of blocks, "" where there are none."""
+    """Return the type of packed zero points of blocks; "" if there are none."""
     if quantized.zeros == "minima":
         return str(quantized.zero)
     return ZEROS if quantized.zeros else ""
 
 
 def _packed_scale(quantized: Quantized) -> str:
-    """The type that holds each scale times the unit of the elements."""
+    """Return the type that holds each scale times the unit of the elements."""
     packed = SCALES[quantized.scale].packed
     given = SCALES[quantized.scale].given == packed
     return "f32" if given and quantized.stored.unit != 1 else packed
 
 
 def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> Product:
-    """The multiply-add that sums elements of a B of few bits, in steps of a block of K.
+    """Return the multiply-add for a quantized B, with a block of K as a step.
 
-    Where A is quantized too, blocks are summed in integers, by the matrix unit of a ``target`` that
-    has one, and those sums added up in f32. So are sums of an A of floating point and B's numbers
-    as such, where there are dot products of these. Else B's elements are made f32, and multiplied.
-    It is the tiles that do so, unless B is ``unpacked`` before, for vectors.
+    If A is quantized too, blocks are summed in integers, by a matrix unit if ``target`` has one,
+    and the sums are added in f32. If A is floating point and the target has dot products of its
+    type, B's numbers are converted to that type and their sums scaled. Otherwise B's elements are
+    converted to f32. Tiles do this, unless B is ``unpacked`` first, for vectors.
     """
     quantized = spec.quantized
     assert quantized is not None
@@ -314,23 +330,23 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
         accumulator="f32",
         partial=found.accumulator,
         ops={v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide},
-        shifts={"a": 0, "b": 0},  # what undoes them is where a block's sums begin
+        shifts={"a": 0, "b": 0},  # shifts are undone where a block's sums begin
     )
 
 
 def _in_whole_blocks(spec: Gemm) -> bool:
-    """Whether matrices of A can be read where it lies, block by block of K."""
+    """True if a matrix unit can read A in place, block by block of K."""
     assert spec.quantized is not None and isinstance(spec.k, int)
     whole = spec.k % spec.quantized.block_of(spec.k) == 0
     return whole and value(operand_of(spec, "a").strides["k"]) == 1
 
 
 def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None:
-    """``product`` by the matrix unit of ``target``, from the same bytes, if that has it.
+    """Return ``product`` on the matrix unit of ``target`` for the same packed bytes, or None.
 
-    It takes matrices of both factors, of which B's are unpacked into a buffer: a block of K in
-    equal parts, which end with whole bytes of B's elements unless there is one. Where a part would
-    fill less than a quarter of a register, vectors serve as well.
+    The unit needs both factors as matrices, so parts of a block of B are unpacked into a buffer.
+    All parts are equal and end with whole bytes, unless the block is one part. If a part would fill
+    less than a quarter of a register, vectors are as fast, and the result is None.
     """
     if target.matrix is None or target.matrix.factors != "matrices":
         return None
@@ -352,10 +368,10 @@ def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None
 
 
 def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> bool:
-    """Whether matrices hold B's numbers themselves, where their factors would have a bias.
+    """True if matrices hold the values of B's numbers, where their codes would have a bias.
 
-    Bytes have room for them, and vectors look them up by the fields that stand for them: then
-    nothing is left to take from the sums of a block.
+    The values must fit in a byte, and the target must look them up in a table. The sums of a block
+    then need no correction.
     """
     stored, lanes = STORED[form.type], target.of(product.accumulator)[0].lanes
     if not (form.bias and is_integer(product.along)) or 1 << stored.bits > TABLE:
@@ -366,15 +382,16 @@ def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> b
 
 
 def meets_numbers(spec: Gemm, product: Product, form: QuantizedFormat) -> bool:
-    """Whether ``product`` takes B's numbers, not what its bits count: nothing has a bias then.
+    """True if ``product`` multiplies the values of B's numbers rather than their codes.
 
-    So it is with an A of floating point, and of integers where matrices hold other than the bytes.
+    This holds if A is floating point, or if a matrix unit's matrices hold other bytes than the
+    packed ones.
     """
     return not spec.sums_blocks or (product.unit is not None and product.along != form.stored)
 
 
 def _unscaled(spec: Gemm, target: Target) -> Product:
-    """The multiply-add of the numbers in A and B."""
+    """Return the multiply-add for the numbers of A and B, without scales."""
     quantized, vectors = spec.quantized, vectors_alone(target)
     assert quantized is not None
     if not spec.sums_blocks:
@@ -395,7 +412,7 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
 
 
 def _check_table(quantized: Quantized) -> None:
-    """PlanError if integers multiply the numbers of a table other than f4_e2m1's."""
+    """Raise PlanError if integers would multiply the numbers of a table other than f4_e2m1."""
     if quantized.stored.values and quantized.type not in _FACTORS:
         known = ", ".join(name for name, each in STORED.items() if each.values and name in _FACTORS)
         raise PlanError(
@@ -413,10 +430,10 @@ def is_chosen(type_: str, vector: Vector) -> bool:
 
 
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
-    """Whether a matrix unit multiplies an A of floating point and numbers of its type.
+    """True if a matrix unit multiplies a floating-point A by numbers of B in A's type.
 
-    Many rows are its then. For a few that vectors multiply the lookup of numbers counts more than
-    how fast their dot products are. Both read B as it was packed once.
+    It is used for many rows. For few rows vectors multiply, and both read the same packed B. The
+    look-up of numbers then matters more than the speed of the dot products.
     """
     unit = target.matrix or target.set_aside
     if unit is None or unit.factors != "matrices" or not _in_whole_blocks(spec):
@@ -425,11 +442,11 @@ def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
 
 
 def _of_numbers(spec: Gemm, target: Target, *, deep: bool) -> Product | None:
-    """The multiply-add of A and of B's numbers in A's type, whose blocks are scaled when summed.
+    """Return the multiply-add of A and of B's numbers in A's type, whose sums of blocks are scaled.
 
-    None where it sums no groups, or where vectors do not make such factors of the bytes of B. Zero
-    points of blocks take sums of A's rows, whose elements must follow each other. ``deep``: it sums
-    groups even where single elements were multiplied faster.
+    None if it takes single elements, or if vectors cannot convert B's bytes to such numbers. Zero
+    points of blocks need sums of A's rows, which must be contiguous. ``deep`` chooses a dot product
+    even if single elements are multiplied faster.
     """
     quantized, type_ = spec.quantized, spec.a.type
     assert quantized is not None
@@ -446,8 +463,9 @@ def _of_numbers(spec: Gemm, target: Target, *, deep: bool) -> Product | None:
 
 
 def _looks_up(target: Target, product: Product, vector: Vector, quantized: Quantized) -> bool:
-    """Whether vectors of factors beside ``vector`` get numbers of B from its bytes: by a load, or
-    of at most four bits by those.
+    """True if the vectors of factors used with ``vector`` can convert the bytes of B to numbers.
+
+    A load converts 8-bit numbers. Numbers of at most 4 bits are looked up in a table.
     """
     factors = product.held(target, vector, "along")
     numbers = quantized.stored
@@ -457,14 +475,15 @@ def _looks_up(target: Target, product: Product, vector: Vector, quantized: Quant
 
 
 def sums_numbers(spec: Gemm, target: Target) -> bool:
-    """Whether an A of floating point meets numbers of B, and their sums are scaled."""
+    """True if a floating-point A is multiplied by numbers of B, and the sums are scaled."""
     real = spec.quantized is not None and not spec.sums_blocks
     return real and quantized_product(spec, target).partial != ""
 
 
 def unpacks_numbers(spec: Gemm, target: Target) -> bool:
-    """Whether B's numbers may be unpacked before vectors meet them, with an A that is read where it
-    lies: nothing but scales belongs to its blocks.
+    """True if B's numbers may be unpacked before vectors multiply them.
+
+    A must be readable in place, and B must have scales only.
     """
     quantized = spec.quantized
     if quantized is None or spec.sums_blocks or quantized.zeros:
@@ -475,11 +494,11 @@ def unpacks_numbers(spec: Gemm, target: Target) -> bool:
 def quantized_operands(
     form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr, *, unpacked: bool = False
 ) -> dict[str, Operand]:
-    """The bytes of B and their scales where the caller packed them; A where the kernel makes it.
+    """Return the packed bytes of B and its scales as operands, and A if the kernel quantizes it.
 
-    A's elements lie in rows with room for whole blocks, its scales and the beginnings of a block's
-    sums in rows of as many as there are blocks. ``pn`` is what a column adds with which a block of
-    columns begins, of elements that are not ``unpacked``; of scales it is ``bn`` where they are.
+    Rows of A's elements have space for whole blocks. Its scales and the starts of sums have one
+    value for each block. ``pn`` is the stride added for the first column of a block of columns, if
+    elements are not ``unpacked``; otherwise scales have it as ``bn``.
     """
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
     several = form.blocks > 1
@@ -508,18 +527,20 @@ def quantized_operands(
 
 
 def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
-    """The strides of what the blocks of A's rows have each."""
+    """Return the strides of values that each block of A's rows has."""
     return {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
 
 
-#: Rows of A's bytes are an odd number of so many apart: those a power of two apart share sets.
+#: Rows of A's bytes are an odd number of units of this many bytes apart, to use all sets of L1.
 _ROW_UNIT = 64
 
 
 def _made_of_a(
     form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
 ) -> dict[str, Operand]:
-    """A's elements, their scales, and what zero points need, where the kernel makes them."""
+    """Return A's elements, their scales, and the values for zero points, in buffers of the
+    kernel.
+    """
     width = odd_vectors(Integer(form.k_blocks * form.block), _ROW_UNIT)
     lines = {"m": width, "k": ONE, "b": width * rows}
     blocks = _of_blocks(form, rows)

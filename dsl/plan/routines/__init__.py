@@ -1,1 +1,1 @@
-"""Plans of kernels that are no single product: a transposition, the packing of B, a stack."""
+"""Plans of kernels other than a single product: transpositions, packings of B, and stacks."""

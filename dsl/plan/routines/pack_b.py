@@ -1,4 +1,4 @@
-"""The plan of packing a B ahead of its use: its format, and how it is cut."""
+"""The plan of packing a B ahead: its format, and how it is cut."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 
-#: Bytes that are packed before their sums are taken: they are still in the first cache.
+#: The bytes that are packed before their columns are summed, so that L1 still holds them.
 CHUNK_BYTES = 16 * 1024
-#: Of contiguous columns: the vectors of them that are packed together, and the bytes that each
-#: becomes. More columns are lines written side by side, and more streams that are read.
+#: For contiguous columns: the vectors of columns that are packed together, and the packed bytes of
+#: each column. More columns would mean more streams to read, and more cache lines to write at once.
 STRIP_VECTORS, COLUMN_BYTES = 16, 128
 
 
@@ -56,7 +56,7 @@ class PackPlan(Decided):
 
     @property
     def sums(self) -> str:
-        """The type in which is computed with sums of products with B."""
+        """The type of sums of products with B."""
         return accumulator(self.spec.a, self.spec.type)
 
     @property
@@ -66,7 +66,7 @@ class PackPlan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The columns of a vector; of a column alone, the groups for which there is room."""
+        """The columns in a vector; for a single column, the K groups that fit the alignment."""
         vectors, form = self.target.of(self.sums), self.format
         if form.rows:
             return next(v.lanes for v in vectors if form.nb % v.lanes == 0)
@@ -77,7 +77,9 @@ class PackPlan(Decided):
 
 
 def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
-    """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
+    """Return the plan; raise ScheduleError for any schedule, because the target decides
+    the format.
+    """
     check_unscheduled(schedule)
     k, n = (size_expr(slot, getattr(spec, slot)) for slot in "kn")
     format_ = format_of(spec, target).of(k, n)
@@ -134,7 +136,9 @@ def _leading(spec: Pack) -> Expr:
 
 
 def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
-    """A column whose elements lie apart: what stands beside it is neither read nor written."""
+    """Return the operands for a strided column as K groups, so that its neighbours are not
+    touched.
+    """
     apart = given.strides["k"]
     return (
         replace(given, strides={"k": apart, "n": apart}),
@@ -155,10 +159,10 @@ def _batch(spec: Pack) -> BatchPlan | None:
 
 
 def _pieces(spec: Pack, format_: PackedFormat[Expr], target: Target) -> tuple[int, int]:
-    """The columns that are packed together, and how far down K.
+    """Return the columns that are packed together, and the elements of K.
 
-    Contiguous rows are read from end to end. Of contiguous columns whole lines of the cache are
-    read, from several of them: so many that what is written of a row is several lines as well.
+    Contiguous rows are read from end to end. Contiguous columns are read in whole cache lines,
+    several columns at a time, so that a written row also has several cache lines.
     """
     if spec.order == "C":
         group = format_.group * format_.nb * ITEMSIZE[format_.stored]

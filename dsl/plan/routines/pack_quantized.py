@@ -1,4 +1,4 @@
-"""The plan of packing a B of few bits: its format, and how the numbers of blocks are stored."""
+"""The plan of packing a quantized B: its format, and how the values of blocks are stored."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ..formats.lookup import format_of
 from ..formats.quantized_b import QuantizedFormat
 from ..loops import Decided, Decision, check_unscheduled
 
-#: The exponent of f32 of e8m0's byte 0, and the byte that is no number.
+#: The f32 exponent of e8m0's byte 0, and the byte that is NaN.
 _LEAST, _NONE = -127, 255
 
 
 @dataclass(frozen=True, slots=True)
 class OfBlocks:
-    """What blocks have beside their elements: how it is given, and how it is packed.
+    """Values of blocks besides their elements, for example scales: their given and packed forms.
 
-    ``name`` is that of the array, ``numbers`` is what it holds in elements of type ``given``;
-    ``begin`` is the byte at which the packed ones begin. Each is multiplied by ``unit``, and
-    ``added`` is added. For those of 8 bits a ``table`` has the results, as the bits of the packed
-    type, that of the number ``least`` first.
+    ``name`` is that of the array. ``numbers`` is the kind of its values, in elements of type
+    ``given``. ``begin`` is the first byte of the packed values. Each value is multiplied by
+    ``unit``, and ``added`` is added. For 8-bit values, ``table`` has the results as bits of the
+    packed type, beginning with that of the number ``least``.
     """
 
     name: str
@@ -44,19 +44,20 @@ class OfBlocks:
 
     @property
     def form(self) -> FloatFormat | None:
-        """The bits of what is given, where it is a small type of floating point."""
+        """The bit format of the given values if they are small floats, else None."""
         return FORMATS.get(self.given)
 
     @property
     def widened(self) -> bool:
-        """Whether it is made f32 before it is multiplied."""
+        """True if a value is converted to f32 before it is multiplied."""
         return not self.table and self.unit != 1 and self.form is not None
 
 
 class Part(NamedTuple):
-    """Some bits of each element: ``bits`` of them from bit ``up`` on, as fields of a plane's bytes.
+    """A part of each element: ``bits`` bits from bit ``up`` on, stored as fields of a plane's
+    bytes.
 
-    ``before`` are the lines of each plane before it in a whole unit, ``earlier`` their bits.
+    ``before`` has the rows of bytes of each earlier plane in a whole unit, ``earlier`` their bits.
     """
 
     bits: int
@@ -71,10 +72,10 @@ class Part(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The sums of blocks, of ``type`` from the byte ``begin`` on.
+    """The sums of blocks, of type ``type``, from byte ``begin`` on.
 
-    They start at ``start``, and each element adds its number, that of its code among ``values``
-    where it is one, and ``each``.
+    A sum starts at ``start``. Each element adds its number, or its entry in ``values`` if this is a
+    table, plus ``each``.
     """
 
     type: str
@@ -86,10 +87,10 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QuantizedPackPlan(Decided):
-    """A packing of elements of few bits. Plain loops do it, of which no choice is open.
+    """A packing of low-bit elements by plain loops, without further choices.
 
-    ``shift`` is what is added to an element before it is put into its field; ``numbers`` are the
-    scales, and the zero points where blocks have such. There is no batch.
+    ``shift`` is added to an element before it is put into its field. ``numbers`` are the scales,
+    and the zero points if blocks have them. There is no batch.
     """
 
     spec: PackQuantized
@@ -102,17 +103,17 @@ class QuantizedPackPlan(Decided):
 
     @property
     def groups(self) -> int:
-        """The K groups of a block."""
+        """The K groups in a block."""
         return self.format.block // self.format.group
 
     @property
     def whole(self) -> bool:
-        """Whether the K groups of a block fill whole bytes of all planes."""
+        """True if the K groups of a block fill whole bytes of all planes."""
         return self.groups % self.format.fields == 0
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What becomes of an element in each plane."""
+        """The part of an element in each plane."""
         fields, planes = self.format.fields, self.format.planes
         return tuple(
             Part(plane.bits, plane.up, tuple(fields * each.bits // 8 for each in planes[:index]),
@@ -122,22 +123,22 @@ class QuantizedPackPlan(Decided):
 
     @property
     def lines(self) -> int:
-        """The lines of a block of K, each as many bytes as ``line``."""
+        """The rows of bytes in a block of K; a row has ``line`` bytes."""
         return self.format.lines(self.groups)
 
     @property
     def line(self) -> int:
-        """The bytes of one group of all columns of a panel."""
+        """The bytes of one K group in all columns of a panel."""
         return self.format.nb * self.format.group
 
     @property
     def unit(self) -> int:
-        """The lines of as many groups as share bytes."""
+        """The rows of bytes of the K groups that share bytes."""
         return self.format.lines(self.format.fields)
 
     @property
     def sums(self) -> Sums | None:
-        """The sums of blocks, where they are packed too."""
+        """The sums of blocks if they are packed, else None."""
         form, stored = self.format, self.spec.type.stored
         if not form.sums:
             return None
@@ -149,14 +150,16 @@ class QuantizedPackPlan(Decided):
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """The blocks along K and across that are given."""
+        """The numbers of blocks along K and across in the given matrix."""
         return self.spec.type.blocks(self.spec.k, self.spec.n)
 
 
 def plan_quantized_packing(
     spec: PackQuantized, schedule: Schedule, target: Target
 ) -> QuantizedPackPlan:
-    """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
+    """Return the plan; raise ScheduleError for any schedule, because the target decides
+    the format.
+    """
     check_unscheduled(schedule)
     form = format_of(spec, target)
     return QuantizedPackPlan(
@@ -176,7 +179,7 @@ def _decisions(form: QuantizedFormat) -> Iterator[Decision]:
 
 
 def _numbers(spec: PackQuantized, form: QuantizedFormat) -> Iterator[OfBlocks]:
-    """The scales, and the zero points or minima where blocks have such."""
+    """Yield the scales, and the zero points or minima if blocks have them."""
     quantized, stored = spec.type, spec.type.stored
     given, unit = SCALES[quantized.scale].given, stored.unit
     table: tuple[int, ...] = ()
@@ -201,7 +204,7 @@ def _numbers(spec: PackQuantized, form: QuantizedFormat) -> Iterator[OfBlocks]:
 
 
 def _values(type_: str) -> Iterator[float]:
-    """What each byte of a type of 8 bits stands for."""
+    """Yield the value of each byte of an 8-bit type."""
     form = FORMATS.get(type_)
     for byte in range(256):
         if form is not None:
@@ -211,7 +214,7 @@ def _values(type_: str) -> Iterator[float]:
 
 
 def _value(code: int, form: FloatFormat) -> float:
-    """The number that ``code`` is in a type of floating point."""
+    """Return the value of ``code`` in a floating-point format."""
     magnitude = code & (form.sign - 1)
     exponent, fraction = divmod(magnitude, 1 << form.mantissa)
     if magnitude >= form.above:
@@ -222,7 +225,7 @@ def _value(code: int, form: FloatFormat) -> float:
 
 
 def _bits(value: float, type_: str) -> int:
-    """The bits of a number in a packed type, which has it exactly."""
+    """Return the bits of a number in a packed type that represents it exactly."""
     assert not is_integer(type_)
     if math.isnan(value) and type_ in FORMATS:
         return FORMATS[type_].nan

@@ -1,8 +1,8 @@
-"""A stack of products: one after the other, or several of them side by side in each vector.
+"""A stack of products: one after another, or several side by side in each vector.
 
-Side by side, a vector holds the same element of as many products as it has lanes. Groups of A and
-of B are transposed into that form, multiplied element by element, and C is transposed back. What
-does not fill a vector is multiplied alone, by the same tiles of one lane.
+Side by side, lane i of a vector has an element of product i. Groups of A and B are transposed into
+this form, multiplied, and C is transposed back. Remaining products that do not fill a vector are
+multiplied singly, by the same tiles with one lane.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ..staging import same_types
 from ..tiling.parts import exact_parts
 from .transpose import cover
 
-#: Registers that a tile leaves to what its end computes with.
+#: The registers that a tile leaves for the computation of C from the sums.
 SPARE = 2
-#: The largest mr and nr worth trying: more lie in buffers, and are read from there once each.
+#: The largest mr and nr to compare. Larger matrices are in buffers, and are read from there anyway.
 MOST = 8
-#: The same where sizes are known only at the call: there is a tile for each that may be left over.
+#: The same if sizes are known only at the call, with a tile for each possible remainder.
 FEW = 4
-#: Cycles to find out which tiles a product has, where its sizes are known only at the call.
+#: The cycles to decide which tiles a product has, if its sizes are known only at the call.
 DECIDING = 25
-#: What sizes count as for which the spec says neither number nor limit.
+#: The assumed value of sizes for which the spec gives neither number nor limit.
 UNKNOWN = 8
-#: Products side by side take so many times the cycles of their moves and multiply-adds, since
-#: loads wait for what was just stored: measured on Zen 4, at 3x3 to 8x8, in f32 and f64.
+#: The factor on the cycles of moves and multiply-adds for products side by side, because loads wait
+#: for recent stores. Measured on Zen 4 for 3x3 to 8x8 in f32 and f64.
 WAITING = 1.5
 
 
@@ -52,10 +52,10 @@ WAITING = 1.5
 class StackPlan(Decided):
     """A stack of products with every choice made.
 
-    ``each`` is the plan of one product, for which the others wait. Without it products stand side
-    by side: ``vectors`` are those that hold them, widest first, ``tile`` is (mr, nr), the elements
-    of C for which a tile has accumulators. ``batch`` has the strides of A, B and C, or D.
-    ``parallel``: several threads take products, or groups of them.
+    ``each`` is the plan of one product if products run one after another. If it is None, products
+    are side by side: ``vectors`` are the vector types, widest first, and ``tile`` is (mr, nr), the
+    elements of C in a tile. ``batch`` has the strides of A, B and C, or D. ``parallel`` is True if
+    threads share products, or groups of them.
     """
 
     spec: Gemm
@@ -77,21 +77,21 @@ class StackPlan(Decided):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """All sizes that are known only at the call."""
+        """The names of all sizes that are known only at the call."""
         return tuple(slot for slot, _ in self.spec.runtime_sizes())
 
     def elements(self, name: str) -> Expr:
-        """The elements of one matrix."""
+        """Return the number of elements in one matrix."""
         rows, columns = (self.sizes[d] for d in SHAPES[name])
         return rows * columns
 
     def room(self, name: str) -> int | None:
-        """The most elements that one matrix may have; None where the spec sets no limit."""
+        """Return the most elements that one matrix may have; None if the spec sets no limit."""
         return _most(self.spec, name)
 
     @property
     def work(self) -> Expr:
-        """Vector multiply-adds, or what takes as long, of one product or one group of them."""
+        """The work of one product, or of a group of products, in vector multiply-adds."""
         multiplied = prod(self.sizes.values(), start=Integer(1))
         moved = sum((self.elements(name) for name in "abc"), Integer(0))
         if self.each is None:
@@ -100,7 +100,7 @@ class StackPlan(Decided):
 
 
 def plan_stack(spec: Gemm, schedule: Schedule, target: Target) -> StackPlan:
-    """The plan; ScheduleError if spec and schedule contradict each other."""
+    """Return the plan; raise ScheduleError if spec and schedule contradict each other."""
     loops = schedule.loops
     if loops is not None and (loops[0] not in "bB" or len(loops) == 1):
         raise ScheduleError(
@@ -156,7 +156,7 @@ def _stack(
 
 
 def _operand(spec: Gemm, name: str, each: Plan | None) -> Operand:
-    """Operand ``name`` where the caller put it, packed or not; B2 lies as B does."""
+    """Return operand ``name`` as the caller gives it, packed or not; B2 has the layout of B."""
     packed = isinstance(getattr(spec, name), Packed)
     return each.operands[name[0]] if each and packed else operand_of(spec, name)
 
@@ -168,16 +168,17 @@ def _batch(spec: Gemm, names: list[str], each: Plan | None) -> BatchPlan:
 
 
 def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
-    """The elements from one matrix to the next; those packed one by one follow each other."""
+    """Return the elements from one matrix to the next; packed matrices are contiguous."""
     if isinstance(getattr(spec, name), Packed) and spec.stride(name) is None:
         return _operand(spec, name, each).strides["b"]
     return batch_stride(spec, name)
 
 
 def _parallel(schedule: Schedule, each: Plan | None) -> bool:
-    """Whether several threads share the stack: asked for by ``B``, or by threads alone.
+    """True if threads share the stack: asked for by the loop ``B``, or by threads alone.
 
-    Products that need buffers share each product instead: there is one scratch memory.
+    If a product needs buffers, threads share each product instead, because there is one scratch
+    memory.
     """
     if schedule.threads == 1:
         return False
@@ -187,8 +188,8 @@ def _parallel(schedule: Schedule, each: Plan | None) -> bool:
 
 
 def _has_buffers(plan: Plan) -> bool:
-    """Whether a product has buffers that may be larger than the stack of a thread holds."""
-    copied = any(f"{name}_tail" in plan.operands for name in "ab")  # what fills no step of K
+    """True if a product has buffers that may be too large for a thread's stack."""
+    copied = any(f"{name}_tail" in plan.operands for name in "ab")  # the tail of K
     return copied or bool(plan.sources or plan.packs) or plan.partial or plan.corrects
 
 
@@ -196,7 +197,7 @@ def _has_buffers(plan: Plan) -> bool:
 
 
 def _one(alone: Gemm, schedule: Schedule, target: Target) -> Plan:
-    """The plan of one product."""
+    """Return the plan of one product."""
     if schedule.loops is not None:
         inner = schedule.loops[1:]
         threads = schedule.threads if inner != inner.lower() else None
@@ -208,7 +209,7 @@ def _one(alone: Gemm, schedule: Schedule, target: Target) -> Plan:
 
 
 def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
-    """Cycles of one product, of the sizes that the estimate counts."""
+    """Return the estimated cycles of one product of the assumed sizes."""
     alone, sizes = spec.alone(), _counted(spec)
     decides = any(isinstance(getattr(spec, d), Dim) for d in "mnk")
     plan = _one(alone.with_sizes(**sizes), schedule, target)
@@ -219,7 +220,7 @@ def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
 
 
 def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
-    """Why products cannot stand side by side in vectors; "" if they can."""
+    """Return why products cannot be side by side in vectors; "" if they can."""
     item = ITEMSIZE[spec.type]
     if (
         not same_types(spec)
@@ -263,14 +264,14 @@ def _most(spec: Gemm, name: str) -> int | None:
 
 
 def _vectors(target: Target, element: str) -> tuple[Vector, ...]:
-    """The widest vector that is transposed, and a single element."""
+    """Return the widest vector type that can be transposed, and the scalar type."""
     found = target.of(element)
     wide = [v for v in found if v.transposes and v.lanes > 1 and v.muladd]
     return (*wide[:1], found[-1])
 
 
 def _counted(spec: Gemm) -> dict[str, int]:
-    """Sizes as the estimate counts them."""
+    """Return sizes as the estimate assumes them."""
     sizes = {d: getattr(spec, d) for d in "mnk"}
     return {
         d: min(UNKNOWN, size.max or UNKNOWN) if isinstance(size, Dim) else size
@@ -279,17 +280,19 @@ def _counted(spec: Gemm) -> dict[str, int]:
 
 
 def side_by_side(spec: Gemm, target: Target) -> float | None:
-    """The estimate of a product of those that stand side by side; None where they cannot."""
+    """Return the estimated cycles of a product side by side with others; None if it is
+    impossible.
+    """
     return None if _against(spec, Schedule(), target) else _beside(spec, target)
 
 
 def beside_cycles(plan: StackPlan, sizes: Mapping[str, int]) -> float:
-    """The cycles of one of the products of such sizes that stand side by side."""
+    """Return the cycles of one product of the given sizes, side by side with others."""
     return _beside(plan.spec, plan.target, sizes)
 
 
 def _beside(spec: Gemm, target: Target, given: Mapping[str, int] | None = None) -> float:
-    """Cycles a product where several stand side by side: moving them, and multiplying."""
+    """Return the cycles for each product of several side by side: moves and multiplications."""
     sizes, vector = given or _counted(spec), _vectors(target, spec.type)[0]
     moved = {name: prod(sizes[d] for d in SHAPES[name]) for name in "abc"}
     moved["c"] *= 1 if spec.beta == 0 else 2
@@ -300,7 +303,7 @@ def _beside(spec: Gemm, target: Target, given: Mapping[str, int] | None = None) 
 
 
 def _tile(spec: Gemm, target: Target) -> tuple[int, int]:
-    """The tile whose multiply-adds wait least for their loads."""
+    """Return the tile whose multiply-adds wait least for loads."""
     sizes, registers = _counted(spec), target.registers - SPARE
     known = isinstance(spec.m, int) and isinstance(spec.n, int)
     most = {d: max(1, min(MOST if known else FEW, sizes[d])) for d in "mn"}
@@ -314,12 +317,12 @@ def _tile(spec: Gemm, target: Target) -> tuple[int, int]:
 
 
 def _registers(mr: int, nr: int) -> int:
-    """Those of a tile: its sums, a column of A, and an element of B that passes."""
+    """Return the registers of a tile: its sums, a column of A, and one element of B."""
     return mr * nr + mr + 1
 
 
 def _tile_cycles(sizes: Mapping[str, int], target: Target, tile: tuple[int, int]) -> float:
-    """Cycles of all tiles of a group, as loads, multiply-adds and their latency bound them."""
+    """Return the cycles of all tiles of a group, from loads, multiply-adds and latency."""
     core, k = target.core, sizes["k"]
     total = 0.0
     for rows, down in _extents(sizes["m"], tile[0]):
@@ -336,7 +339,7 @@ def _tile_cycles(sizes: Mapping[str, int], target: Target, tile: tuple[int, int]
 
 @lru_cache(maxsize=256)
 def _extents(size: int, most: int) -> tuple[tuple[int, int], ...]:
-    """The extents of tiles in ``size`` elements, and how many there are of each."""
+    """Return the sizes of tiles in ``size`` elements, and the number of each."""
     return tuple(_found(size, most))
 
 

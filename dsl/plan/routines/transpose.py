@@ -1,9 +1,9 @@
-"""The plan of a transposition: tiles of square blocks of registers, and the grid of tiles.
+"""The plan of a transposition: tiles of square register blocks, and the grid of tiles.
 
-A block of ``rows`` x ``cols`` elements, neither above the vector's lanes, is loaded row by row,
-transposed by interleaving its registers, and stored. What a grid of equal tiles leaves over gets
-smaller ones. In place, tiles on the diagonal are transposed, and the others exchanged with their
-mirrors.
+A block has ``rows`` x ``cols`` elements, each at most a vector's lanes. It is loaded row by row,
+transposed by interleaving its registers, and stored. Smaller tiles cover what a grid of equal tiles
+leaves. In place, tiles on the diagonal are transposed, and each other tile is exchanged with its
+mirror image.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..operands import Operand
 from ..tiling.parts import Part, cut
 from .copy import Layout, exchanged_square, turning
 
-#: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
-#: at the call there are many tiles, for all that may be left over.
+#: The most operations in a tile; more gain little and fill the instruction cache. If sizes are
+#: known only at the call, there are many tiles, so the second limit applies.
 TILE_OPERATIONS, MANY_TILES_OPERATIONS = 640, 256
-#: Cycles lost where a tile begins to write a row: a page, and a line that nothing fetched ahead.
+#: The cycles lost where a tile begins to write a row: a page, and a cache line without prefetch.
 ROW_START = 2
-#: Rows of the tallest tile that is chosen.
+#: The most rows of a chosen tile.
 MOST_ROWS = 64
-#: Elements of a tile that a schedule may ask for.
+#: The most elements of a tile that a schedule may ask for.
 TILE_ELEMENTS = 4096
 
 # --- blocks that cover a tile ------------------------------------------------------------------
@@ -47,7 +47,9 @@ TILE_ELEMENTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``rows`` x ``cols`` elements at (``row``, ``col``) of a tile, one register a row."""
+    """A block of ``rows`` x ``cols`` elements at (``row``, ``col``) of a tile, one register for
+    each row.
+    """
 
     vector: Vector
     row: int
@@ -56,18 +58,18 @@ class Block:
     cols: int
 
     def moved(self, row: int, col: int) -> Block:
-        """The same block that much further down and to the right."""
+        """Return the block ``row`` rows further down and ``col`` columns to the right."""
         return replace(self, row=self.row + row, col=self.col + col)
 
     @property
     def flipped(self) -> Block:
-        """Where the block's transpose lies in the transposed tile."""
+        """The place of the transposed block in the transposed tile."""
         return Block(self.vector, self.col, self.row, self.cols, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The blocks of one tile and what they cost. Accesses of part of a vector count twice."""
+    """The blocks of one tile and their cost. Partial vector accesses count twice."""
 
     blocks: tuple[Block, ...]
     loads: int
@@ -75,7 +77,9 @@ class Cover:
     interleaves: int
 
     def cycles(self, core: Core) -> float:
-        """Cycles of the tile: the tightest of load, store and shuffle units and of the issue."""
+        """Return the cycles of the tile, from the busiest of load, store and shuffle units and
+        issue.
+        """
         return max(
             self.loads / core.loads,
             self.stores / core.stores,
@@ -85,7 +89,7 @@ class Cover:
 
     @property
     def operations(self) -> int:
-        """Loads, stores and interleaves together."""
+        """The number of loads, stores and interleaves."""
         return self.loads + self.stores + self.interleaves
 
     def __add__(self, other: Cover) -> Cover:
@@ -102,9 +106,10 @@ _NOTHING = Cover((), 0, 0, 0)
 
 @lru_cache(maxsize=4096)
 def interleaves(target: Target, vector: Vector, rows: int, cols: int) -> int:
-    """Interleaves, or moves to a matrix unit and back, that transpose ``rows`` registers.
+    """Return the operations that transpose ``rows`` registers: interleaves, or moves through a
+    matrix unit.
 
-    Of these ``cols`` lanes matter.
+    Only ``cols`` lanes are needed.
     """
     registers = [Register(f"r{i}", vector) for i in range(rows)]
     ops, result = transpose(target, registers, vector.lanes, "t")
@@ -123,7 +128,7 @@ def _of_block(target: Target, vector: Vector, rows: int, cols: int) -> Cover:
 
 @lru_cache(maxsize=4096)
 def cover(target: Target, element: str, rows: int, cols: int, widest: int | None = None) -> Cover:
-    """The cheapest cover of a tile by blocks of vectors of ``widest`` lanes or fewer."""
+    """Return the cheapest cover of a tile by blocks of vectors with at most ``widest`` lanes."""
     if not rows or not cols:
         return _NOTHING
     usable = (
@@ -140,7 +145,9 @@ def _order(covered: Cover, core: Core) -> tuple[float, int]:
 
 
 def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Cover]:
-    """Whole blocks of ``vector``; at either edge cut ones, or narrower vectors."""
+    """Yield covers by whole blocks of ``vector``, with partial blocks or narrower vectors at the
+    ends.
+    """
     lanes = vector.lanes
     for height in _heights(vector, rows):
         for width in _heights(vector, cols):
@@ -156,7 +163,9 @@ def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Co
 
 
 def _heights(vector: Vector, extent: int) -> Iterator[int]:
-    """How much of an extent blocks of ``vector`` may cover: all of it, or the whole blocks."""
+    """Yield the parts of an extent that blocks of ``vector`` may cover: all, or the whole
+    blocks.
+    """
     tail = extent % vector.lanes
     if not tail or vector.mask or (tail in vector.partial_load and tail in vector.partial_store):
         yield extent
@@ -170,14 +179,16 @@ def _moved(covered: Cover, row: int, col: int) -> Cover:
 
 @dataclass(frozen=True, slots=True)
 class SquareCover:
-    """A square tile's blocks on the diagonal, and those above it, whose mirrors are as good."""
+    """The blocks of a square tile on the diagonal, and those above it. Those below are mirror
+    images.
+    """
 
     diagonal: Cover
     above: Cover
 
     @property
     def whole(self) -> Cover:
-        """All that is done in place."""
+        """The work of the whole tile in place."""
         return self.diagonal + self.above + self.above
 
 
@@ -185,7 +196,7 @@ class SquareCover:
 def square_cover(
     target: Target, element: str, extent: int, widest: int | None = None
 ) -> SquareCover:
-    """The cheapest symmetric cover of ``extent`` x ``extent`` elements."""
+    """Return the cheapest symmetric cover of ``extent`` x ``extent`` elements."""
     if not extent:
         return SquareCover(_NOTHING, _NOTHING)
     found = []
@@ -197,7 +208,9 @@ def square_cover(
 
 
 def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> SquareCover:
-    """Blocks of ``vector`` in the first ``whole`` rows and columns, narrower ones in the others."""
+    """Return blocks of ``vector`` in the first ``whole`` rows and columns, and narrower ones after
+    them.
+    """
     element, narrower = vector.element, vector.lanes // 2
     corner = square_cover(target, element, extent - whole, narrower)
     diagonal = _moved(corner.diagonal, whole, whole)
@@ -218,14 +231,16 @@ def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> Squar
 
 
 def _extent(size: Size) -> tuple[int | None, int, int | None]:
-    """A size as (its value if fixed, what it is a multiple of, its largest value)."""
+    """Return a size as (its value if fixed, a known divisor, its largest value)."""
     if isinstance(size, Dim):
         return None, size.multiple_of, size.max
     return size, 1, size
 
 
 def _candidates(target: Target, element: str, size: Size, most: int) -> list[int]:
-    """Tile extents worth trying: vectors, twice, four times that, and all of a small size."""
+    """Return tile extents to compare: a vector's lanes times powers of 2, and all of a
+    small size.
+    """
     _, _, largest = _extent(size)
     lanes = (v.lanes for v in target.of(element) if v.transposes)
     found = {lane << k for lane in lanes for k in range(7) if lane << k <= most}
@@ -236,7 +251,7 @@ def _candidates(target: Target, element: str, size: Size, most: int) -> list[int
 
 
 def _tile_cost(target: Target, element: str, rows: int, cols: int) -> float:
-    """Cycles of one tile, with those of reaching it: a call, and a cycle per line of the cache."""
+    """Return the cycles of one tile, including its call and a cycle for each cache line."""
     core, itemsize = target.core, ITEMSIZE[element]
     lines = rows * -(-cols * itemsize // core.line) + cols * -(-rows * itemsize // core.line)
     reach = core.fma_latency + lines + ROW_START * cols
@@ -244,7 +259,7 @@ def _tile_cost(target: Target, element: str, rows: int, cols: int) -> float:
 
 
 def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
-    """Cycles per element of the whole matrix; sizes not known count as whole tiles, or nearly."""
+    """Return the cycles per element of the whole matrix; unknown sizes count as whole tiles."""
     parts = []
     penalty = 1.0
     for size, extent in zip((spec.rows, spec.cols), tile, strict=True):
@@ -264,10 +279,10 @@ def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
 
 
 def _choose(target: Target, spec: Transpose, *, square: bool) -> tuple[int, int]:
-    """The cheapest tile of few enough operations; ``square`` ones are done two at a time.
+    """Return the cheapest tile with few enough operations; ``square`` tiles are exchanged in pairs.
 
-    A tile is as wide as a cache line: it then reads whole lines, and writes so few rows at a time
-    that their lines find room beside each other even where all fall into one set of the cache.
+    A tile is as wide as a cache line, so it reads whole cache lines. It writes few rows at a time,
+    so their cache lines fit in L1 even if all belong to one set.
     """
     line = target.core.line // ITEMSIZE[spec.type]
     fixed = isinstance(spec.rows, int) and isinstance(spec.cols, int)
@@ -289,9 +304,9 @@ class TransposePlan(Decided):
     """A transposition with every choice made.
 
     ``tile`` is in rows and columns of x. ``square`` is the extent of the tiles that are exchanged
-    where the matrix is transposed in place; None where it cannot be. ``slots`` are the run-time
-    sizes of the kernel, in the order of its parameters. What whole tiles leave over is cut in
-    powers of ``by``.
+    if the matrix is transposed in place; None if it cannot be. ``slots`` are the run-time sizes of
+    the kernel, in the order of its parameters. Remainders of whole tiles are cut by powers of
+    ``by``.
     """
 
     spec: Transpose
@@ -311,22 +326,22 @@ class TransposePlan(Decided):
         return self.spec.type
 
     def cover(self, rows: int, cols: int) -> Cover:
-        """The blocks of a tile of that size."""
+        """Return the blocks of a tile of this size."""
         return cover(self.target, self.element, rows, cols)
 
     def square_cover(self, extent: int) -> SquareCover:
-        """The blocks of a tile on the diagonal, in place."""
+        """Return the blocks of a tile on the diagonal, in place."""
         return square_cover(self.target, self.element, extent)
 
     def grid(self) -> Iterator[tuple[Part, Part]]:
-        """The matrix in grids of equal tiles: their rows and their columns of x."""
+        """Yield the matrix as grids of equal tiles: their rows and their columns of x."""
         for down in cut(self.sizes["rows"], self.tile[0], by=self.by):
             for over in cut(self.sizes["cols"], self.tile[1], by=self.by):
                 yield down, over
 
 
 def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:
-    """The plan; ScheduleError if the schedule asks for what a transposition does not have."""
+    """Return the plan; raise ScheduleError if the schedule asks for what a transposition lacks."""
     if ITEMSIZE[spec.type] >= 4 and not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     _refuse(schedule)
@@ -368,10 +383,11 @@ def move_plan(
     by: int = 2,
     most: int | None = None,
 ) -> TransposePlan:
-    """A transposition within another kernel: rows x cols, the leading dimensions of x and out.
+    """Return a transposition inside another kernel: rows x cols, with leading dimensions of x and
+    out.
 
-    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names, and are at
-    most ``most``. What whole tiles leave over is cut in powers of ``by``, 2 or 4.
+    Sizes may be expressions of the kernel's run-time sizes, named in ``slots``, and are at most
+    ``most``. Remainders of whole tiles are cut by powers of ``by``, 2 or 4.
     """
     fixed = [known if (known := value(size)) is not None else Dim("size") for size in sizes]
     spec = Transpose(fixed[0], fixed[1], element)
@@ -393,7 +409,7 @@ def move_plan(
 
 
 def _within(tile: tuple[int, int], most: int | None) -> tuple[int, int]:
-    """``tile``, or one whose extents are powers of two up to ``most``."""
+    """Return ``tile``, or a tile whose extents are powers of two up to ``most``."""
     if most is None or max(tile) <= most:
         return tile
     power = 1 << (max(most, 1).bit_length() - 1)

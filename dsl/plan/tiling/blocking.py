@@ -1,4 +1,4 @@
-"""C cut into register tiles: the loops over blocks that the schedule names, the grids inside."""
+"""Cut C into register tiles: the schedule's loops over blocks, and the grids of tiles in them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ from .tiles import (
     why_split,
 )
 
-#: Steps of K of which equal blocks have a multiple: a loop that is unrolled leaves none over.
+#: Equal blocks of K are a multiple of this number of steps, so that an unrolled loop has no
+#: remainder.
 UNROLLED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where the cutting stands: a block's extents, and whether C already holds a sum.
+    """The current block: its extents, and whether C already holds a sum.
 
-    ``here`` has the operands as they are packed at this point, ``packed`` are their names.
-    ``first``: what counts the blocks of K, of which all but the first add to a sum; "" for none.
+    ``here`` has the operands as they are packed at this point; ``packed`` has the names of the
+    packed ones. ``first`` is the counter of the blocks of K, all but the first of which add to a
+    sum; "" for none.
     """
 
     here: Environment
@@ -58,14 +60,15 @@ class _Block:
     first: str = ""
 
     def of(self, letter: str, extent: Expr) -> _Block:
-        """The block with another extent of a dimension."""
+        """Return the block with another extent along ``letter``."""
         return replace(self, extents={**self.extents, letter: extent})
 
 
 def with_tiles(plan: Plan, first: int = 0) -> Plan:
-    """``plan`` with all its register tiles; ScheduleError if one asked for does not fit.
+    """Return ``plan`` with all its register tiles; raise ScheduleError if an asked tile does not
+    fit.
 
-    Their numbers begin at ``first``.
+    The tiles are numbered from ``first`` on.
     """
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return plan
@@ -86,7 +89,7 @@ class _Cutting:
     tiles: dict[object, RegisterTile] = field(default_factory=dict)
 
     def through(self, phase: Phase) -> Step:
-        """A pass through C."""
+        """Return one pass through C."""
         plan = self.plan
         extents = {**plan.sizes, "k": ZERO} if is_empty(plan.spec) else plan.sizes
         block = _Block(plan.outside, extents, phase)
@@ -98,7 +101,7 @@ class _Cutting:
         return self._sums(plan.outer, block)
 
     def _sums(self, letters: str, block: _Block) -> Step:
-        """The loops of ``letters``; where the batch may have no element, those that sum nothing."""
+        """Return the loops of ``letters``, with another branch if the batch may be empty."""
         batch, step = self.plan.batch, self.cut(letters, block, "")
         if "b" not in letters or batch is None or value(batch.count) is not None:
             return step
@@ -106,7 +109,9 @@ class _Cutting:
         return UnlessEmpty(step, self.cut(around, block.of("k", ZERO), ""))
 
     def cut(self, letters: str, block: _Block, names: str) -> Step:
-        """The loops of the remaining letters; ``names`` holds the counters already taken."""
+        """Return the loops of the remaining letters; ``names`` has the dimensions of loops
+        around.
+        """
         plan = self.plan
         due = _due(plan, letters.lower(), block)
         if due and block.extents["k"] != 0 and block.phase != "finish":
@@ -133,7 +138,7 @@ class _Cutting:
                 tile = dict(zip("mn", plan.panel_tile, strict=True))
                 return self._over_equal(letter, tile[letter.lower()], rest, block)
             return self._over_blocks(letter, rest, block, names)
-        return self.cut(rest, block, names)  # the grid of tiles itself loops over it
+        return self.cut(rest, block, names)  # the grid of tiles has this loop
 
     def _over_batch(self, rest: str, block: _Block, names: str) -> Step:
         assert self.plan.batch is not None
@@ -145,7 +150,7 @@ class _Cutting:
         return OverBatch(first, None if count == 1 else self.cut(rest, later, names))
 
     def _over_blocks(self, letter: str, rest: str, block: _Block, names: str) -> OverBlocks:
-        """Whole blocks along m or n, then the tail."""
+        """Return a loop over whole blocks along m or n, then the tail."""
         parallel, letter = letter.isupper(), letter.lower()
         size, extent = self.plan.blocks[letter], block.extents[letter]
         trips, tail_size = div(extent, size), mod(extent, size)
@@ -155,7 +160,7 @@ class _Cutting:
         return OverBlocks(letter, counter, size, trips, tail_size, parallel, None, body, tail)
 
     def _over_equal(self, letter: str, multiple: int, rest: str, block: _Block) -> OverEqual:
-        """Blocks whose size the call computes."""
+        """Return a loop over blocks whose size the call computes."""
         parallel, letter = letter.isupper(), letter.lower()
         plan, extent = self.plan, block.extents[letter]
         most = plan.blocks[letter]
@@ -166,10 +171,10 @@ class _Cutting:
         return OverEqual(letter, extent, most, multiple, parallel, here, letter, body)
 
     def _summed(self, letters: str, block: _Block) -> Step:
-        """All of K of ever a part of C, whose sums a buffer has room for; then what is made of it.
+        """Return loops that sum all of K for a part of C in a buffer, and then finish it.
 
-        ``letters`` begin with K's, or the batch's before it; m and n that stand behind it are cut
-        to what there is room for.
+        ``letters`` begin with the letter of K, or of the batch before it. The later loops over m
+        and n are limited to what the buffer holds.
         """
         plan = self.plan
         for d, most in (plan.summed or {}).items():
@@ -181,7 +186,7 @@ class _Cutting:
                 return OverEqual(d, block.extents[d], most, multiple, False, here, f"sum_{d}", body)
         line = next(d for d in "mn" if value(plan.operands["sums"].strides[d]) == 1)
         extent = block.extents[line]
-        if value(extent) is not None:  # the last block's lines lie as far apart as the others'
+        if value(extent) is not None:  # rows of the last block have the same distance
             extent = Integer(plan.blocks.get(line, extent))
         leading = whole_vectors(extent, plan.lanes)
         strides = {line: ONE, "n" if line == "m" else "m": leading}
@@ -194,7 +199,9 @@ class _Cutting:
         return SummedBlock(sums, fill, finish)
 
     def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
-        """Whole blocks of K, the first of which begins the sums, then the tail."""
+        """Return a loop over whole blocks of K, the first of which begins the sums, then
+        the tail.
+        """
         extent = block.extents["k"]
         trips, tail_size = div(extent, size), mod(extent, size)
         counter, taken = f"k{names.count('k')}", names + "k"
@@ -214,7 +221,7 @@ class _Cutting:
     # --- grids -----------------------------------------------------------------------------------
 
     def _grids(self, block: _Block) -> Step:
-        """The grids of a block; where B is packed in blocks of columns, of each of those."""
+        """Return the grids of a block; if B is packed in blocks of columns, of each of these."""
         if block.first:
             later = replace(block, first="", accumulate=True)
             first = self._grids(replace(block, first=""))
@@ -247,7 +254,7 @@ class _Cutting:
             yield Cell(m, n, self._of(inside))
 
     def _cells(self, block: _Block) -> Iterator[Cell]:
-        """What panels of A and of B have in common: whole ones, and what is left over."""
+        """Yield the intersections of A's and B's panels: whole ones, and incomplete ones."""
         parts: dict[str, list[Part | None]] = {}
         for name, d in zip("ab", "mn", strict=True):
             width = self.plan.panel(name) if name in block.packed else None
@@ -265,7 +272,7 @@ class _Cutting:
         )
 
     def _tile(self, block: _Block, region: Region, steps: Expr, k_tail: Expr) -> RegisterTile:
-        """The tile of a region, made once where several are alike."""
+        """Return the tile of a region; equal tiles are made once."""
         plan, here, shape = self.plan, block.here, region.fitting.shape
         sizes = {plan.along: region.along.size, plan.across: region.across.size}
         strides = tuple(tuple(here.operands[x].strides.values()) for x in "ab")
@@ -296,7 +303,7 @@ class _Cutting:
 
 
 def _due(plan: Plan, letters: str, block: _Block) -> str:
-    """The operand to pack here: no loop to come chooses another block of it, or reuse begins."""
+    """Return the operand to pack here: no further loop selects another block of it; "" for none."""
     passes = {"a": "n", "b": "m"}
     for name in plan.packs:
         mine = {"m", "n", "k", "b"} - {passes[name]}
@@ -308,11 +315,11 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
 
 
 def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
-    """A block of operand ``name`` as it is packed: ``[K][line]``, lines of whole vectors.
+    """Return a packed block of operand ``name``: ``[K][row]`` with rows of whole vectors.
 
-    Where vectors lie along K it is ``[line][K]``. A line of a length known only at the call is as
-    long as it is. In panels it is ``[panel][K][line]``: ``pm`` and ``pn`` are what a row or column
-    of a panel's beginning adds.
+    If vectors run along K it is ``[row][K]``. If the length of a row is known only at the call,
+    rows are not padded. In panels it is ``[panel][K][row]``; ``pm`` and ``pn`` are the strides
+    added for the first row or column of a panel.
     """
     line, buffer = LINE[name], Name(f"{name}_packed")
     width = plan.panel(name)
@@ -337,9 +344,9 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
 
 
 def _loads_bands(here: Environment, region: Region) -> bool:
-    """Whether rows across may be loaded as many at a time as the multiply-add takes.
+    """True if rows across may be loaded as many at a time as the multiply-add takes.
 
-    Packed ones have room for that, for tiles that begin at a multiple of so many.
+    A packed operand has space for this if tiles begin at a multiple of that number.
     """
     plan = here.plan
     part, block = region.across, plan.blocks.get(plan.across, 0)
@@ -349,10 +356,10 @@ def _loads_bands(here: Environment, region: Region) -> bool:
 
 
 def _loads_whole(here: Environment, region: Region) -> bool:
-    """Whether the last vector of a tile may be loaded whole, though a part of it exists.
+    """True if a partial last vector of a tile may be loaded whole.
 
-    A packed line has room for it. A line of the caller's packed B has it for vectors that begin
-    where its own do, at multiples of their lanes.
+    Packed rows have space for it. Rows of the caller's packed B have space for vectors that begin
+    at multiples of their lanes.
     """
     plan = here.plan
     part, block = region.along, plan.blocks.get(plan.along, 0)
