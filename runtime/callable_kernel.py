@@ -48,7 +48,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
 
     The modules for formats are imported only if they are needed.
     """
-    packs = isinstance(spec, Pack | PackQuantized)
+    packs = isinstance(spec, Pack | PackQuantized) or bool(getattr(spec, "packed", ()))
     if not packs and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
     from tilewright.plan.formats.lookup import formats_of

@@ -6,6 +6,7 @@ from typing import overload
 
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack, PackQuantized
 
@@ -53,6 +54,8 @@ def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         return dict.fromkeys(names, format_of(spec, target))
+    if isinstance(spec, Network):
+        return {one.name: format_of(Pack(*one.shape, one.type), target) for one in spec.packed}
     return {}
 
 

@@ -10,6 +10,7 @@ from . import (
     exponential,
     gaussian,
     logarithm,
+    products,
     tensors,
     trigonometry,
 )
