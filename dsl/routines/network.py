@@ -71,6 +71,10 @@ class Layers(Routine[Network, NetworkPlan]):
             for each in step.plan.decisions:
                 yield f"{number} {each.what}", each.choice, each.reason
 
+    def shown(self, plan: NetworkPlan) -> tuple[str, ...]:
+        """Return all sizes: products give no formulas for sizes that a stage binds."""
+        return tuple(name for name, _ in plan.spec.runtime_sizes())
+
     def flops(self, plan: NetworkPlan) -> Expr:
         """Return the flops of all products."""
         return sum((flops_of(step.plan) for step in plan.products), ZERO)
