@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,11 +114,6 @@ class NetworkKernel(SeveralResults):
         arrays, named = self._expanded(arrays, named)
         kind = SeveralResults if self._network.several else Kernel
         return kind.__call__(self, *arrays, out=out, **named)
-
-    def bind(self, *arrays: Any, **named: Any) -> partial[int]:
-        """Check the arguments of a call once, and return a function that runs the network."""
-        arrays, named = self._expanded(arrays, named)
-        return super().bind(*arrays, **named)
 
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """Return the checked arguments of one call."""

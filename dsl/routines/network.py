@@ -11,12 +11,13 @@ from tilewright.ir.nest import Program
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
+from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, Step, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
-from tilewright.symbolic import ZERO
+from tilewright.symbolic import ZERO, symbol
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -77,7 +78,12 @@ class Layers(Routine[Network, NetworkPlan]):
 
     def flops(self, plan: NetworkPlan) -> Expr:
         """Return the flops of all products."""
-        return sum((flops_of(step.plan) for step in plan.products), ZERO)
+        total: Expr = ZERO
+        for step in plan.products:
+            assert isinstance(step.plan, Plan)
+            own = {symbol(name): size for name, size in step.sizes.items()}
+            total += flops_of(step.plan).xreplace(own)
+        return total
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:
         """Return the schedule: the plan follows from the spec alone."""
