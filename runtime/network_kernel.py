@@ -31,19 +31,21 @@ class NetworkKernel(SeveralResults):
     position. Everything else is as for other kernels.
     """
 
-    __slots__ = ()
+    __slots__ = ("_first", "_layout", "_network", "_tensors")
+    _network: Network
+    _layout: Layout
+    #: The number of tensors that a call passes, and the name of the first weight.
+    _tensors: int
+    _first: str
 
-    @property
-    def _network(self) -> Network:
-        assert isinstance(self.spec, Network)
-        return self.spec
-
-    @property
-    def _layout(self) -> Layout:
-        found = []
-        for weight in self._network.weights:
-            found.append((repr(weight), weight.shape, self.signature.array(weight.name).format))
-        return tuple(found)
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        spec = self.spec
+        assert isinstance(spec, Network)
+        self._network, self._tensors = spec, len(spec.inputs)
+        formats = {parameter.name: parameter.format for parameter in self.signature.arrays}
+        self._layout = tuple((repr(w), w.shape, formats[w.name]) for w in spec.weights)
+        self._first = spec.weights[0].name
 
     def pack(self, weights: Any) -> PackedWeights:
         """Return the weights in the order that the kernel reads.
@@ -112,8 +114,9 @@ class NetworkKernel(SeveralResults):
             An argument does not fit. Nothing was written.
         """
         arrays, named = self._expanded(arrays, named)
-        kind = SeveralResults if self._network.several else Kernel
-        return kind.__call__(self, *arrays, out=out, **named)
+        if self._network.several:
+            return super().__call__(*arrays, out=out, **named)
+        return Kernel.__call__(self, *arrays, out=out, **named)
 
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """Return the checked arguments of one call."""
@@ -125,7 +128,7 @@ class NetworkKernel(SeveralResults):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with an array for each weight in place of the packed weights."""
         if not arrays or type(arrays[-1]) is not PackedWeights:
-            if named and self._network.weights[0].name in named:
+            if self._first in named:
                 return arrays, named  # all weights by name, as ``verify`` passes them
             raise ArgumentTypeError(
                 f"{self.name} needs its packed weights",
@@ -134,14 +137,14 @@ class NetworkKernel(SeveralResults):
                 hint="packed = net.pack(weights)",
             )
         *given, packed = arrays
-        if packed.layout != self._layout:
+        if packed.layout is not self._layout and packed.layout != self._layout:
             raise ArgumentTypeError(
                 "the weights were packed for another network or target",
                 got=packed,
                 expected=", ".join(map(repr, self._network.weights)),
                 hint="net.pack(weights) of this kernel",
             )
-        if len(given) == len(self._network.inputs):
+        if len(given) == self._tensors:
             return (*given, *packed.arrays), named
         weights = self._network.weights
         both = zip(weights, packed.arrays, strict=True)
