@@ -17,7 +17,7 @@ from tilewright.runtime.call.packed_weights import (
     weights_by_name,
 )
 from tilewright.spec.network.value import Network
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import weight_packing
 from tilewright.spec.schedule import Schedule
 
 from .kernel import Kernel
@@ -91,7 +91,7 @@ class NetworkKernel(SeveralResults):
             The weight (k, n), float32.
         """
         b = np.ascontiguousarray(as_array(b, "b"))
-        spec = Pack(*b.shape, "f32")
+        spec = weight_packing(b.shape)
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](b)  # type: ignore[no-any-return]

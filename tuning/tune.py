@@ -169,8 +169,10 @@ class Tuning:
         child: Callable[[Gemm | Network, str], Child] = Child,
         database: Database | None = None,
     ) -> None:
-        if not isinstance(spec, Gemm | Network) or getattr(spec, "packed", ()):
-            raise SpecError("what is tuned is a Gemm, or a Network without products", got=spec)
+        if isinstance(spec, Network) and spec.packed:
+            raise SpecError("a network with products is not tuned", got=spec)
+        if not isinstance(spec, Gemm | Network):
+            raise SpecError("what is tuned is a Gemm or a Network", got=spec)
         if not seconds > 0:
             raise ArgumentValueError("seconds must be positive", got=seconds)
         method = check_method(search)

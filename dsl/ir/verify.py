@@ -329,7 +329,8 @@ def _pack(n: _Nest, node: Pack) -> None:
 def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
     """Return 1 if the buffer of ``node`` takes scratch memory at a known place, else 0.
 
-    PlanError if it overlaps another buffer that is used from here on, or exceeds the scratch memory.
+    PlanError if it overlaps another buffer that is used from here on, or exceeds the scratch
+    memory.
     """
     if node.scratch is None:
         return 0

@@ -15,7 +15,8 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, Step, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
-from tilewright.spec.network.value import Network
+from tilewright.spec.expression.nodes import text_of as results_text
+from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ZERO, symbol
 
@@ -59,7 +60,8 @@ class Layers(Routine[Network, NetworkPlan]):
 
     def head(self, plan: NetworkPlan) -> Iterator[str]:
         """Yield the results, and a line for each stage."""
-        yield f"network   {', '.join(map(repr, plan.spec.results))}"
+        spec = plan.spec
+        yield f"network   {results_text(spec.results, several=spec.several, shared=SHARED)}"
         for number, step in enumerate(plan.steps):
             yield f"stage {number}   {step.written} = {step.said}"
         for step in plan.steps:

@@ -80,7 +80,6 @@ class _Evaluation(Evaluation):
                 return _reduced(fn, self.values[id(given)].spread(shape), axis, keepdims)
         return super()._node(node)
 
-
     def _product(self, node: Product) -> Interval:
         """Return the sums of a product: off by a rounding for each step, and by what x is off."""
         assert node.args[0].tensor is not None

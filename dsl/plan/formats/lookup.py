@@ -8,7 +8,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Pack, PackQuantized, weight_packing
 
 from .packed_b import PackedFormat, packed_format, packed_format_named
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
@@ -55,7 +55,7 @@ def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         return dict.fromkeys(names, format_of(spec, target))
     if isinstance(spec, Network):
-        return {one.name: format_of(Pack(*one.shape, one.type), target) for one in spec.packed}
+        return {one.name: format_of(weight_packing(one.shape), target) for one in spec.packed}
     return {}
 
 

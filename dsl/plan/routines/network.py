@@ -227,8 +227,8 @@ class _Not:
 _NOT = _Not()
 
 
-def _per(node: Expression, tensor: Shaped) -> Per | None | _Not:
-    """Return for which elements of a product a leaf has values of its own; ``_NOT`` if it fits none.
+def _per(node: Expression, tensor: Shaped) -> Per | _Not | None:
+    """Return ``per`` of the operand that a leaf becomes; ``_NOT`` if no operand can be it.
 
     Full operands have rows without gaps.
     """
@@ -258,8 +258,9 @@ def _rebuilt(node: Expression, leaf: Callable[[Expression], Expression | None]) 
             stack += missing
             continue
         if found is None:
-            is_made = isinstance(each, Composed)
-            found = each.of(each.shell, tuple(made[id(arg)] for arg in args)) if is_made else each
+            found = each
+            if isinstance(each, Composed):
+                found = each.of(each.shell, tuple(made[id(arg)] for arg in args))
         made[id(each)] = found
         stack.pop()
     return made[id(node)]

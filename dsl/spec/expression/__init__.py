@@ -59,6 +59,7 @@ __all__ = [
     "operands_of",
     "parameter",
     "postop",
+    "products",
     "tensors",
     "uses",
     "walk",

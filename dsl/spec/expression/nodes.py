@@ -65,6 +65,8 @@ class Expression(Opaque):
         """Return the node for a numpy function, so that ``np.maximum(tw.acc, 0)`` works."""
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         entry = REGISTRY.get(name)
+        if name == "matmul" and method == "__call__" and not options:
+            return ARRAY_FUNCTIONS["matmul"](*inputs)
         plain = method == "__call__" and not options and entry is not None and not entry.own
         if (
             plain

@@ -19,7 +19,7 @@ from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
-_SHARED = 4
+SHARED = 4
 #: Names that a tensor cannot have, because calls or printed networks use them.
 TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 
@@ -72,7 +72,7 @@ class Network(Spec):
             spaces.setdefault(each.space, {})[each.key] = Tensor(each.type, each.shape)
         made |= {space: (weights, None) for space, weights in spaces.items()}
         names = list(made)
-        body = text_of(self.results, several=self.several, taken=names, shared=_SHARED)
+        body = text_of(self.results, several=self.several, taken=names, shared=SHARED)
         return f"network(lambda {', '.join(names)}: {body}){call_text('.of', [], made)}"
 
     @property
