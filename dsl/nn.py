@@ -15,7 +15,8 @@ from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.sizes import Dim
 
 __all__ = [
-    "extent", "layer_norm", "linear", "log_softmax", "max", "mean", "min", "rms_norm", "softmax", "sum",
+    "extent", "layer_norm", "linear", "log_softmax", "max", "mean", "min", "rms_norm", "softmax",
+    "sum",
 ]  # fmt: skip
 
 

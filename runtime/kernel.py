@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.plan.loops import Decided
     from tilewright.runtime.bench.timing import Timing
     from tilewright.runtime.call.packed_matrix import PackedMatrix
+    from tilewright.runtime.call.packed_weights import PackedWeights
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
 
@@ -418,6 +419,37 @@ class Kernel(CallableKernel):
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](b)  # type: ignore[no-any-return]
+
+    def pack(self, weights: Any) -> PackedWeights:
+        """Return the weights of a network in the order that its kernel reads.
+
+        Parameters
+        ----------
+        weights : dict
+            An array of float32 for each weight, by name. If the function has several arguments with
+            weights, a dict of such dicts.
+
+        Returns
+        -------
+        PackedWeights
+            Copies, to be passed to calls of kernels of this network and target.
+
+        Raises
+        ------
+        ArgumentError
+            A weight is missing, unknown, or has another type or shape.
+        SpecError
+            The kernel is of no network with weights.
+
+        Examples
+        --------
+        >>> weights = {"up": np.ones((2, 2), np.float32)}
+        >>> double = tw.network(lambda x, w: x @ w.up)
+        >>> net = tw.compile(double.of(x=tw.Tensor("f32", (tw.dim("rows"), 2)), w=weights))
+        >>> net(np.float32([[1, 2]]), net.pack(weights))
+        array([[3., 3.]], dtype=float32)
+        """
+        raise SpecError("this kernel has no weights that could be packed", got=repr(self.spec))
 
     def session(self) -> Session:
         """Return a context manager that keeps the kernel's matrix-unit configuration loaded.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def gated(x: Any, w: Any) -> Any:
 def weights_of(*sizes: int) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     found = {}
-    for number, (k, n) in enumerate(zip(sizes, sizes[1:], strict=False), 1):
+    for number, (k, n) in enumerate(pairwise(sizes), 1):
         found[f"w{number}"] = (rng.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32)
         found[f"b{number}"] = rng.standard_normal(n).astype(np.float32)
     return found
@@ -157,7 +158,8 @@ def test_packed_weights_are_copies_of_one_network() -> None:
     for array in given.values():
         array[...] = 0
     np.testing.assert_array_equal(net(x, packed), before)
-    assert isinstance(packed, PackedWeights) and packed.names[0] == "w.w1"
+    assert isinstance(packed, PackedWeights)
+    assert packed.names[0] == "w.w1"
     with pytest.raises(AttributeError, match="immutable"):
         packed.arrays = ()
     with pytest.raises(ValueError, match="read-only"):
