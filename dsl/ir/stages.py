@@ -61,6 +61,11 @@ def in_order(stages: Sequence[Stage]) -> Program:
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
+    used = {name for stage in stages for name in stage.program.named}
+    stages = [
+        replace(stage, fills=tuple(b for b in stage.fills if str(b.name) in used))
+        for stage in stages
+    ]
     alone: Expr = ZERO
     for stage in stages:
         alone = _larger(alone, _aligned(stage.program.scratch))

@@ -92,7 +92,8 @@ class _Evaluation(Evaluation):
         whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1, keepdims=True)
         whole = whole & np.all(w.value == np.rint(w.value), axis=0) & (most * unit < 1)
         off = np.where(whole, 0, radius @ size + (shape[1] + 4) * unit * most)
-        of = Interval.exactly(value, x.element)
+        blank = np.where(most < np.finfo(np.float32).max, 0.0, np.nan)  # sums may overflow
+        of = Interval(value, blank, blank, x.element)
         return hull(value, [middle @ w.value - off, middle @ w.value + off], of)
 
 

@@ -40,6 +40,12 @@ def gated(x: Any, w: Any) -> Any:
     return y, nn.max(y @ w.gate, keepdims=True)
 
 
+def named(a: Any, c: Any, w: Any) -> Any:
+    """Tensors with names of a product's arguments; operands of each kind; strides; a cast."""
+    h = tw.relu(a @ w.b) * c + w.zero
+    return (h.astype("bf16").astype("f32") @ w.c) * w.one + a, h, a
+
+
 def weights_of(*sizes: int) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     found = {}
@@ -67,6 +73,11 @@ GATED = {
     "g": tw.Tensor("f32", 21), "b": tw.Tensor("f32", 21), "gate": tw.Tensor("f32", (21, 50)),
     "up": tw.Tensor("f32", (21, 50)), "down": tw.Tensor("f32", (50, 21)),
 }  # fmt: skip
+NAMED = tw.network(named).of(
+    a=tw.Tensor("f32", (ROWS, 13), (tw.dim("step"), 1)), c=tw.Tensor("bf16", (ROWS, 7)),
+    w={"b": tw.Tensor("f32", (13, 7)), "zero": tw.Tensor("f32", 7), "one": tw.Tensor("f32", 1),
+       "c": tw.Tensor("f32", (7, 13))},
+)  # fmt: skip
 MLPS = {"large": (relu3, LARGE), "classes": (classes, SMALL)}
 
 
@@ -93,7 +104,13 @@ def test_a_row_depends_on_that_row_and_the_weights_alone(
 
 @pytest.mark.parametrize("target", ["host", "avx2", "sve256"])
 def test_networks_are_verified(target: str, cases: Cases) -> None:
-    specs = [of(classes, SMALL), of(classes, SMALL, 5), of(gated, GATED, columns=21)]
+    specs = [
+        of(classes, SMALL),
+        of(classes, SMALL, 5),
+        of(classes, SMALL, 0),
+        of(gated, GATED, columns=21),
+        NAMED,
+    ]
     nets = tw.compile_many([(spec, None, target) for spec in specs])
     for net in nets:
         assert net.verify(cases=2).cases == 2
@@ -193,6 +210,10 @@ A = {"a": tw.Tensor("f32", (13, 5))}
         (lambda: of(lambda x, w: (x @ w.a) + nn.max(w.a, axis=0), A), "in no other way"),
         (lambda: tw.network(lambda w_a, w: w_a @ w.a).of(w_a=tw.Tensor("f32", (2, 13)), w=A),
          "one name"),
+        (lambda: of(lambda x, w: x + w.v, {"v": tw.Tensor("f32", 13)}), "has a product"),
+        (lambda: tw.Tensor("f32", (3, 4), (40, 2)), "follow each other"),
+        (lambda: tw.compile(tw.network(lambda x, w: x @ w.a).of(
+            x=tw.Tensor("f32", (4, 13), (1, 4)), w=A)), "along its columns"),
         (lambda: tw.compile(of(relu3, SMALL), tw.Schedule(threads=2)), "no schedule"),
         (lambda: tw.tune(of(relu3, SMALL), seconds=1), "not tuned"),
         (lambda: list(tw.variants(of(relu3, SMALL))), "without products"),

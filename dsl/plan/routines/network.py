@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sympy import Expr
 
-from tilewright.errors import ScheduleError
+from tilewright.errors import PlanError, ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
 from tilewright.isa.target import Target
@@ -124,17 +124,30 @@ class _Cutter:
 
         epilogue = None if end is product else _rebuilt(end, leaf)
         assert x.tensor is not None
+        if isinstance(x, Input) and x.strides is not None and x.strides[1] != 1:
+            raise PlanError(
+                f"{x.name} is read along its columns, whose elements do not follow each other",
+                got=f"strides {x.strides}",
+                expected="strides (rows, 1)",
+            )
         spec = Gemm(
             m=x.tensor.shape[0], n=weight.shape[1], k=weight.shape[0], a="f32", b=Packed("f32"),
             lda=x.strides[0] if isinstance(x, Input) and x.strides else None, epilogue=epilogue,
         )  # fmt: skip
+        said = repr(_rebuilt(end, self._shown))
         written, buffer = self._place(end)
         a, b = self.values[id(x)], Name(symbol_of(weight.name))
         operands = {"a": a, "b": b, spec.output: written, **named}
         sizes = {name: size_expr(slot_of(dim.name), dim) for name, dim in spec.runtime_sizes()}
         plan = make_plan(spec, _PRODUCT, self.target)
-        said = f"{a} @ {weight!r}" if epilogue is None else f"{epilogue!r} of {a} @ {weight!r}"
         self.made.append(Step(plan, written, buffer, operands, sizes, said))
+
+    def _shown(self, node: Expression) -> Expression | None:
+        """Return a buffer as a tensor of its name, for texts."""
+        if isinstance(node, Input) or id(node) not in self.values:
+            return None
+        assert node.tensor is not None
+        return Input(str(self.values[id(node)]), *node.tensor)
 
     def _end(self, product: Product) -> Expression:
         """Return the last node that the epilogue of a product can compute; the product if none."""
@@ -172,9 +185,12 @@ class _Cutter:
         if not isinstance(node, Weight) and id(node) not in self.values:
             return None
         assert node.tensor is not None
-        name = node.name if isinstance(node, Weight | Input) else str(self.values[id(node)])
-        if not isinstance(node, Weight | Input):
-            named[symbol_of(name)] = self.values[id(node)]
+        place = self.values.get(id(node))
+        if isinstance(node, Weight):
+            place = Name(symbol_of(node.name))
+        assert place is not None
+        name = f"{place}in"  # no argument of a product has such a name
+        named[symbol_of(name)] = place
         per = _per(node, tensor)
         assert not isinstance(per, _Not)
         return Operand(name, node.tensor.type, per)

@@ -173,6 +173,13 @@ def _check_nodes(network: Network) -> None:
 def _check_weights(network: Network) -> None:
     """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
     packed = set(network.packed)
+    if network.weights and not packed:
+        raise SpecError(
+            "a network with weights has a product with one of them",
+            got=network.results,
+            expected="x @ w.up",
+            hint="tensors in place of the weights: bias=tw.Tensor(...)",
+        )
     for node in _distinct(network.results):
         args = node.args if isinstance(node, Composed) else ()
         if not isinstance(node, Product) and (both := packed.intersection(args)):
