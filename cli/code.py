@@ -25,7 +25,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Spec
 
 _MADE = (
-    "Gemm", "Transpose", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
+    "Gemm", "Transpose", "Copy", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
     "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst", "Tensor",
 )  # fmt: skip
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {

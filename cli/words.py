@@ -20,6 +20,7 @@ from tilewright.spec import postops
 from tilewright.spec.expression import Expression, acc, as_expression
 from tilewright.spec.gemm import QUANTITIES, Factor, Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
+from tilewright.spec.pack import Copy
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import TAILS, Schedule
 from tilewright.spec.sizes import Dim, Size
@@ -508,7 +509,11 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
 
 
 #: Names of a spec's sizes, in the order of the spec's arguments.
-_SIZES: dict[type[Any], tuple[str, ...]] = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}
+_SIZES: dict[type[Any], tuple[str, ...]] = {
+    Gemm: ("m", "n", "k"),
+    Transpose: ("rows", "cols"),
+    Copy: ("rows", "cols"),
+}
 
 
 def sizes_text(spec: Spec) -> str:

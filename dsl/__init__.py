@@ -1,6 +1,6 @@
 """Multiply matrices on the CPU: generated C kernels, called on numpy arrays.
 
-A spec (``Gemm``, ``Transpose``, ``Pack``) says what is computed, a ``Schedule`` how, and a target
+A spec (``Gemm``, ``Copy``, ``Pack``) says what is computed, a ``Schedule`` how, and a target
 where. ``compile`` turns them into a ``Kernel``, which is called on numpy arrays.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .spec.network.trace import NetworkFunction, network
     from .spec.network.value import Network
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
-    from .spec.pack import Pack, PackQuantized
+    from .spec.pack import Copy, Pack, PackQuantized
     from .spec.postops import *  # noqa: F403
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
@@ -66,6 +66,7 @@ __all__ = [
     "ArgumentError",
     "CacheError",
     "Calibrated",
+    "Copy",
     "EmulationWarning",
     "Expression",
     "Gemm",
@@ -177,6 +178,7 @@ _HOMES = {
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",
+    "Copy": "spec.pack",
     "Network": "spec.network.value",
     **dict.fromkeys(("NetworkFunction", "network"), "spec.network.trace"),
     "Tensor": "spec.network.tensor",

@@ -138,7 +138,7 @@ def lowered(plan: Decided) -> Program:
 def verified(program: Program, spec: Spec, target: Target) -> Program:
     """Return ``program`` if it obeys the rules of programs for ``spec``, else raise PlanError."""
     formats = formats_of(spec, target)
-    nbytes = {name: packed.nbytes for name, packed in formats.items()}
+    nbytes = {name: None if form.is_open else form.nbytes for name, form in formats.items()}
     verify_program(program, target, signature(spec, formats), nbytes)
     return program
 

@@ -113,6 +113,8 @@ def div(expr: Expr, by: int) -> Expr:
         term = Rational(coefficient, by) * rest
         exact = coefficient % by == 0 or (rest.is_Mul and term.is_integer)
         (whole if exact else left).append(term)
+    if whole and left and all(term.could_extract_minus_sign() for term in left):
+        whole, left = [], [*whole, *left]  # C would round a number below 0 up
     parts = sympy.Add(*left)
     if parts.is_Number:
         return sympy.Add(*whole, sympy.floor(parts))
@@ -132,6 +134,17 @@ def mod(expr: Expr, by: int) -> Expr:
         return expr
     common = math.gcd(by, *(int(c) for c, _ in _terms(expr)))
     return common * Remainder(expr / common, Integer(by // common))
+
+
+def is_multiple(expr: Expr, by: int) -> bool:
+    """Return True if ``expr`` is a multiple of ``by`` for all values of the sizes."""
+    terms = _terms(_congruent(sympy.expand(expr), by))
+    return all(coefficient % by == 0 for coefficient, _ in terms)
+
+
+def missing(expr: Expr, by: int) -> Expr:
+    """Return what ``expr``, which is 0 or more, lacks of a multiple of ``by``."""
+    return ZERO if is_multiple(expr, by) else (by - 1) - mod(expr + (by - 1), by)
 
 
 def _terms(expr: Expr) -> list[tuple[Expr, Expr]]:

@@ -24,10 +24,8 @@ from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import check_whole
 from tilewright.runtime.threads import process as threads
-from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.signature import Signature, signature
+from tilewright.spec.gemm import Spec
+from tilewright.spec.signature import Signature, has_formats, signature
 
 from .call import dispatch
 
@@ -48,8 +46,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
 
     The modules for formats are imported only if they are needed.
     """
-    packs = isinstance(spec, Pack | PackQuantized) or bool(getattr(spec, "packed", ()))
-    if not packs and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
+    if not has_formats(spec) and not getattr(spec, "packed", ()):
         return found
     from tilewright.plan.formats.lookup import formats_of
 

@@ -21,13 +21,13 @@ from tilewright.errors import ArgumentTypeError, ScheduleError, SpecError, Toolc
 from tilewright.keywords import spelled
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import check_readable
-from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
+from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block, packed_row
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Copy, Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.signature import Signature, signature
+from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
 from tilewright.spec.sizes import canonical
 
 from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
@@ -42,6 +42,7 @@ from .store.folders import tunings_file
 if TYPE_CHECKING:
     from tilewright.emit.render import Source
     from tilewright.generate import Request
+    from tilewright.plan.formats.packed_b import PackedFormat
     from tilewright.plan.loops import Decided
     from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
@@ -84,7 +85,7 @@ def compile(
 
     Parameters
     ----------
-    spec : Gemm, Transpose, Pack or PackQuantized
+    spec : Gemm, Transpose, Copy, Pack or PackQuantized
         The computation.
     schedule : Schedule, optional
         How it is computed. By default, for target "host", the winner that ``tw.tune`` stored for
@@ -238,17 +239,25 @@ class Packer(Kernel):
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Return a matrix B packed. B is k x n, or count x k x n for a batch."""
         if len(arrays) != 1 or out is not None or named:
-            return super().__call__(*arrays, out=out, **named)
+            return self._into(arrays, named if out is None else {"out": out, **named})
         from tilewright.plan.formats.lookup import format_of
 
-        spec, b = self.spec, arrays[0]
+        spec, b = self.spec, as_array(arrays[0], "b")
         assert isinstance(spec, Pack)
-        form = format_of(spec, self.isa)
-        b = as_array(b, "b")
+        k, n = b.shape[-2:] if isinstance(b, np.ndarray) and b.ndim > 1 else (0, 0)
+        form: PackedFormat[int] = format_of(spec, self.isa).of(k, n)
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
-        return PackedMatrix.owning(form.text, b.shape, block)
+        shape = (*b.shape[:-2], n, k) if spec.rows else b.shape
+        return PackedMatrix.owning(form.text, shape, block)
+
+    def _into(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Pack into an array that the call passes."""
+        if any(isinstance(s, PackedBytes) for s in self.signature.output.shape):
+            held, _ = self._arrange(arrays, named)
+            self._check(held)  # Python alone checks bytes that depend on the sizes of the call
+        return super().__call__(*arrays, **named)
 
 
 class QuantizedPacker(Kernel):
@@ -277,8 +286,40 @@ class QuantizedPacker(Kernel):
         return PackedMatrix.owning(form.text, arrays[0].shape, block)
 
 
+class Copier(Kernel):
+    """A compiled ``tw.Copy``: ``copier(a, out=d)`` returns d; a packed matrix is a PackedMatrix.
+
+    The bytes of a packed matrix may also be passed as an array of uint8 with one row.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Return the matrix in the layout and type of the output."""
+        spec = self.spec
+        assert isinstance(spec, Copy)
+        if not has_formats(spec) or len(arrays) != 1 or named:
+            return super().__call__(*arrays, out=out, **named)
+        from tilewright.plan.formats.lookup import formats_of
+
+        forms = formats_of(spec, self.isa)
+        given = arrays[0]
+        if "a" in forms and isinstance(given, PackedMatrix):
+            given = packed_row(given, forms["a"].text)
+        if out is not None or "d" not in forms:
+            return super().__call__(given, out=out)
+        form = forms["d"]
+        block = new_block(form.nbytes)
+        super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
+        return PackedMatrix.owning(form.text, (form.k, form.n), block)
+
+
 #: Kernel classes for specs whose calls differ from those of a product.
-_MADE: dict[type[Any], type[Kernel]] = {Pack: Packer, PackQuantized: QuantizedPacker}
+_MADE: dict[type[Any], type[Kernel]] = {
+    Pack: Packer,
+    PackQuantized: QuantizedPacker,
+    Copy: Copier,
+}
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -296,7 +337,7 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     """
     if not isinstance(spec, Spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise SpecError("a spec is a tw.Gemm, a tw.Transpose, a tw.Network or a tw.Pack", got=got)
+        raise SpecError("a spec is a tw.Gemm, Transpose, Copy, Network or Pack", got=got)
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)

@@ -173,7 +173,7 @@ def harness(
 
     Parameters
     ----------
-    spec : Gemm, Transpose, Pack or PackQuantized
+    spec : Gemm, Transpose, Copy, Pack or PackQuantized
         The computation.
     schedule : Schedule, optional
         How it is computed. Default: the cost model chooses.
@@ -320,6 +320,10 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     """Return the description of an input, from which the template writes C arrays."""
     table = p.kind == "sequence"
     items = given if table else [given]
+    if p.packed and p.name == "a":
+        raise SpecError(
+            "a self-testing program packs no A", got=spec, hint="an A that is not packed"
+        )
     if p.packed:
         items, element = [_packed(spec, target, item) for item in items], "u8"
     else:

@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.errors import SpecError
 from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.session import Session
@@ -50,7 +52,7 @@ class Kernel(CallableKernel):
     ----------
     name : str
         The C function's name.
-    spec : Gemm, Transpose, Pack or PackQuantized
+    spec : Gemm, Transpose, Copy, Pack or PackQuantized
         The computation.
     requested : Schedule
         The schedule that was asked for. ``schedule`` is the complete one.
@@ -405,6 +407,46 @@ class Kernel(CallableKernel):
         """
         from tilewright.runtime.call.pack_source import Given, pack_for, pack_quantized
 
+        self._check_packs()
+        assert isinstance(self.spec, Gemm)
+        if self.spec.quantized is not None:
+            return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
+        spec, b = pack_for(self.spec, Given(b, scales, zeros, container))
+        return self._packer(spec)(b)  # type: ignore[no-any-return]
+
+    def unpack_b(self, packed: PackedMatrix) -> Any:
+        """Return the B from which ``pack_b`` made a packed matrix of this kernel's format.
+
+        Parameters
+        ----------
+        packed : PackedMatrix
+            The matrix, or several in one object.
+
+        Returns
+        -------
+        numpy.ndarray or QuantizedMatrix
+            k x n, or count x k x n: elements of B's type with their exact values; a
+            QuantizedMatrix for a quantized B.
+
+        Raises
+        ------
+        ArgumentError
+            ``packed`` has another format.
+        SpecError
+            The kernel takes no packed B.
+        """
+        from tilewright.runtime.call.pack_source import unpack_for, unpack_quantized
+
+        self._check_packs()
+        assert isinstance(self.spec, Gemm)
+        if self.spec.quantized is not None:
+            return unpack_quantized(self.spec, self.isa, packed)
+        spec, rows = unpack_for(self.spec, self.isa, packed)
+        found = [self._packer(spec)(row) for row in rows]
+        return np.stack(found) if len(packed.shape) == 3 else found[0]
+
+    def _check_packs(self) -> None:
+        """Raise SpecError unless the kernel takes a packed B."""
         if not isinstance(self.spec, Gemm):
             raise SpecError("this kernel has no B that could be packed", got=repr(self.spec))
         if not isinstance(self.spec.b, Packed):
@@ -413,41 +455,48 @@ class Kernel(CallableKernel):
                 got=f"a kernel whose B is {self.spec.factors[1]}, not packed",
                 hint=f'tw.Gemm(..., b=tw.Packed("{self.spec.factors[1]}"))',
             )
-        if self.spec.quantized is not None:
-            return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
-        spec, b = pack_for(self.spec, Given(b, scales, zeros, container))
+
+    def _packer(self, spec: Spec) -> Kernel:
+        """Return the kernel that packs or unpacks B."""
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
-        return self._packers[spec](b)  # type: ignore[no-any-return]
+        return self._packers[spec]
 
-    def pack(self, weights: Any) -> PackedWeights:
-        """Return the weights of a network in the order that its kernel reads.
+    def pack_a(self, a: Any) -> PackedMatrix:
+        """Return A packed for this kernel.
+
+        Other kernels with the same target, types, m, k and mb can use the packed A too.
 
         Parameters
         ----------
-        weights : dict
-            An array of float32 for each weight, by name. If the function has several arguments with
-            weights, a dict of such dicts.
-
-        Returns
-        -------
-        PackedWeights
-            Copies, to be passed to calls of kernels of this network and target.
+        a : array
+            The matrix, m x k. Its type is the spec's type of A, or float32, which is converted.
 
         Raises
         ------
         ArgumentError
-            A weight is missing, unknown, or has another type or shape.
+            ``a`` has another shape or type.
         SpecError
-            The kernel is of no network with weights.
+            The kernel takes no packed A.
+        """
+        from tilewright.runtime.call.pack_source import pack_a_for
 
-        Examples
-        --------
-        >>> weights = {"up": np.ones((2, 2), np.float32)}
-        >>> double = tw.network(lambda x, w: x @ w.up)
-        >>> net = tw.compile(double.of(x=tw.Tensor("f32", (tw.dim("rows"), 2)), w=weights))
-        >>> net(np.float32([[1, 2]]), net.pack(weights))
-        array([[3., 3.]], dtype=float32)
+        if not isinstance(self.spec, Gemm) or not isinstance(self.spec.a, Packed):
+            raise SpecError(
+                "this kernel takes no packed A",
+                got=repr(self.spec),
+                hint="tw.Gemm(..., a=tw.Packed(type))",
+            )
+        spec, turned = pack_a_for(self.spec, a)
+        if spec not in self._packers:
+            self._packers[spec] = self._remake(spec, Schedule(), self.target)
+        return self._packers[spec](turned)  # type: ignore[no-any-return]
+
+    def pack(self, weights: Any) -> PackedWeights:
+        """Return the weights of a network, packed for calls; SpecError for other kernels.
+
+        ``weights`` is a dict with an array of float32 for each weight, by name. Raises
+        ArgumentError if one is missing, unknown, or has another type or shape.
         """
         raise SpecError("this kernel has no weights that could be packed", got=repr(self.spec))
 

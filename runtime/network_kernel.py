@@ -48,7 +48,32 @@ class NetworkKernel(SeveralResults):
         self._first = spec.weights[0].name
 
     def pack(self, weights: Any) -> PackedWeights:
-        """Return the weights in the order that the kernel reads."""
+        """Return the weights of a network in the order that its kernel reads.
+
+        Parameters
+        ----------
+        weights : dict
+            An array of float32 for each weight, by name. If the function has several arguments with
+            weights, a dict of such dicts.
+
+        Returns
+        -------
+        PackedWeights
+            Copies, to be passed to calls of kernels of this network and target.
+
+        Raises
+        ------
+        ArgumentError
+            A weight is missing, unknown, or has another type or shape.
+
+        Examples
+        --------
+        >>> weights = {"up": np.ones((2, 2), np.float32)}
+        >>> double = tw.network(lambda x, w: x @ w.up)
+        >>> net = tw.compile(double.of(x=tw.Tensor("f32", (tw.dim("rows"), 2)), w=weights))
+        >>> net(np.float32([[1, 2]]), net.pack(weights))
+        array([[3., 3.]], dtype=float32)
+        """
         found = weights_by_name(self._network.weights, weights)
         packed = self._network.packed
         arrays = (

@@ -3,7 +3,8 @@
     python -m benchmarks --json benchmarks/records/zen5.json
     python -m scripts.figures
 
-A record is one run on one processor. Its name is that of a pair of markers in its page: between
+A record is one run on one processor; a section that was measured again later holds that ``run``
+(date, command, seed). The record's name is that of a pair of markers in its page: between
 them are the speed beside each peer, the large products, and the goals that were missed. The record
 named ``SHOWN`` also fills other markers: ``speed`` in README.md, ``slower`` and ``calls`` in its
 page, and ``stacks`` in the page on stacks.
@@ -209,6 +210,10 @@ def _run(record: Record) -> Iterator[str]:
     yield "| part | value |"
     yield "|---|---|"
     yield f"| command | `{command}`, seed {record['seed']} |"
+    for section in record["sections"]:
+        if run := section.get("run"):
+            again = f"measured again {run['date']}, `{run['command']}`, seed {run['seed']}"
+            yield f"| section `{section['name']}` | {again} |"
     for name, version in record["versions"].items():
         yield f"| {name} | {version} |"
 

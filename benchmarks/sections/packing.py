@@ -87,6 +87,7 @@ def _calls(kernel: tw.Kernel, seed: int) -> list[Call]:
     """The packing, checked once, and a copy between buffers of half as many bytes as it moves."""
     spec = kernel.spec
     assert isinstance(spec, tw.Pack)
+    assert isinstance(spec.k, int) and isinstance(spec.n, int)
     written = format_of(spec, kernel.isa).nbytes
     moved = spec.k * spec.n * ITEMSIZE[spec.source] + written
     b, out = (placed((moved,), at, np.uint8) for at in (0, 21 * 64))

@@ -275,7 +275,7 @@ def roof(plan: Plan) -> Roof:
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
     form = plan.packed_format
-    of_b = k * n * ITEMSIZE[spec.b.type] if form is None else form.nbytes
+    of_b = k * n * ITEMSIZE[spec.b.type] if form is None else form.of(k, n).nbytes
     moved = (m * k * ITEMSIZE[spec.a.type] + of_b * spec.products) * count
     moved += m * n * ITEMSIZE[plan.output.type] * (2 if spec.beta != 0 else 1)
     summed, most = estimate(plan, {}), 2 * peak(plan)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
 from tilewright.plan.formats.lookup import Format
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.signature import ArrayParameter, PackedBytes, Signature
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
 
@@ -271,10 +271,22 @@ class _View:
             many = self._value(p.count)
         values = buffer.values[buffer.base :]
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
-        elements = many * format_.nbytes // size
+        elements = many * self._bytes(format_) // size
         if p.kind == "flat":
             elements = len(values)  # use the whole buffer: offsets may select any matrix in it
         return flat(name, format_.stored, values, elements, role=p.role)
+
+    def _bytes(self, format_: Format) -> int:
+        """Return the bytes of one packed matrix: k x n elements, or those of an output."""
+        if not format_.is_open:
+            return int(format_.nbytes)
+        p, last = self.parameter, self.parameter.shape[-1]
+        if isinstance(last, PackedBytes):
+            k, n = self._value(last.k), self._value(last.n)
+        else:
+            sizes = (self._value(size) for size in p.shape)
+            n, k = sizes if p.name == "a" else tuple(sizes)[::-1]
+        return int(format_.of(k, n).nbytes)
 
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter

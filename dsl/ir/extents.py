@@ -121,15 +121,16 @@ class Held:
 _BATCHES = {"strided": "strided", "flat": "offsets", "sequence": "addresses"}
 
 
-def held(parameter: ArrayParameter, packed: int | None) -> Held:
+def held(parameter: ArrayParameter, packed: Mapping[str, int | None]) -> Held:
     """Return the sizes of the operand that ``parameter`` passes.
 
-    ``packed`` is the size of one packed matrix in bytes, None if the operand is not packed.
+    ``packed`` gives the bytes of one matrix of each packed operand, None if only the call knows.
     """
     count, element = _known(parameter.count), parameter.element
     batch = _BATCHES.get(parameter.kind, "")
-    if packed is not None:
-        each: int | None = packed // ITEMSIZE[element]
+    if parameter.name in packed:
+        nbytes = packed[parameter.name]
+        each = None if nbytes is None else nbytes // ITEMSIZE[element]
         if parameter.role != "in":
             count = _known(parameter.shape[0])
         elif parameter.count is None:

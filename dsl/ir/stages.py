@@ -42,9 +42,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a routine that runs after the stages before it: a program of its own.
+    """One stage of a routine as a program; it runs after the stages before it.
 
-    ``fills`` are the buffers that it writes, and that later stages read.
+    ``fills`` are the buffers that the stage writes and later stages read.
     """
 
     program: Program
@@ -54,10 +54,10 @@ class Stage:
 def in_order(stages: Sequence[Stage]) -> Program:
     """Return one program that runs ``stages`` one after another.
 
-    Stages share the scratch memory that they need alone; the buffers between them follow it. A
-    buffer takes over the memory of one that no later stage reads.
-    Programs of stages with the same tile program share it; else the names of tile programs must
-    differ (``embedded``).
+    The scratch memory that stages use internally is shared by all stages. The buffers between
+    stages come after it. A buffer takes over the memory of one that no later stage reads. Two
+    stages may contain the same tile program. Different tile programs must have different names (see
+    ``embedded``).
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
@@ -116,12 +116,12 @@ def _last_reader(stages: Sequence[Stage], number: int, buffer: Buffer) -> int:
 def _before(
     stage: Stage, later: tuple[NestNode, ...], places: Mapping[Name, Expr | None]
 ) -> tuple[NestNode, ...]:
-    """Return the nodes of ``stage`` followed by those ``later``, which read its buffers."""
+    """Return the nodes of ``stage``, followed by the nodes ``later``, which read its buffers."""
     if not stage.fills:
         return (*stage.program.nest, *later)
     first, *others = stage.fills
     nodes: tuple[NestNode, ...] = (_of(first, places, stage.program.nest, later),)
-    for buffer in others:  # the inner buffers are there while the outer one is filled
+    for buffer in others:  # the inner buffers exist while the outer one is filled
         nodes = (_of(buffer, places, (), nodes),)
     return nodes
 
@@ -132,7 +132,7 @@ def _of(
     fill: tuple[NestNode, ...],
     body: tuple[NestNode, ...],
 ) -> Pack:
-    room = buffer.elements if value(buffer.elements) != 0 else ONE  # C has no empty arrays
+    room = buffer.elements if value(buffer.elements) != 0 else ONE  # C has no arrays of length 0
     return Pack(buffer.name, buffer.element, room, places[buffer.name], fill, body)
 
 
@@ -144,9 +144,9 @@ def embedded(
 ) -> Program:
     """Return ``program``, of another kind of routine, as a stage of a routine.
 
-    ``operands`` maps the names of its operands in C to those of the routine, ``sizes`` its run-time
-    sizes to formulas of the routine's. ``prefix`` begins the names of its tile programs. Raises
-    PlanError if such a size decides whether stores bypass the caches.
+    ``operands`` maps its operands' names in C to the routine's names. ``sizes`` maps its run-time
+    sizes to formulas of the routine's sizes. ``prefix`` begins the names of its tile programs.
+    Raises PlanError if one of these sizes decides whether stores bypass the caches.
     """
     given, bound = operands or {}, sizes or {}
     if deciding := slots(program.past) & bound.keys():

@@ -49,12 +49,13 @@ from .trips import verify_trips
 
 
 def verify_program(
-    program: Program, target: Target, parameters: Signature, packed: Mapping[str, int]
+    program: Program, target: Target, parameters: Signature, packed: Mapping[str, int | None]
 ) -> None:
     """Raise PlanError if a tile or the nest breaks a rule.
 
     The message names the tile or node, the operation and the rule. ``parameters`` is the kernel's
-    signature. ``packed`` gives, for each packed operand, the bytes of one matrix.
+    signature. ``packed`` gives, for each packed operand, the bytes of one matrix; None if only the
+    call knows them.
     """
     touched: dict[str, Touched] = {}
     for tile in program.tiles:
@@ -103,13 +104,13 @@ class _Nest:
         self,
         program: Program,
         parameters: Signature,
-        packed: Mapping[str, int],
+        packed: Mapping[str, int | None],
         touched: Mapping[str, Touched],
     ) -> None:
         self.program, self.touched = program, touched
         self.tiles = {tile.name: tile for tile in program.tiles}
         arrays = [a for a in parameters.arrays if a.kind != "offsets"]
-        self.operands = {a.symbol: held(a, packed.get(a.name)) for a in arrays}
+        self.operands = {a.symbol: held(a, packed) for a in arrays}
         given = {a.name for a in parameters.arrays if a.kind == "offsets"}
         self.offsets = given | {a.offsets for a in arrays if a.static_offsets is not None}
         self.arrays = frozenset(self.operands)

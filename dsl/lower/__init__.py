@@ -1,1 +1,1 @@
-"""Plan to program."""
+"""Turn a plan into a program of tile operations and loops."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer
 
 from tilewright.ir.access import read
+from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.interleaving import row_of_blocks
 from tilewright.ir.nest import (
     Argument,
@@ -17,10 +18,12 @@ from tilewright.ir.nest import (
     NestNode,
     Program,
     Selected,
+    When,
     of_batch,
     operands_of,
     repeated,
 )
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
     Apply,
@@ -38,12 +41,12 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
-from tilewright.lower.staging.conversion import Conversion
+from tilewright.lower.staging.conversion import Conversion, elements_of
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.plan.formats.packed_b import ALIGNMENT
 from tilewright.plan.routines.pack_b import PackPlan
-from tilewright.plan.tiling.parts import Part, cut
-from tilewright.symbolic import ONE, ZERO, symbol
+from tilewright.plan.tiling.parts import Part, cut, whole_and_rest
+from tilewright.symbolic import ONE, ZERO, div, missing, mod, symbol, value
 
 #: Vectors of columns that one call sums, or fills with zeros.
 VECTORS = 4
@@ -66,7 +69,7 @@ class _Packing:
             packed=plan.operands["out"],
             line="n",
             k_group=plan.format.group,
-            shift=plan.product.shifts["b"],
+            shift=plan.shift,
             lanes=plan.lanes,
             slots=plan.slots,
             prefix="",
@@ -83,9 +86,10 @@ class _Packing:
                 Parameter(place, roles[place], elements.get(place, ""))  # type: ignore[arg-type]
                 for place, _ in places
             )
+            sizes = (Parameter(slot, "size") for slot in sizes_used(walk(ops), self.plan.slots))
             summary = name.replace("_", " ")
             self.tiles[name] = TileProgram(
-                name, self.plan.element, parameters, tuple(ops), (), summary
+                name, self.plan.element, (*parameters, *sizes), tuple(ops), (), summary
             )
         return Call(name, tuple(argument for _, argument in places))
 
@@ -107,41 +111,50 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
     plan, form = packing.plan, packing.plan.format
     first = form.elements * symbol("i") if plan.batch else ZERO
     yield from _begin_sums(packing, first)
-    if form.column and form.sums_at:  # whole vectors are read of its last elements, to sum them
+    if (
+        form.column and form.sums_at != 0
+    ):  # whole vectors are read of its last elements, to sum them
         line = ALIGNMENT // form.itemsize
-        end = first + form.sums_at // form.itemsize
-        yield from _zeros(packing, end - line, line // (plan.lanes * form.group))
-    for columns in cut(Integer(form.n), form.nb):
-        yield from repeated("pt", columns.count, _block(packing, first, columns), f"n by {form.nb}")
+        end = first + div(form.sums_at, form.itemsize)
+        yield from _zeros(packing, end - line, Integer(line // (plan.lanes * form.group)))
+    for columns in whole_and_rest(form.n, form.nb):
+        nodes = repeated("pt", columns.count, _block(packing, first, columns), f"n by {form.nb}")
+        yield from _if_any(columns, nodes)
     written = form.blocks * form.block_elements
-    gap = form.sums_at // form.itemsize - written
-    yield from _zeros(packing, first + written, gap // (plan.lanes * form.group))
+    gap = missing(written, ALIGNMENT // form.itemsize)
+    yield from _zeros(packing, first + written, div(gap, plan.lanes * form.group))
+
+
+def _if_any(part: Part, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    """``nodes`` where the part, if only the call knows its size, has elements."""
+    return nodes if value(part.size) is not None else (When(part.size, nodes),)
 
 
 def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
     """One block of columns: all of K, and the groups that only fill a step."""
     plan, form = packing.plan, packing.plan.format
     block = first + columns.at("pt") * form.groups * form.group
-    whole = -(-form.k // form.group)
+    whole = div(form.k + (form.group - 1), form.group)
     yield from _missing(packing, block, columns, whole)
-    for strip in cut(Integer(columns.units), plan.strip):
+    for strip in whole_and_rest(columns.size, plan.strip):
         nodes: list[NestNode] = []
-        for depth in cut(Integer(form.k), plan.chunk):
+        for depth in whole_and_rest(form.k, plan.chunk):
             chunk = _chunk(packing, (first, block), (columns, strip), depth)
-            nodes += repeated("kc", depth.count, chunk, "chunks of k")
+            nodes += repeated("kc", depth.count, _if_any(depth, tuple(chunk)), "chunks of k")
         yield from repeated("ps", strip.count, nodes, f"{strip.units} columns")
     there = block + whole * form.nb * form.group
-    yield from _zeros(packing, there, (form.groups - whole) * form.nb // plan.lanes)
+    yield from _zeros(packing, there, missing(whole, form.step) * (form.nb // plan.lanes))
 
 
-def _missing(packing: _Packing, block: Expr, columns: Part, groups: int) -> Iterator[NestNode]:
+def _missing(packing: _Packing, block: Expr, columns: Part, groups: Expr) -> Iterator[NestNode]:
     """Zeros where the last block has columns that B has not."""
     plan, form = packing.plan, packing.plan.format
-    whole = columns.units // plan.lanes
+    whole = div(columns.size, plan.lanes)
     row = block + form.nb * form.group * symbol("gp")
-    zeros = _zeros(packing, row + whole * plan.lanes * form.group, form.nb // plan.lanes - whole)
+    vectors = div(form.nb + (plan.lanes - 1) - columns.size, plan.lanes)
+    zeros = _zeros(packing, row + whole * plan.lanes * form.group, vectors)
     if nodes := tuple(zeros):
-        yield BlockLoop("gp", Integer(groups), nodes, note="columns that are not there")
+        yield BlockLoop("gp", groups, nodes, note="columns that are not there")
 
 
 def _chunk(
@@ -154,26 +167,25 @@ def _chunk(
     inside, k = strip.at("ps"), depth.at("kc")
     column = block.at("pt") + inside
     there = at[1] + inside * form.group + k * form.nb
-    extents: dict[str, Expr] = {"k": Integer(depth.units), "n": Integer(strip.units)}
+    extents: dict[str, Expr] = {"k": depth.size, "n": strip.size}
     nodes, tiles = conversion_nest(
         packing.conversion, extents, (k * b["k"] + column * b["n"], there)
     )
     packing.tiles.update(tiles)
     yield from nodes
     if form.sums:
-        vectors = -(-strip.units // plan.lanes)
-        yield from _add_sums(
-            packing, (at[0], there), column, (vectors, -(-depth.units // form.group))
-        )
+        vectors = div(strip.size + (plan.lanes - 1), plan.lanes)
+        groups = div(depth.size + (form.group - 1), form.group)
+        yield from _add_sums(packing, (at[0], there), column, (vectors, groups))
 
 
 # --- zeros ---------------------------------------------------------------------------------------
 
 
-def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
+def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
     """Zeros in ``vectors`` times as many columns as a vector has."""
     plan, form = packing.plan, packing.plan.format
-    for part in cut(Integer(vectors), VECTORS):
+    for part in cut(vectors, VECTORS):
         ops = list(_zero_ops(plan, part.units))
         place = at + plan.lanes * form.group * part.at("zp")
         call = packing.call(f"zero_{part.units}", ops, (("out", Argument(Name("out"), place)),))
@@ -198,7 +210,7 @@ def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
 
 def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argument]:
     form = packing.plan.format
-    at = first + form.sums_at // form.itemsize + 4 // form.itemsize * column
+    at = first + div(form.sums_at, form.itemsize) + 4 // form.itemsize * column
     return "sums", Argument(Name("out"), at, cast=True)
 
 
@@ -207,45 +219,47 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     plan, form = packing.plan, packing.plan.format
     if not form.sums:
         return
-    start = -plan.product.shifts["b"] * form.k
-    sums = (form.nbytes - form.sums_at) // 4
-    whole, tail = divmod(form.n if start else 0, plan.lanes)
-    zeros = sums // plan.lanes - whole
-    for name, value, begin, count in (
-        ("begin", 0, whole * plan.lanes, zeros),
-        ("shifted", start, 0, whole),
+    start = -plan.shift * form.k
+    sums, columns = div(form.nbytes - form.sums_at, 4), ZERO if start == 0 else form.n
+    whole, tail = div(columns, plan.lanes), mod(columns, plan.lanes)
+    before = whole if value(whole) is not None else ZERO  # zeros first; what is not 0 follows
+    zeros = div(sums, plan.lanes) - before
+    for name, constant, begin, count in (
+        ("begin", ZERO, before * plan.lanes, zeros),
+        ("shifted", start, ZERO, whole),
     ):
-        for part in cut(Integer(count), VECTORS):
-            ops = list(_constant_ops(plan, value, part.units, None))
+        for part in cut(count, VECTORS):
+            ops = list(_constant_ops(plan, constant, part.units, None))
             column = begin + plan.lanes * part.at("zp")
             place = _sums_place(packing, first, column)
             call = packing.call(f"{name}_{part.units}", ops, (place,))
             yield from repeated("zp", part.count, (call,))
-    if tail:
-        ops = list(_constant_ops(plan, start, 1, tail))
-        place = _sums_place(packing, first, whole * plan.lanes * ONE)
-        yield packing.call("shifted_tail", ops, (place,))
+    if tail != 0:
+        ops = list(_constant_ops(plan, start, 1, elements_of(tail)))
+        place = _sums_place(packing, first, whole * plan.lanes)
+        call = packing.call("shifted_tail", ops, (place,))
+        yield call if value(tail) else When(tail, (call,))
 
 
-def _constant_ops(plan: PackPlan, value: int, vectors: int, active: Active) -> Iterator[Op]:
-    constant = Register("start", plan.target.holding("s32", plan.lanes))
-    yield Splat(constant, (value + 2**31) % 2**32 - 2**31)
+def _constant_ops(plan: PackPlan, start: Expr, vectors: int, active: Active) -> Iterator[Op]:
+    constant, known = Register("start", plan.target.holding("s32", plan.lanes)), value(start)
+    yield Splat(constant, start if known is None else (known + 2**31) % 2**32 - 2**31)
     for index in range(vectors):
         yield Store(Address("sums", index * plan.lanes * ONE), constant, active)
 
 
 def _add_sums(
-    packing: _Packing, at: tuple[Expr, Expr], column: Expr, size: tuple[int, int]
+    packing: _Packing, at: tuple[Expr, Expr], column: Expr, size: tuple[Expr, Expr]
 ) -> Iterator[NestNode]:
     """The sums of vectors of columns, down groups of K: products with ones of what was packed."""
     plan, form = packing.plan, packing.plan.format
     vectors, groups = size
     if form.column:
         places = ("x", Argument(Name("out"), at[1])), _sums_place(packing, at[0], column)
-        yield packing.call(f"sum_{groups}", list(_column_ops(plan, groups)), places)
+        yield packing.call(f"sum_{_named(groups)}", list(_column_ops(plan, groups)), places)
         return
-    for part in cut(Integer(vectors), VECTORS):
-        name = f"sum_{part.units * plan.lanes}_columns_of_{groups}"
+    for part in cut(vectors, VECTORS):
+        name = f"sum_{part.units * plan.lanes}_columns_of_{_named(groups)}"
         inside = plan.lanes * part.at("lp")
         places = (
             ("x", Argument(Name("out"), at[1] + form.group * inside)),
@@ -255,7 +269,11 @@ def _add_sums(
         yield from repeated("lp", part.count, (call,))
 
 
-def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
+def _named(groups: Expr) -> str:
+    return "rest" if value(groups) is None else str(groups)
+
+
+def _sum_ops(plan: PackPlan, vectors: int, groups: Expr) -> Iterator[Op]:
     """``vectors`` of columns, down ``groups`` of K."""
     vector, form = plan.target.holding("s32", plan.lanes), plan.format
     product = plan.summing
@@ -270,7 +288,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
         x = Register(f"x{index}", _summed(plan, vector))
         address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
         body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
-    yield Loop("kt", Integer(groups), (*body, Advance("px", form.nb * form.group * ONE)))
+    yield Loop("kt", groups, (*body, Advance("px", form.nb * form.group * ONE)))
     if product.rows > 1:  # each row of a block has the sums of its columns
         squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
         for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
@@ -280,7 +298,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
         yield from (Load(old, address), Apply(total, "add", (total, old)), Store(address, total))
 
 
-def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
+def _column_ops(plan: PackPlan, groups: Expr) -> Iterator[Op]:
     """A column alone: ``groups`` of it side by side, and the lanes added."""
     vector, single = plan.target.holding("s32", plan.lanes), plan.target.of("s32")[-1]
     product, each = plan.summing, plan.lanes * plan.format.group
@@ -291,7 +309,7 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
     yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
     x = Register("x0", _summed(plan, vector))
     load = read(plan.target, x, Address("px", ZERO), None, plan.format.stored)
-    trips = Integer(-(-groups // plan.lanes))
+    trips = div(groups + (plan.lanes - 1), plan.lanes)
     yield Loop("kt", trips, (*load, _plus(plan, total, x, ones), Advance("px", each * ONE)))
     summed = total
     if plan.lanes > 1:

@@ -1,4 +1,4 @@
-"""A stack of products as a program: a loop over them, or over groups that share vectors."""
+"""The program of a stack of products: a loop over products, or over groups that share vectors."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ from .nest.build import make_program
 from .tile.store import update_said
 from .transpose import grid_nest
 
-#: Multiply-adds of a tile up to which all of K is straight code.
+#: The most multiply-adds of a tile for which all of K is unrolled into straight code.
 STRAIGHT = 128
-#: The counter of products, or of groups of them.
+#: The name of the loop counter over products, or over groups of products.
 COUNTER = "s"
-#: The counter of groups of products that have scratch memory, and how many products are a group:
-#: enough for many threads, and of their scratch memory there is no more than of what they read.
+#: The loop counter over groups of products that use scratch memory, and the products in a group. A
+#: group has enough products for many threads, and needs no more scratch memory than input data.
 GROUP, IN_GROUP = "group", 64
-#: The buffer of a group's vectors.
+#: The name of the buffer that holds a group's matrices in vectors.
 LANES = Name("lanes")
-#: B2 is the B of the second product.
+#: The name of B2: it is the B of the second product.
 _SECOND = Name("b", product=1)
 
 
 def stack_program(plan: StackPlan) -> Program:
-    """The whole kernel."""
+    """Return the program of the whole kernel."""
     if plan.each is not None:
         return _one_by_one(plan)
     tiles = _Tiles(plan)
@@ -74,7 +74,7 @@ def stack_program(plan: StackPlan) -> Program:
 
 
 def _one_by_one(plan: StackPlan) -> Program:
-    """The program of one product in a loop over all of them."""
+    """Return the program of one product in a loop over all products."""
     assert plan.each is not None
     one = make_program(plan.each)
     if not one.nest:
@@ -105,7 +105,7 @@ def _in_groups(plan: StackPlan, one: Program, nest: tuple[NestNode, ...]) -> Pro
 
 
 def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[NestNode, ...]:
-    """``nodes`` for the product of that index."""
+    """Return ``nodes`` for the product with number ``index``."""
     taken = operands_of(nodes)
     selected = tuple(
         Selected(name, operand.type, "strided", plan.batch.strides[n], n == plan.spec.output)
@@ -116,13 +116,13 @@ def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[
 
 
 def _asked(node: NestNode) -> NestNode:
-    """``node``, or it where it is a grid that has tiles: of small products most have none."""
+    """Return ``node``; a grid is skipped if it has no tiles, as most grids of small products do."""
     tiles = _tiles_in(node)
     return node if value(tiles) is not None else When(tiles, (node,))
 
 
 def _tiles_in(node: NestNode) -> Expr:
-    """How many tiles there are in a grid; 1 of what is no grid."""
+    """Return the number of tiles in a grid; 1 for a node that is not a loop."""
     if not isinstance(node, BlockLoop):
         return ONE
     return node.trips * sum(map(_tiles_in, node.body))
@@ -149,7 +149,9 @@ class _Tiles:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A matrix as tiles see it: where its first element is, and how far apart others are."""
+    """A matrix as tiles see it: buffer, first element, and strides of rows and columns in
+    elements.
+    """
 
     buffer: Name
     first: Expr
@@ -157,12 +159,12 @@ class _Place:
     columns: Expr
 
     def at(self, row: Expr, column: Expr) -> Argument:
-        """The element in a row and a column."""
+        """Return the element in a row and a column."""
         return Argument(self.buffer, self.first + row * self.rows + column * self.columns)
 
 
 def _side_by_side(tiles: _Tiles) -> Iterator[NestNode]:
-    """Groups that fill vectors, then what is left, product by product."""
+    """Yield groups of products that fill vectors, then the remaining products one by one."""
     plan = tiles.plan
     start, left = ZERO, plan.batch.count
     for vector in plan.vectors:
@@ -177,7 +179,7 @@ def _side_by_side(tiles: _Tiles) -> Iterator[NestNode]:
 
 
 def _single(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
-    """A product read and written where it lies."""
+    """Yield one product, computed directly on the caller's matrices."""
     plan, places = tiles.plan, {}
     for name in "abc":
         rows, columns = (plan.operands[name].strides[d] for d in SHAPES[name])
@@ -186,7 +188,7 @@ def _single(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
 
 
 def _group(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
-    """As many products as the vector has lanes, by way of a buffer."""
+    """Yield as many products as the vector has lanes, computed in a buffer."""
     plan = tiles.plan
     places = _beside(plan, vector)
     moved = "ab" if plan.spec.beta == 0 else "abc"
@@ -199,10 +201,10 @@ def _group(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
 
 
 def _beside(plan: StackPlan, vector: Vector) -> dict[str, _Place]:
-    """A, B and C as vectors, one behind the other, each in the order in which they lie.
+    """Return the places of A, B and C in the buffer: one after another, one product in each lane.
 
-    So close together no two of them lie a multiple of 4 KiB apart, where a processor takes a load
-    from one for a load of what was just stored to the other.
+    Their distances are then not multiples of 4 KiB. At such distances some processors mistake a
+    load for one that depends on a recent store.
     """
     places, first = {}, ZERO
     for name in "abc":
@@ -221,7 +223,9 @@ def _moved(
     *,
     back: bool = False,
 ) -> tuple[NestNode, ...]:
-    """The elements of a group of matrices brought side by side, or back to where they lie."""
+    """Return nodes that copy a group's matrices into the buffer, or from there back to the
+    caller's.
+    """
     plan, lanes, stride = tiles.plan, vector.lanes, tiles.plan.batch.strides[name]
     sizes, leading = (Integer(lanes), plan.elements(name)), (stride, lanes * ONE)
     names, at = (Name(name), LANES), (index * stride, places[name].first)
@@ -236,7 +240,7 @@ def _moved(
 
 
 def _multiplied(tiles: _Tiles, vector: Vector, places: dict[str, _Place]) -> Iterator[NestNode]:
-    """Every tile of C, of a group or of one product."""
+    """Yield the call of every tile of C, for a group of products or for one."""
     plan, (mr, nr) = tiles.plan, tiles.plan.tile
     sizes = plan.sizes
     for down, over in product(exact_parts(sizes["m"], mr), exact_parts(sizes["n"], nr)):
@@ -256,7 +260,7 @@ def _multiplied(tiles: _Tiles, vector: Vector, places: dict[str, _Place]) -> Ite
 def _tile(
     plan: StackPlan, vector: Vector, places: dict[str, _Place], size: tuple[int, int]
 ) -> TileProgram:
-    """``size`` elements of C, of every product in the vector's lanes."""
+    """Return the program of a tile with ``size`` (rows, columns), for all products in the lanes."""
     mr, nr = size
     sums = [[Register(f"c{i}_{j}", vector) for j in range(nr)] for i in range(mr)]
     body = (
@@ -287,7 +291,7 @@ def _tile(
 def _summed(
     plan: StackPlan, vector: Vector, places: dict[str, _Place], sums: list[list[Register]]
 ) -> Iterator[Op]:
-    """All of K: straight code where that is short, else a loop."""
+    """Yield the multiply-adds of all of K: straight code if it is short, else a loop."""
     a, b, k = places["a"], places["b"], plan.sizes["k"]
     yield Point("pa", "a", ZERO, plan.element)
     yield Point("pb", "b", ZERO, plan.element)
@@ -305,7 +309,7 @@ def _summed(
 def _step(
     vector: Vector, places: tuple[_Place, _Place], sums: list[list[Register]], step: int
 ) -> Iterator[Op]:
-    """One element of K of every row and column."""
+    """Yield the multiply-adds of one element of K with all rows and columns of the tile."""
     a, b = places
     said = f"_k{step}" if step else ""
     rows = [Register(f"a{i}{said}", vector) for i in range(len(sums))]
@@ -319,7 +323,7 @@ def _step(
 
 
 def _stored(plan: StackPlan, c: _Place, sums: list[list[Register]]) -> Iterator[Op]:
-    """``C = alpha * sums + beta * C``."""
+    """Yield ``C = alpha * sums + beta * C``."""
     spec, vector = plan.spec, sums[0][0].vector
     alpha, beta = Register("alpha_v", vector), Register("beta_v", vector)
     if spec.alpha != 1:

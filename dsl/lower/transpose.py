@@ -20,9 +20,13 @@ from tilewright.ir.ops import (
     TileProgram,
 )
 from tilewright.ir.values import Active, Address, MaskRegister, Register
+from tilewright.plan.routines.copy import Layout, turning
 from tilewright.plan.routines.transpose import Block, TransposePlan
 from tilewright.plan.tiling.parts import Part, cut
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
+
+from .move_tile import MoveTile
 
 Role = Literal["in", "out"]
 Maker = Callable[[TransposePlan, int, int], TileProgram]
@@ -120,8 +124,20 @@ def _exchange(tiles: _Tiles, one: tuple[Part, Expr], other: tuple[Part, Expr]) -
 # --- the tiles ---------------------------------------------------------------------------------
 
 
+def _small(plan: TransposePlan, square: int | None = None) -> MoveTile:
+    """The tile of a matrix of elements of 8 or 16 bits: words of them are transposed."""
+    leading = plan.operands["x"].strides["rows"], plan.operands["out"].strides["cols"]
+    source = Layout("x", plan.element, leading[0])
+    made = Layout("out", plan.element, leading[1], along=True)
+    return MoveTile(turning(plan.target, source, made, plan.slots, square))
+
+
 def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
     """A tile of x to its place in out."""
+    if ITEMSIZE[plan.element] < 4:
+        tile = _small(plan)
+        tile.block(cols, rows)
+        return tile.program(f"move_{rows}x{cols}")
     body = _Body(plan)
     for block in plan.cover(rows, cols).blocks:
         body.store("out", block.flipped, body.turned(block, body.load("x", block)))
@@ -130,6 +146,10 @@ def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
 
 def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
     """A square tile of out, in place."""
+    if ITEMSIZE[plan.element] < 4:
+        tile = _small(plan, plan.square)
+        tile.exchange((cols, rows), "out", "out")
+        return tile.program(f"turn_{rows}x{cols}")
     covered, body = plan.square_cover(rows), _Body(plan)
     for block in covered.diagonal.blocks:
         body.store("out", block.flipped, body.turned(block, body.load("out", block)))
@@ -140,6 +160,10 @@ def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
 
 def _swap(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
     """Two tiles of out, each of which goes where the other is."""
+    if ITEMSIZE[plan.element] < 4:
+        tile = _small(plan, plan.square)
+        tile.exchange((cols, rows), "one", "other")
+        return tile.program(f"swap_{rows}x{cols}")
     body = _Body(plan)
     for block in plan.cover(rows, cols).blocks:
         body.exchange("one", block, "other")

@@ -1,1 +1,3 @@
-"""Every choice with its reason: contraction, staging, vector axis, loops, tiles, formats."""
+"""Make every choice of a kernel, with reasons: multiply-add, packing, vector axis, loops, tiles,
+formats.
+"""

@@ -1,4 +1,4 @@
-"""How products of two types are summed: by which multiply-add, its factors in which types."""
+"""Choose how products of A and B are summed: the multiply-add instruction and its operand types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.isa.vector import Form, MulAdd, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.types import FORMATS, accumulator, is_integer, mixes
 
-#: What an element of the first type becomes in a register of the second without loss.
+#: For each element type: the types that represent all of its values exactly.
 _WIDENS = {
     **dict.fromkeys(FORMATS, ("f32",)),
     "s8": ("s16", "s32", "s64", "bf16", "f16", "f32"),
@@ -23,7 +23,7 @@ _WIDENS = {
     "u4": ("s8", "u8", "s16", "u16", "s32"),
     "s5": ("s8", "s16", "s32"),
 }
-#: What is added to an element of the first type to make one of the second.
+#: For (type, other type): the number to add to elements so that the other type represents them.
 _SHIFTS = {
     ("s8", "u8"): 2**7,
     ("u8", "s8"): -(2**7),
@@ -35,19 +35,20 @@ _SHIFTS = {
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The multiply-add that sums products of A and B, and what its factors are.
+    """The multiply-add that sums products of A and B, and the types of its operands.
 
-    ``op`` is that of the widest vector, or of the matrix unit, ``ops`` the same one in each form
-    that each vector has of it. A lane sums ``depth`` products; of a matrix unit it is what each
-    step takes. ``shifts`` is what is added to each of A and B so that its elements are of the
-    types that are multiplied: what that adds to the sums is subtracted again. ``instead`` says of
-    which deeper multiply-add it takes the place, and why, "" of none.
+    ``op`` is the instruction for the widest vector type, or for the matrix unit. ``ops`` has its
+    forms for each vector type. One instruction sums ``depth`` products in each lane; for a matrix
+    unit, ``depth`` is the number of elements of K in a step. ``shifts`` is added to the elements of
+    A and B so that they have the types that the instruction multiplies; the effect on the sums is
+    subtracted later. ``instead`` names a deeper instruction that was not chosen, and why, or is "".
 
-    With a ``block`` it sums so many elements of K in registers of type ``partial``; such a sum is
-    scaled, and added to those of type ``accumulator``, whose vectors ``ops`` names.
+    With a ``block``, that many elements of K are summed in registers of type ``partial``. Each such
+    sum is scaled and added to the accumulators of type ``accumulator``; ``ops`` has their vector
+    types.
 
-    The products of ``few`` groups of K, where that is not 0, are summed in lanes half as wide, by
-    the ``few`` of their vectors, before they are added to sums: ``op`` stands for both.
+    If ``few`` is not 0, the products of that many K groups are first summed in lanes of half the
+    width (``few`` of the vector type). ``op`` then stands for both instructions.
     """
 
     accumulator: str
@@ -62,63 +63,65 @@ class Product:
 
     @property
     def summed(self) -> str:
-        """The element type of what the multiply-add sums into."""
+        """The element type of the sums that the multiply-add adds to."""
         return self.partial or self.accumulator
 
     @property
     def step(self) -> int:
-        """The elements of K that a step of the K loop takes."""
+        """The elements of K in a step of the K loop."""
         return self.block or self.depth
 
     @property
     def along(self) -> str:
-        """The element type in registers of what lies along the vectors."""
+        """The element type, in registers, of the operand along the vectors."""
         return self.op.x or self.summed
 
     @property
     def across(self) -> str:
-        """The element type in registers of what does not."""
+        """The element type, in registers, of the operand across the vectors."""
         return self.op.y or self.summed
 
     @property
     def mnemonic(self) -> str:
-        """What the instruction is called, "" where the compiler chooses it."""
+        """The name of the instruction; "" if the compiler chooses it."""
         return self.op.mnemonic
 
     @property
     def rows(self) -> int:
-        """How many rows of C one multiply-add computes a block of."""
+        """The number of rows of C in the block that one multiply-add computes."""
         return self.op.rows
 
     @property
     def group(self) -> int:
-        """The elements of K that stand together where operands are packed."""
+        """The number of consecutive elements of K in a K group of a packed operand."""
         return self.op.group or self.op.depth
 
     @property
     def unit(self) -> MulAdd | None:
-        """The multiply-add, if it is a matrix unit's whose factors are matrices."""
+        """The multiply-add if its operands are matrices in registers of a matrix unit,
+        else None.
+        """
         return self.op if self.op.form == "matrix" else None
 
     @property
     def blocks(self) -> bool:
-        """Whether blocks of C are multiplied from vectors that both hold groups of K."""
+        """True if a multiply-add computes a block of C from two vectors that each hold K groups."""
         return self.op.rows > 1 and self.unit is None
 
     @property
     def alike(self) -> bool:
-        """Whether single elements of the accumulators' type are multiplied."""
+        """True if single elements of the accumulators' type are multiplied."""
         return self.depth == 1 and self.along == self.across == self.accumulator
 
     def form(self, vector: Vector, *forms: Form) -> MulAdd | None:
-        """The multiply-add in the first of ``forms`` that ``vector`` has it in."""
+        """Return the multiply-add in the first of ``forms`` that ``vector`` supports."""
         ops = self.ops.get(vector, ())
         if self.op.form in ("matrix", "block"):
             return next(iter(ops), None)
         return next((op for form in forms for op in ops if op.form == form), None)
 
     def in_steps(self, k: int | None) -> Product:
-        """With K, where it is known, split into as few, equally deep steps as possible."""
+        """Return the product with a known K split into as few steps as possible, of equal depth."""
         if self.unit is None or self.block or not k:
             return self
         groups = -(-k // self.group)
@@ -126,7 +129,7 @@ class Product:
         return replace(self, depth=self.group * -(-groups // steps))
 
     def held(self, target: Target, vector: Vector, side: str) -> Vector:
-        """What holds the factor of that ``side``, "along" or "across", beside ``vector``."""
+        """Return the vector type for the operand on ``side``, used together with ``vector``."""
         element = self.along if side == "along" else self.across
         lines, depth = vector.lanes, self.depth if self.unit is None else self.group
         if self.blocks:
@@ -149,16 +152,18 @@ def choose_product(
     deep: bool = False,
     shallow: bool = False,
 ) -> Product:
-    """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
+    """Return the best multiply-add of ``target`` for operands of ``types``, with ``along`` along
+    vectors.
 
-    Sums are of type ``held``, "" for the one of these types; see ``held_as``.
+    Sums have type ``held``; "" means the usual type for these operands (see ``held_as``).
 
-    The one that takes the fewest cycles on the target's core, then the deepest, then the one that
-    shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
-    rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
-    ``flat``: one whose lanes are elements of one line of C, not of a block or a matrix. What is
-    ``fixed``, "a" or "b", is not shifted at all. ``deep``: the deepest one, however many cycles it
-    takes; ``shallow``: one that takes elements one by one, where there is one.
+    The best instruction takes the fewest cycles on the target's core. Ties are decided by the
+    greater depth, then by fewer shifted operands, then by the target's order. If B is ``packed``
+    ahead, A is shifted rather than B, because B's column sums are known. Otherwise the operand
+    ``keeps`` is preferably not shifted. The operand ``fixed``, "a" or "b", is never shifted.
+    ``flat`` excludes instructions that compute blocks or matrices of C. ``deep`` takes the greatest
+    depth regardless of cycles. ``shallow`` takes an instruction for single elements if there is
+    one.
     """
     both = types["a"], types["b"]
     sums = held or accumulator(*both)
@@ -167,12 +172,12 @@ def choose_product(
 
 @lru_cache(maxsize=1024)
 def held_as(target: Target, a: str, b: str, asked: str) -> str:
-    """The type of the accumulators for A and B where sums may be ``asked``, as the spec says.
+    """Return the type of the accumulators for A and B if the spec allows sums of type ``asked``.
 
-    That is a smaller type than the one of A and B where the target adds in it, and faster so.
+    This is ``asked`` if the target adds in this smaller type and is faster with it.
     """
     wide = accumulator(a, b)
-    if asked == "s64":  # which no sums of 32 bits are within
+    if asked == "s64":  # wider than all other types of sums
         return asked
     if asked == wide or not any(vector.muladd for vector in target.of(asked)):
         return wide
@@ -223,15 +228,15 @@ def _chosen(
     return replace(chosen, ops=dict(_forms(target, chosen)), instead=instead)
 
 
-#: What products take longer where an element is converted before it is multiplied.
+#: The factor on the cycles of a product whose operands are converted before they are multiplied.
 CONVERTING = 5 / 4
 
 
 def _cycles(target: Target, product: Product, types: Mapping[str, str], along: str) -> float:
-    """Cycles for each product of two elements, as the core's multiply-adds bound them."""
+    """Return the cycles for each product of two elements, limited by the multiply-add units."""
     op = product.op
     products = op.rows * op.cols * op.depth
-    if product.unit is not None:  # a cycle for each row
+    if product.unit is not None:  # one row takes a cycle
         return op.rows / products
     across = "b" if along == "a" else "a"
     converted = converts(types[along], product.along) or converts(types[across], product.across)
@@ -241,7 +246,7 @@ def _cycles(target: Target, product: Product, types: Mapping[str, str], along: s
 
 
 def _products(target: Target, held: str, types: Mapping[str, str], along: str) -> Iterator[Product]:
-    """Every multiply-add whose factors A and B can be, as the widest vector has it."""
+    """Yield every multiply-add whose operands A and B can become, in the widest vector type."""
     across = "b" if along == "a" else "a"
     vectors = target.of(held)
     matrices = target.matrix.products.get(held, ()) if target.matrix else ()
@@ -251,14 +256,15 @@ def _products(target: Target, held: str, types: Mapping[str, str], along: str) -
         given = types[along], types[across]
         if None in shifts or (op.form == "matrix" and (x, y) != given and not mixes(*given)):
             continue
-        if held == "s64" and any(shifts):  # sums of lines, which undo shifts, are s32
+        # undoing shifts needs sums of rows and columns, which are s32
+        if held == "s64" and any(shifts):
             continue
         both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
         yield Product(held, op, op.depth, both, {})
 
 
 def _forms(target: Target, product: Product) -> Iterator[tuple[Vector, tuple[MulAdd, ...]]]:
-    """Each vector with the forms that it has the multiply-add in."""
+    """Yield each vector type with the forms of the multiply-add that it supports."""
     factors = product.op.factors
     for vector in target.of(product.accumulator):
         if product.op.form not in ("matrix", "block"):
@@ -268,18 +274,23 @@ def _forms(target: Target, product: Product) -> Iterator[tuple[Vector, tuple[Mul
 
 
 def _reach(type_: str, element: str) -> int | None:
-    """What is added to ``type_`` to hold it as ``element``; None if that cannot be."""
+    """Return what is added to ``type_`` to represent it as ``element``; None if it is
+    impossible.
+    """
     if type_ == element or element in _WIDENS.get(type_, ()):
         return 0
     return _SHIFTS.get((type_, element))
 
 
-#: What lanes hold at most, and the greatest magnitude of an s8.
+#: The greatest value of a lane by type, and the greatest magnitude of an s8.
 MOST_IN, LARGEST_S8 = {"s16": 2**15 - 1}, 2**7
 
 
 class Few(NamedTuple):
-    """Sums of few products in lanes of ``vector``: what makes them, what adds them up, and both."""
+    """Sums of few products in narrow lanes of type ``vector``.
+
+    ``first`` makes them, ``then`` adds them to wider sums, and ``whole`` stands for both.
+    """
 
     vector: Vector
     first: MulAdd
@@ -289,7 +300,7 @@ class Few(NamedTuple):
 
 @lru_cache(maxsize=256)
 def few_of(target: Target, vector: Vector) -> Few | None:
-    """The sums of few products that ``vector`` adds up, if it does."""
+    """Return the instructions that sum few products in narrow lanes first, or None."""
     for then in (op for op in vector.muladd if op.x == op.y and op.x in MOST_IN):
         for held in target.of(then.x):
             if held.few is not None and held.lanes == vector.lanes * then.depth:
@@ -300,9 +311,9 @@ def few_of(target: Target, vector: Vector) -> Few | None:
 
 
 def in_few(target: Target, product: Product, largest: int) -> Product | None:
-    """``product`` with sums of few products first, if that takes fewer cycles; None if not.
+    """Return ``product`` with sums in narrow lanes first if this takes fewer cycles, else None.
 
-    Its factors along the vectors are numbers without sign up to ``largest``, those across s8.
+    Operands along the vectors are unsigned numbers up to ``largest``, those across are s8.
     """
     vectors = target.of(product.accumulator)
     found = {vector: both for vector in vectors if (both := few_of(target, vector))}
@@ -322,21 +333,22 @@ def in_few(target: Target, product: Product, largest: int) -> Product | None:
 
 
 def converting_lanes(target: Target, sums: str) -> int:
-    """The lanes of vectors that convert operands where sums are of type ``sums``."""
+    """Return the lanes of the vectors that convert operands, for sums of type ``sums``."""
     return target.of("s32" if sums == "s64" else sums)[0].lanes
 
 
 def loads_as(target: Target, type_: str, element: str) -> bool:
-    """Whether the vectors of ``element`` read elements of ``type_`` by themselves.
+    """True if vectors of ``element`` have a load that converts elements of ``type_``.
 
-    One element alone is read and converted in steps where there is no such load.
+    A single element is converted in several operations if there is no such load.
     """
     return type_ == element or all(type_ in v.loads for v in _wide(target, element))
 
 
 def reads_as(target: Target, type_: str, element: str) -> bool:
-    """Whether vectors of ``element`` are read from elements of ``type_``: by a load, or, where f32
-    is of integers, by one of s32 that are then converted.
+    """True if vectors of ``element`` can be loaded from elements of ``type_``.
+
+    Either one load converts them. Or integers are loaded as s32 and then converted to f32.
     """
     if loads_as(target, type_, element):
         return True
@@ -346,17 +358,19 @@ def reads_as(target: Target, type_: str, element: str) -> bool:
 
 
 def _wide(target: Target, element: str) -> tuple[Vector, ...]:
-    """The vectors of ``element`` with several lanes, or the one of one lane where it is alone."""
+    """Return the vector types of ``element`` with several lanes, or the scalar type if there is no
+    other.
+    """
     vectors = target.of(element)
     return tuple(v for v in vectors if v.lanes > 1) or vectors
 
 
-#: How many times as fast as f32 a smaller type must be multiplied, so that rounding to it pays.
+#: The least speed of a smaller type, in multiples of f32's, for which rounding operands pays.
 ROUNDING_PAYS = 1.5
 
 
 def check_math(spec: Gemm, target: Target) -> None:
-    """TargetError if ``math`` asks for rounding that does not pay on ``target``."""
+    """Raise TargetError if ``math`` asks for rounding that does not pay on ``target``."""
     if spec.math is None or isinstance(spec.math, tuple):
         return
     chosen = [choose_product(target, dict(zip("ab", types, strict=True)), "b")
@@ -377,5 +391,5 @@ def check_math(spec: Gemm, target: Target) -> None:
 
 
 def converts(type_: str, element: str) -> bool:
-    """Whether elements change their bits on the way into a register."""
+    """True if loading elements of ``type_`` as ``element`` changes their bits."""
     return type_ != element and not (is_integer(type_) and (type_, element) in _SHIFTS)

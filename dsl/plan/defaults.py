@@ -1,4 +1,4 @@
-"""What a schedule leaves open, chosen for the sizes of a spec: loops, packing, prefetches."""
+"""Choose what a schedule leaves open, from the sizes of the spec: loops, packing, prefetches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Matrix, Packed
+from tilewright.spec.operands import Matrix
 from tilewright.spec.schedule import (
     LARGE,
     LINES,
@@ -33,14 +33,18 @@ from .estimate.caches import PAGE, PAGES
 from .formats.quantized_b import COLUMNS, quantized_format
 from .loops import outer_length
 from .matrix_blocks import in_matrix_blocks
-from .staging import has_few_along_k, is_plain, product_of
+from .staging import has_few_along_k, is_plain, packs_beside_a, product_of
 
-#: Bytes of a quantized B that are asked for before they are read. One row of four bits out of
-#: memory takes 2 to 4 KiB best: on Zen 4 29 GB/s so, 28 with 6 KiB, and on Granite Rapids 13.8
-#: and 12.2. From the caches of Zen 4 all of these are level.
+#: The prefetch distance for a quantized B, in bytes. For one row with a 4-bit B in memory, 2 to 4
+#: KiB are best: Zen 4 reads 29 GB/s, and 28 with 6 KiB; Granite Rapids 13.8 and 12.2. If B is in
+#: Zen 4's caches, these distances are equally fast.
 AHEAD_BYTES = 3072
+#: Panels of a B that meets an A packed ahead: vectors of columns, which are whole tiles of 2 and of
+#: 3 vectors, and elements of K.
+PANEL_VECTORS, PANEL_K = 6, 256
 
 _LARGE = "operands are large: blocks that the caches hold are packed"
+_PANELS = "A is packed ahead, and B is large: blocks of it are packed in panels"
 _THIN = "lines of C are short: the operand along them is packed once, the other one read in place"
 _PASSING = "C passes to memory in whole lines; the operand along them stays in a near cache"
 _STREAMS = "few rows read lines of a matrix side by side, from end to end"
@@ -51,7 +55,7 @@ _PARTS = "so much of K is summed in f16, and added in f32"
 def default_schedule(
     spec: Gemm, schedule: Schedule, target: Target
 ) -> tuple[Schedule, dict[str, str]]:
-    """``schedule``, or one in blocks where it leaves that open; the reasons of what was chosen."""
+    """Return ``schedule``, with blocks if it leaves them open, and the reasons for its choices."""
     if spec.quantized is not None and schedule.prefetch is None:
         return _asking_ahead(spec, schedule, target)
     parts = _in_parts(spec, schedule, target)
@@ -59,7 +63,7 @@ def default_schedule(
         return parts, {"loops": _PARTS}
     large = _for_size(spec, schedule, target)
     if large is not schedule:
-        how = _LARGE if large.pack == "ab" else _THIN
+        how = _PANELS if packs_beside_a(spec) else _LARGE if large.pack == "ab" else _THIN
         return large, {"loops": how, "pack": how, "vectorize": "C is contiguous along it"}
     streamed = _in_streams(spec, schedule, target)
     if streamed is not schedule:
@@ -77,9 +81,10 @@ def default_schedule(
 def _asking_ahead(
     spec: Gemm, schedule: Schedule, target: Target
 ) -> tuple[Schedule, dict[str, str]]:
-    """``schedule`` with lines of a quantized B asked for ahead, where the nearest cache lacks room.
+    """Return ``schedule`` with a prefetch distance if a quantized B exceeds L1.
 
-    Of one row the loads are what a core waits for, and streams end with pages.
+    A product with one row mostly waits for loads, and hardware prefetchers stop at the end of a
+    page.
     """
     form, nearest = quantized_format(spec, target), target.core.caches[0].size
     if schedule.pack is not None or form.nbytes <= nearest:
@@ -91,9 +96,11 @@ def _asking_ahead(
 
 
 def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or with blocks of K where the spec wants sums of so many elements added in f32.
+    """Return ``schedule``, with blocks of K if the spec limits the elements of K in a low-precision
+    sum.
 
-    A schedule that asks for longer ones is refused; one that adds all in f32 is left as it is.
+    The sums of blocks are then added in f32. Raises ScheduleError if the schedule asks for longer
+    blocks. A product that is summed in f32 is not changed.
     """
     most = spec.sum_steps
     if most is None or product_of(spec, target, "b").accumulator == spec.type:
@@ -124,23 +131,21 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or where it leaves the nest open and C is large, one of blocks in the caches.
+    """Return ``schedule``, with packed blocks for the caches if it leaves the nest open and C is
+    large.
 
-    What C cannot hold sums of a part of K for, as it is not of their type, has them in a buffer.
+    If C has another type than the sums, the partial sums of K have a buffer.
     """
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
     if not _leaves_open(schedule) or schedule.prefetch or len(sizes) < 3:
         return schedule
+    if packs_beside_a(spec):
+        return _beside_packed_a(spec, schedule, target)
     converted = not is_plain(spec, target)
     least, work = LARGE, large_work(sizes[0])
     if converted:
         least, work = _least_converted(spec), _converted_work(spec, target)
-    if (
-        not is_alone(spec)
-        or isinstance(spec.b, Packed)
-        or any(map(lt, sizes, least))
-        or prod(sizes) < work
-    ):
+    if not is_alone(spec) or spec.is_packed or any(map(lt, sizes, least)) or prod(sizes) < work:
         return schedule
     if converted and product_of(spec, target, "b").unit is not None:
         return schedule
@@ -155,8 +160,21 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     return _with_nest(schedule, nest)
 
 
+def _beside_packed_a(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """Return ``schedule``, or if B is large, one that packs B in panels for an A packed ahead."""
+    sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
+    large = not any(map(lt, sizes, LARGE)) and prod(sizes) >= large_work(sizes[0])
+    if not large or (schedule.threads or 1) > 1 or not is_alone(spec):
+        return schedule
+    columns = PANEL_VECTORS * target.of(spec.type)[0].lanes
+    block = {"n": columns, "k": PANEL_K}
+    return _with_nest(schedule, Schedule(loops="nkmnk", pack="b", block=block, vectorize="n"))
+
+
 def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """Whether few rows of C read short lines of B where they lie, or few columns lines of A."""
+    """True if tiles read the operand along the vectors in place: C has few rows and this operand
+    short ones.
+    """
     along, _ = _read_along(spec)
     length, rows = (spec.n, spec.m) if along == "n" else (spec.m, spec.n)
     if not isinstance(length, int) or not isinstance(rows, int):
@@ -166,14 +184,18 @@ def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 
 
 def _crosses(spec: Gemm) -> bool:
-    """Whether the operand across the vectors lies across K: each step reads other lines of it."""
+    """True if the operand across the vectors is not contiguous along K: each step reads other
+    lines.
+    """
     along, _ = _read_along(spec)
     operand = spec.a if along == "n" else spec.b
     return isinstance(operand, Matrix) and operand.order == ("F" if along == "n" else "C")
 
 
 def _reads_lines(spec: Gemm, schedule: Schedule) -> bool:
-    """Whether one thread reads the operand along the vectors in lines, and C may hold sums."""
+    """True if one thread reads contiguous rows of the operand along the vectors, and C can hold
+    sums.
+    """
     _, name = _read_along(spec)
     operand, output = getattr(spec, name), getattr(spec, spec.output)
     same = operand.order == output.order and output.type == spec.type
@@ -181,7 +203,7 @@ def _reads_lines(spec: Gemm, schedule: Schedule) -> bool:
 
 
 def _with_nest(schedule: Schedule, nest: Schedule) -> Schedule:
-    """``schedule`` with the loops of ``nest``, their blocks, and what is packed in them."""
+    """Return ``schedule`` with the loops, blocks, packing and vector axis of ``nest``."""
     loops = nest.loops or ""
     return replace(
         schedule,
@@ -193,13 +215,13 @@ def _with_nest(schedule: Schedule, nest: Schedule) -> Schedule:
 
 
 def _least_converted(spec: Gemm) -> tuple[int, int, int]:
-    """What m, n and k are at least where vectors convert blocks."""
+    """Return the least m, n and k for which blocks of operands are converted by vectors."""
     few, many, deep = large_converted(unit=False)
     return (few, many, deep) if _read_along(spec)[0] == "n" else (many, few, deep)
 
 
 def _converted_work(spec: Gemm, target: Target) -> int:
-    """What m n k is at least where blocks are converted."""
+    """Return the least product of m, n and k for which blocks of operands are converted."""
     along, name = _read_along(spec)
     product, operand = product_of(spec, target, name), getattr(spec, name)
     turned = isinstance(operand, Matrix) and operand.order != ("C" if along == "n" else "F")
@@ -209,9 +231,11 @@ def _converted_work(spec: Gemm, target: Target) -> int:
 
 
 def _in_streams(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or where it leaves the nest open one that streams a matrix for few rows of C.
+    """Return ``schedule``, with a nest that streams a matrix for few rows of C if it leaves that
+    open.
 
-    They are its columns where C is contiguous along these; one is contiguous either way.
+    If C is contiguous along columns, the same holds for few columns. A C with a single column is
+    contiguous in both directions.
     """
     if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
         return schedule
@@ -231,10 +255,10 @@ def _in_streams(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or where it leaves the nest open K in blocks that lie in few pages.
+    """Return ``schedule``, with K in blocks that touch few pages if it leaves the nest open.
 
-    Tiles that read an operand where it lies find each row of it in another page, and come back to
-    the first only when all have passed.
+    Tiles that read an operand in place find each of its rows in another page. They use a page again
+    only after all rows, so the pages of a block must fit in the TLB.
     """
     if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
         return schedule
@@ -251,10 +275,12 @@ def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or where it leaves the nest open one that writes a large C a line at a time."""
+    """Return ``schedule``, with a nest that writes a large C row by row if it leaves the
+    nest open.
+    """
     core, parallel = target.core, (schedule.threads or 1) > 1
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    open_ = _leaves_open(schedule) and is_alone(spec) and not isinstance(spec.b, Packed)
+    open_ = _leaves_open(schedule) and is_alone(spec) and not spec.is_packed
     if parallel or len(sizes) < 3 or not open_:
         return schedule
     along, name = _read_along(spec)
@@ -266,7 +292,7 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     vectorize = None if product.unit is not None else along
     in_lines = replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
     many = product.unit is None and across >= MANY_ROWS
-    # What passes once for each column of tiles otherwise, of few columns.
+    # Bytes that another nest would read again for each column of tiles.
     passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
     few = LARGE[1] <= length <= THIN
     if many and few and sizes[2] >= LARGE[2] and passing > core.second.size // 2:
@@ -275,7 +301,7 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         return schedule
     if many and sizes[2] < LARGE[2]:
         return _with_nest(schedule, of_short_sums(along))
-    # Matrices are read again from the second cache as fast as they are multiplied.
+    # A matrix unit reads matrices from L2 as fast as it multiplies them.
     near = core.second.size if product.unit is not None else core.caches[0].size
     again = sizes[2] * getattr(spec, along) * ITEMSIZE[product.along]
     return schedule if again > near // 2 else in_lines
@@ -284,10 +310,11 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 def asking_ahead(
     spec: Gemm, schedule: Schedule, target: Target, vectorize: str, packs: str
 ) -> tuple[Schedule, str]:
-    """``schedule``, where it leaves that open with lines asked for some steps ahead; why so.
+    """Return ``schedule``, with a prefetch distance in K steps if it leaves that open, and the
+    reason.
 
-    They are those of the operand along the vectors that is read where it lies, and has no room in
-    the nearest cache: no row but its own tells a core which comes next.
+    Rows of the operand along the vectors are prefetched if it is read in place and exceeds L1. A
+    hardware prefetcher cannot predict the next row.
     """
     name = {"n": "b", "m": "a"}.get(vectorize, "")
     if schedule.prefetch is not None:
@@ -297,7 +324,7 @@ def asking_ahead(
     length, k, nearest = getattr(spec, vectorize), spec.k, target.core.caches[0].size
     lines = spec.m if vectorize == "n" else spec.n
     if not (isinstance(length, int) and isinstance(k, int)) or lines == 1:
-        return schedule, ""  # of one line of C loads are all that takes time
+        return schedule, ""  # with one row of C the loads are the limit
     size = k * length * ITEMSIZE[spec.type]
     if size <= nearest:
         return schedule, ""
@@ -306,16 +333,16 @@ def asking_ahead(
 
 
 def _leaves_open(schedule: Schedule) -> bool:
-    """Whether nothing is asked of the loops, nor of what they read."""
+    """True if the schedule asks for no loops, packing, vector axis, blocks, or tails."""
     nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.block)
     return not any(nest) and schedule.tails == "auto"
 
 
 def is_alone(spec: Gemm) -> bool:
-    """Whether there is one product, and one array for it."""
+    """True if the spec is a single product with a single output."""
     return spec.batch is None and spec.b2 is None and not spec.outputs
 
 
 def _read_along(spec: Gemm) -> tuple[Literal["m", "n"], Literal["a", "b"]]:
-    """The dimension along which C is contiguous, and the operand that lies along it."""
+    """Return the dimension along which C is contiguous, and the operand along it."""
     return ("n", "b") if getattr(spec, spec.output).order == "C" else ("m", "a")

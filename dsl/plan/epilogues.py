@@ -1,4 +1,4 @@
-"""The length of a spec's expressions as a program: what is too long for a kernel is refused."""
+"""Refuse specs whose expressions are too long for one kernel."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from tilewright.spec.expression import Call, Expression, walk
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.types import is_integer
 
-#: Elementary operations for one element of C, at most. A kernel repeats them for each vector of
-#: each of its tiles: of 3,900 there are 0.9 MB of C, which gcc compiles in some 10 s.
+#: The most elementary operations of the epilogue and outputs for one element of C. A kernel repeats
+#: them for each vector of each tile: 3,900 operations make 0.9 MB of C, which gcc compiles in about
+#: 10 s.
 MOST_OPERATIONS = 4096
 
 
 def check_length(spec: Gemm) -> None:
-    """Raise PlanError if the epilogue and what the outputs reduce are too long for a kernel."""
+    """Raise PlanError if the epilogue and the expressions of outputs are too long for a kernel."""
     whole = spec.type if is_integer(spec.type) else "s32"
     builder = Builder("f64" if spec.type == "f64" else "f32", whole)
     inputs: dict[tuple[Expression, str], Value] = {}

@@ -37,12 +37,12 @@ class Decided:
         return f"<{type(self).__name__} of {self.spec!r} on {self.target.name}: {said}>"
 
 
-def check_unscheduled(schedule: Schedule) -> None:
-    """Raise ScheduleError if the schedule of a packing is not empty: the target has the format."""
+def check_unscheduled(schedule: Schedule, what: str = "packing") -> None:
+    """Raise ScheduleError if the schedule of a packing or a copy is not empty."""
     for name in (f.name for f in fields(Schedule)):
         if getattr(schedule, name) != getattr(Schedule(), name):
             raise ScheduleError(
-                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
+                f"a {what} has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
             )
 
 
@@ -124,7 +124,9 @@ def _check_inner(spec: Gemm, loops: str, packs: str) -> None:
 
 
 def _check_outer(spec: Gemm, schedule: Schedule, loops: str) -> None:
-    """ScheduleError for what cannot be parallel, and for blocks that no loop goes over."""
+    """Raise ScheduleError for parallel loops that are not allowed, and for blocks without two
+    loops.
+    """
     if spec.outputs and "N" in loops[: outer_length(loops)] and schedule.threads != 1:
         raise ScheduleError(
             "outputs reduce rows, whose columns cannot be computed in parallel",
@@ -142,12 +144,12 @@ def _check_outer(spec: Gemm, schedule: Schedule, loops: str) -> None:
 
 
 def _scattered(spec: Gemm) -> bool:
-    """Whether B is of few bits, and found by its address."""
+    """True if B has a low-bit type and the batch gives its matrices by address."""
     return isinstance(spec.batch, Addresses) and spec.quantized is not None
 
 
 def threads_decision(schedule: Schedule, outer: str) -> tuple[Decision, ...]:
-    """How many threads, if any loop runs in parallel."""
+    """Return the decision on the number of threads, if any loop is parallel."""
     if outer == outer.lower():
         return ()
     if schedule.threads is None:

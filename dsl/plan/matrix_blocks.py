@@ -1,8 +1,9 @@
-"""The blocks in which a matrix unit finds its operands, where a schedule leaves that open.
+"""Choose blocks for a matrix unit if a schedule leaves them open.
 
-What is read in rows along K is copied a block of rows at a time: rows of a copy begin with a line
-of the cache, an odd number of lines apart. What lies along C's lines is converted: as a whole where
-a near cache holds it, else so many of its lines at a time as that cache holds.
+The operand across the vectors is read in rows along K. It is copied in blocks of rows, so that each
+row starts at a cache line and rows are an odd number of cache lines apart. The operand along the
+vectors is converted: as a whole if L2 holds it, else in blocks that L2 holds. Below, *lines* are
+rows or columns of the operand along the vectors.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from .contraction import Product
 from .staging import has_few_along_k, product_of
 from .vector_axis import asks_for_panels, layouts
 
-#: Rows that are copied at once where a near cache holds all of the other operand: these are read
-#: from it as well. On Emerald Rapids 512x512x512 in bf16 takes 246 us so, 299 in blocks of 256, and
-#: 368 where rows are read from where they lie.
+#: The rows that are copied at once if L2 holds the whole other operand: L2 must hold both. On
+#: Emerald Rapids, 512x512x512 in bf16 takes 246 us with 128 rows, 299 us with 256, and 368 us
+#: without a copy.
 NEAR_ROWS = 128
-#: The same where that operand comes in blocks, each of which all of these rows meet: converting it
-#: anew for the next ones costs little. 2048x2048x2048 takes 16.5 ms so and 34 in no blocks.
+#: The rows that are copied at once if the other operand is converted in blocks. Each further block
+#: of rows converts the operand again, which costs little at this size. 2048x2048x2048 takes 16.5 ms
+#: with these blocks and 34 ms without blocks.
 FAR_ROWS = 1024
-#: The bytes of a row of such a block where only the call knows K, and its lines at least and at
-#: most where it is known, of which there are a multiple of the least. With K of 4096 64, 128 and
-#: 256 lines take 23.6, 19.6 and 17.3 ms for 2048x2048x2048, and 9.3, 7.3 and 10.1 ms for
-#: 128x4096x4096.
+#: The size of a block of the converted operand. If K is known only at the call, a row of the block
+#: has ``ROW_BYTES`` bytes. Otherwise the block has ``LEAST`` to ``MOST`` lines, a multiple of
+#: ``LEAST``. With K = 4096 and 64, 128 and 256 lines, 2048x2048x2048 takes 23.6, 19.6 and 17.3 ms,
+#: and 128x4096x4096 takes 9.3, 7.3 and 10.1 ms.
 ROW_BYTES, LEAST, MOST = 256, 128, 256
 
-#: Into blocks of how many steps at most the K of a long operand is cut if ``NEAR_LINES`` rows of C
-#: or less meet it, and which share of the second cache each of its blocks takes: sums in C pass
-#: there once for each.
-#: On Emerald Rapids 49x512x4608 in bf16 takes 1.23 ms with all of K in a block, 0.83 so, in s8 0.40
-#: and 0.29; 196x256x2304 0.80 and 0.63, but 1024x1024x2048 takes 1.14 times as long so.
+#: If C has at most ``NEAR_LINES`` rows, a long operand is cut into blocks of ``CUT_K`` of K, each
+#: with 1 / ``CUT_SHARE`` of L2, because each block reads and writes the sums in C once. On Emerald
+#: Rapids, 49x512x4608 in bf16 takes 0.83 ms with and 1.23 ms without these blocks (s8: 0.29 and
+#: 0.40 ms). 196x256x2304 takes 0.63 and 0.80 ms, but 1024x1024x2048 takes 1.14 times as long with
+#: them.
 CUT_K, CUT_SHARE = 512, 8
 
-#: The least rows of a block for which a matrix unit reads all of a packed B from beyond the second
-#: cache. On Granite Rapids 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8
-#: million without blocks, and 12.7 million with K in blocks of 256, whose panels stay in the first
-#: cache.
+#: The least rows of a block that are worth reading all of a packed B from L3 or memory. On Granite
+#: Rapids, 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8 million without
+#: blocks, and 12.7 million with K in blocks of 256, whose panels stay in L1.
 FEW_ROWS = 128
 
 _BLOCKS = "blocks that a near cache holds are copied, and converted, as they are needed"
@@ -55,7 +56,9 @@ _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Who is read in rows, ``across``, and who lies along C's lines; their dimensions."""
+    """The roles of the operands: ``across`` is read in rows; ``rows`` and ``lines`` are dimensions
+    of C.
+    """
 
     product: Product
     rows: str
@@ -73,10 +76,12 @@ class _Operands:
 def in_matrix_blocks(
     spec: Gemm, schedule: Schedule, target: Target, *, open_: bool
 ) -> tuple[Schedule, dict[str, str]]:
-    """``schedule`` in blocks for a matrix unit if it leaves loops ``open_``, or asks for panels.
+    """Return ``schedule`` in blocks for a matrix unit if it leaves loops ``open_`` or asks for
+    panels.
 
-    With the reasons. It stays as it is where another unit multiplies, where copied rows would meet
-    too few lines, or where vectors along K may read few rows, or columns, where they lie.
+    The reasons are returned too. The schedule is not changed if no matrix unit multiplies, if too
+    few lines would use the copied rows, or if vectors along K can read few rows or columns in
+    place.
     """
     panels = asks_for_panels(spec, schedule, target)
     alone = spec.batch is None and not spec.outputs and spec.quantized is None
@@ -89,7 +94,7 @@ def in_matrix_blocks(
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     if found.product.unit is None:
         return schedule, {}
-    # Where K is of the call the ends of rows, which fill no step, are copied in any case.
+    # If K is known only at the call, the tails of rows are copied in any case.
     ends, lines = not panels and isinstance(spec.k, Dim), most_of(getattr(spec, found.lines))
     pays = lines > NEAR_LINES or (ends and lines >= THIN)
     if parallel or spec.b2 is not None or not pays:
@@ -101,7 +106,7 @@ def in_matrix_blocks(
 
 
 def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands) -> Schedule:
-    """``schedule`` with rows copied, and what lies along C's lines converted, block by block."""
+    """Return ``schedule`` that copies rows, and converts the other operand, block by block."""
     rows, lines = found.rows, found.lines
     if _cuts_k(spec, found, target):
         most = target.core.second.size // CUT_SHARE // (CUT_K * ITEMSIZE[found.product.along])
@@ -118,10 +123,10 @@ def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands)
 
 
 def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
-    """``schedule``, or rows in blocks where all of a B that the caller packed meets each of them.
+    """Return ``schedule``, with blocks of rows if the caller packed B.
 
-    K is cut where the second cache would not hold so few rows as are worth it, and C can hold sums
-    of a part of K.
+    Each block of rows reads all of B. K is cut too if L2 cannot hold ``FEW_ROWS`` rows of A and C
+    can hold partial sums.
     """
     product, k = product_of(spec, target, "b"), spec.k
     if not isinstance(k, int) or k == 0 or _parallel(schedule):
@@ -143,19 +148,19 @@ def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule
 
 
 def _parallel(schedule: Schedule) -> bool:
-    """Whether several threads are asked for: blocks on the way are one thread's."""
+    """True if several threads are asked for. They cannot share blocks that one thread converts."""
     return (schedule.threads or 1) > 1 or (schedule.loops or "") != (schedule.loops or "").lower()
 
 
 def _sums_in_c(spec: Gemm) -> bool:
-    """Whether C can hold sums of a part of K."""
+    """True if C can hold partial sums of K."""
     return spec.output == "c" and spec.c.type == spec.type and spec.b2 is None
 
 
 def _cuts_k(spec: Gemm, found: _Operands, target: Target) -> bool:
-    """Whether few rows meet blocks of a part of K of what is converted: sums and they stay near.
+    """True if K is cut into blocks: C has few rows, and L2 cannot hold its share of the operand.
 
-    What C cannot hold sums for has them in a buffer, which is as large as C.
+    The partial sums must be in C, or fit in half of L2.
     """
     second, item = target.core.second.size, ITEMSIZE[found.product.along]
     rows, lines, k = (most_of(getattr(spec, d)) for d in (found.rows, found.lines, "k"))
@@ -165,7 +170,7 @@ def _cuts_k(spec: Gemm, found: _Operands, target: Target) -> bool:
 
 
 def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:
-    """Whether a near cache holds all of what lies along C's lines."""
+    """True if L2 holds all of the operand along the vectors."""
     lines, k = most_of(getattr(spec, found.lines)), most_of(spec.k)
     if lines <= NEAR_LINES:
         return True
@@ -173,7 +178,7 @@ def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:
 
 
 def _lines_of(spec: Gemm, found: _Operands, target: Target) -> int:
-    """The lines of a block of what is converted."""
+    """Return the number of lines in a block of the converted operand."""
     item, k = ITEMSIZE[found.product.along], most_of(spec.k)
     if k == inf:
         return ROW_BYTES // item
@@ -182,10 +187,10 @@ def _lines_of(spec: Gemm, found: _Operands, target: Target) -> int:
 
 
 def _of_whole(schedule: Schedule, *, parallel: bool) -> Schedule:
-    """``schedule`` without the panels that it asks for: all is converted before, whole.
+    """Return ``schedule`` without panels, with both operands converted whole before the loops.
 
-    Lines of C are in blocks, of which each meets all of what lies along the vectors; whatever was
-    parallel, the lines of one block are shared.
+    C is cut into blocks of lines, and each block uses the whole operand along the vectors. In a
+    parallel schedule, threads share the rows or columns of one block.
     """
     loops = schedule.loops or ""
     lines, others, k = sorted("mnk", key=loops.lower().rfind)

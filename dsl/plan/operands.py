@@ -14,7 +14,7 @@ from tilewright.spec.operands import Addresses, Batch, Offsets, Strided
 from tilewright.spec.scalars import quantity_type
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.sums import rounded_type
-from tilewright.symbolic import ONE, ZERO, div, size_expr
+from tilewright.symbolic import ONE, ZERO, div, size_expr, value
 
 from .contraction import Product
 from .formats.packed_b import PackedFormat
@@ -149,17 +149,19 @@ def odd_vectors(extent: Expr, lanes: int) -> Expr:
     return (2 * div(div(extent + (lanes - 1), lanes), 2) + 1) * lanes
 
 
-def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
-    """B as the tiles see it in that format.
+def packed_by_caller(form: PackedFormat[Expr], batch: Batch | None) -> Operand:
+    """B, or A, as the tiles see it in that format.
 
-    Where there are several blocks of columns, ``pn`` is what a column of their beginning adds.
+    Where there may be several blocks of columns, ``pn`` is what a column of their beginning adds;
+    of panels of A's rows ``pm`` is.
     """
+    line = "m" if form.rows else "n"
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
-        "n": Integer(format_.block_elements if format_.column else format_.group),
-        "k": Integer(format_.nb),
-        "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
+        line: form.block_elements if form.column else Integer(form.group),
+        "k": Integer(form.nb),
+        "b": ZERO if shared else form.elements,
     }
-    if format_.blocks > 1:
-        strides["pn"] = Integer(format_.block_elements // format_.nb - format_.group)
-    return Operand("b", format_.stored, strides)
+    if value(form.blocks) not in (0, 1):
+        strides[f"p{line}"] = form.groups * form.group - form.group
+    return Operand("a" if form.rows else "b", form.stored, strides)

@@ -67,7 +67,7 @@ def in_panels(plan: Plan) -> Plan:
     for d in widths.keys() & blocks.keys():
         width = widths[d]
         spilled = not plan.plain and width < plan.lanes  # space after the last panel
-        # The limit of a cache may be exceeded a little, that of the stack may not.
+        # A block may slightly exceed its share of a cache, but not of the stack.
         near = d == plan.along and not (plan.unpacks or plan.partial)
         more = width // 2 if near and d not in dict(plan.schedule.block) else 0
         if _is_shared(plan, d):

@@ -313,6 +313,11 @@ class Plan(Decided):
         return form.nb if form and read else None
 
     @property
+    def rows(self) -> int | None:
+        """The rows of a panel of the caller's packed A; None where A is not packed ahead."""
+        return int(self.operands["a"].strides["k"]) if isinstance(self.spec.a, Packed) else None
+
+    @property
     def quantized(self) -> QuantizedFormat:
         """The format of a B of few bits; AssertionError where it is of another kind."""
         assert isinstance(self.packed_format, QuantizedFormat), "B is not quantized"
@@ -413,7 +418,7 @@ class Environment:
         if depth == 1:
             return extent, ZERO
         filled = plan.spec.sums_blocks or not plan.product.block
-        if filled and self.across.packed:
+        if filled and (self.across.packed or plan.rows is not None):
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 

@@ -1,4 +1,6 @@
-"""Resolve spec, schedule and target into a plan: of the ways to lay it out, the cheapest."""
+"""Turn spec, schedule and target into a plan: compare the possible layouts and take the
+cheapest.
+"""
 
 from __future__ import annotations
 
@@ -41,28 +43,31 @@ from .vector_axis import (
     unpacks_in_panels,
 )
 
-#: Bytes to which an operand, or a block of it, is packed though nobody asked for it: what a second
-#: cache holds beside the other operand.
+#: The most bytes of an operand, or block, that is packed without being asked for: the share of L2
+#: that the other operand leaves.
 PACKED_BYTES = 256 * 1024
-#: Rows of a panel that the first cache holds, beside lines of the other operand and of C.
+#: The rows of a panel for which L1 also holds cache lines of the other operand and of C.
 PANEL_ROWS = 16
-#: Registers that a tile of two vectors needs beside its sums, and how many times the rate that
-#: tiles need a cache must give, as other cores read from it too. On Emerald Rapids one of 1.3 times
-#: leaves 2048x2048x2048 in f32 at 110 GFLOPS, 135 in blocks of the second cache.
+#: ``SPARE``: registers that a tile with two vectors in a row needs besides its sums. ``MORE``: the
+#: factor by which a cache's rate must exceed the need of tiles, because other cores use it too. On
+#: Emerald Rapids, 2048x2048x2048 in f32 reaches 110 GFLOPS with a factor of 1.3, and 135 GFLOPS
+#: with blocks in L2.
 SPARE, MORE = 4, 2
-#: Bytes of a block up to which half of the second cache is worth it. One that has twice as many is
-#: enough: on Zen 5 (1 MiB) blocks in the last cache are as fast where C has many rows, and 256x2048
-#: by 2048x2048 in f32 has 179 GFLOPS so, 218 in blocks of 512 KiB, 205 in blocks of 256.
+#: The most bytes of a block that stays in L2; it takes at most half of it. On Zen 5, with 1 MiB of
+#: L2, blocks in the last cache are as fast if C has many rows. With 256 rows, 256x2048x2048 in f32
+#: reaches 179 GFLOPS there, 218 with blocks of 512 KiB, and 205 with blocks of 256 KiB.
 LEAST_NEAR = 512 * 1024
-#: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
-#: fewer, the other operand is read too often.
+#: A row of a block has a multiple of this number of vectors, so that tiles of 1, 2, 3 and 4 vectors
+#: fill it. With a smaller number the other operand would be read too often.
 LINE_VECTORS = 12
-#: What part of the time must be saved by numbers that are unpacked once.
+#: The least share of the time that unpacking B once must save.
 PAYS = 1 / 20
 
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
-    """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    """Return the plan; raise ScheduleError or SpecError if schedule and spec contradict
+    each other.
+    """
     check_math(spec, target)
     many = None if spec.quantized is None else _of_many_rows(spec, schedule, target)
     if schedule.unpack_rows is not None and many is None:
@@ -82,10 +87,12 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
 
 
 def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, str]) -> Plan:
-    """The plan of the layout that takes the fewest cycles; ``why`` has reasons of the schedule."""
+    """Return the plan of the layout with the fewest cycles; ``why`` has reasons for the
+    schedule.
+    """
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
-    turns = any(plan.dot and plan.packs for plan in plans)  # few lines: that is known
+    turns = any(plan.dot and plan.packs for plan in plans)  # rows are then known to be short
     unknown = NOMINAL if turns or len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
@@ -97,11 +104,11 @@ def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, 
 
 
 def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
-    """``target``, or it without blocks of C where single elements serve better.
+    """Return ``target``, without instructions for blocks of C if vectors serve better.
 
-    Blocks need both operands in groups: a schedule that packs one, or has vectors along K, asks for
-    something else. Nor are they worth that where the lines of C that there are take no longer on
-    vectors, one multiply-add for each, or where there is one line, for which nothing is turned.
+    Blocks need both operands in K groups, so they are excluded if the schedule packs one operand or
+    has vectors along K. They are also excluded if C has so few rows or columns that a vector
+    multiply-add for each of them takes no longer.
     """
     product = product_of(spec, target, "b")
     if not (same_types(spec) and product.blocks):
@@ -113,7 +120,7 @@ def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
 
 
 def _few(target: Target, product: Product) -> float:
-    """How many lines of C vectors sum in the time in which a block is multiplied; one at least."""
+    """Return the rows of C that vectors sum in the time of one block multiply-add, at least 1."""
     vector = target.of(product.accumulator)[0]
     core = target.core.at(vector.nbytes)
     line = core.between(vector.fma.mnemonic, vector.fma.instructions)
@@ -121,11 +128,12 @@ def _few(target: Target, product: Product) -> float:
 
 
 def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedule | None) -> Plan:
-    """The plan for a B of few bits, with another one for many rows, of which B is unpacked first.
+    """Return the plan for a quantized B. It may contain a second plan for calls with many rows.
 
-    A panel of it for an A of floating point: that costs as much as one row of tiles costs the other
-    plan, so from the third on it pays. Where blocks are integers, what matrices hold of it. Where
-    all calls have so many rows that is the only plan.
+    In the second plan B is unpacked first: for a floating-point A into panels, for a matrix unit
+    into matrices. Unpacking a panel costs about as much as one row of tiles costs the first plan,
+    so it pays from the third row of tiles on. If all calls have many rows, only the second plan is
+    made.
     """
     fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
     why_unpacked: dict[str, str] = {}
@@ -152,7 +160,7 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
 
 
 def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """The schedule of a plan in which B is unpacked first; None if there is none."""
+    """Return the schedule of a plan in which B is unpacked first; None if there is none."""
     if spec.sums_blocks or quantized_product(spec, target).unit is not None:
         return _for_matrices(spec, given, target)
     loops = "Mnkmnk" if spec.outputs else "mNkmnk"
@@ -163,7 +171,7 @@ def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
 
 
 def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """The schedule by which a matrix unit multiplies blocks of integers, if there is one."""
+    """Return the schedule for a matrix unit that multiplies blocks of integers, or None."""
     if quantized_product(spec, target).unit is None:
         return None
     asked = isinstance(spec.m, int) and given.unpack_rows is not None
@@ -173,9 +181,9 @@ def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
 
 
 def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
-    """``given``, or where it leaves the loops open one in blocks of rows.
+    """Return ``given``, with blocks of rows if it leaves the loops open.
 
-    Rows of A that the second cache holds stay there while all of B passes by.
+    L2 holds a block of A's rows while all of B is read.
     """
     few = most_of(spec.m) <= MANY_ROWS
     asked = given.loops, given.threads, given.pack
@@ -185,7 +193,7 @@ def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
 
 
 def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, str]:
-    """What is said of the loops of such a schedule."""
+    """Return the reasons for the loops of a schedule that unpacks B first."""
     if schedule.pack is not None:
         rows, _ = unpacked_block(quantized_product(spec, target))
         why = f"B is unpacked once for up to {rows} rows"
@@ -198,8 +206,8 @@ def _why_rows(schedule: Schedule) -> dict[str, str]:
 
 
 def _fewest_rows(plan: Plan, other: Plan) -> int | None:
-    """The rows of C from which on ``other``, in which B is unpacked first, takes less time; None
-    where it never does.
+    """Return the least number of rows for which ``other``, which unpacks B first, is faster, or
+    None.
     """
     if other.product.partial and other.product.unit is None:
         return _fewest_of_numbers(plan, other)
@@ -215,10 +223,10 @@ def _fewest_rows(plan: Plan, other: Plan) -> int | None:
 
 
 def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
-    """That of products whose tiles could look up what ``other`` unpacks once for a block of rows.
+    """Return the same number if ``other`` unpacks numbers that ``plan``'s tiles look up.
 
-    Whole tiles of rows are compared, and ``other`` must save the share ``PAYS``: it passes sums
-    through memory as well.
+    Only whole rows of tiles are compared. ``other`` must save the share ``PAYS`` of the time,
+    because it also writes and reads partial sums.
     """
     columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
     assert tile is not None
@@ -235,7 +243,9 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
 
 
 def _from(plan: Plan, rows: int, found: Plan) -> Plan:
-    """``plan``, and from so many ``rows`` of a call on ``found``."""
+    """Return ``plan`` combined with ``found``, which is used for calls with at least
+    ``rows`` rows.
+    """
     found = with_tiles(found, len(plan.tiles))
     loops = next(d for d in found.decisions if d.what == "loops")
     how = f"{loops.reason}, in panels as wide as the tile, and not by each tile that loads it"
@@ -272,14 +282,16 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
 
 
 def _ahead(plan: Plan) -> str:
-    """What is done before the tiles, for people."""
+    """Return text for what a plan packs or converts before its tiles."""
     packed = f" with {' and '.join(plan.packs.upper())} packed" if plan.packs else ""
     converted = " and ".join(name.upper() for name in sorted(plan.sources))
     return f"{packed} with {converted} converted first" if converted else packed
 
 
 def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule`` with blocks of what is packed unasked, where all of it is too large to pack."""
+    """Return ``schedule`` with a block for an operand that is packed unasked but too large as a
+    whole.
+    """
     packs = layout[1]
     asked = schedule.pack or schedule.vectorize or schedule.loops or schedule.threads
     line = "n" if packs == "b" else "m"
@@ -297,15 +309,15 @@ def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -
 def _blocks(
     schedule: Schedule, loops: str, element: str, target: Target, along: str
 ) -> dict[str, int]:
-    """The steps of loops over blocks: those asked for, and what the caches hold for the others.
+    """Return the block sizes: those of the schedule, and for the others what the caches hold.
 
-    A panel across the vectors stays in the first cache while a block along them passes by, which
-    the last one holds that gives vectors as fast as tiles take them; a block across them is as
-    large as the stack may hold.
+    The panel across the vectors stays in L1 while a block along the vectors is read. That block is
+    in the farthest cache that is fast enough for the tiles. The size across the vectors is limited
+    by the stack.
     """
     caches, item = target.core.caches, ITEMSIZE[element]
     passing = _passing(target)
-    # From a nearer cache than the last one lines pass that are half as long, and twice as many.
+    # Blocks in a nearer cache than the last one have rows of half the length, and twice as many.
     rows = PANEL_ROWS if passing == caches[-1].size else 2 * PANEL_ROWS
     k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (rows * item))
     across = "m" if along == "n" else "n"
@@ -315,10 +327,11 @@ def _blocks(
 
 
 def _passing(target: Target) -> int:
-    """Bytes of the block that passes by: the share of a cache that is read as fast as tiles need.
+    """Return the bytes of the block along the vectors: the share of a cache that is fast enough.
 
-    The tallest tiles of two vectors read these in as many cycles as their multiply-adds take. Of a
-    nearer cache than the last one A's panels and C take half, and its places are not used evenly.
+    Tiles of two vectors with the most rows read these vectors in the time of their multiply-adds.
+    In a cache nearer than the last one, A's panels and C need half of the space, and its sets are
+    not used evenly.
     """
     core, vector = target.core, target.of("f32")[0]
     rows = (target.registers - SPARE) // 2
@@ -330,7 +343,7 @@ def _passing(target: Target) -> int:
 
 
 def _prefetch_decision(spec: Gemm, schedule: Schedule, why: str) -> tuple[Decision, ...]:
-    """How far ahead lines are asked for, if they are, and why."""
+    """Return the decision on the prefetch distance, if there is one."""
     if schedule.prefetch is None:
         return ()
     steps = "blocks of K" if spec.quantized is not None else "K steps"
@@ -338,7 +351,7 @@ def _prefetch_decision(spec: Gemm, schedule: Schedule, why: str) -> tuple[Decisi
 
 
 def _check_product(schedule: Schedule, product: Product, target: Target) -> None:
-    """ScheduleError for what products of this kind cannot be asked for."""
+    """Raise ScheduleError if the schedule asks for what this kind of product does not support."""
     if schedule.prefetch is not None and product.unit is not None and not product.block:
         raise ScheduleError(
             "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
@@ -358,7 +371,7 @@ def _check_product(schedule: Schedule, product: Product, target: Target) -> None
 def _in_whole_steps(
     blocks: dict[str, int], product: Product
 ) -> tuple[dict[str, int], tuple[Decision, ...]]:
-    """``blocks`` with whole steps of the K loop, and what is said where that makes one longer."""
+    """Return ``blocks`` with K rounded up to whole steps, and a decision if that changes it."""
     tail = blocks.get("k", 0) % product.step
     if not tail:
         return blocks, ()
@@ -382,7 +395,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     )
     _check_product(schedule, staging.product, target)
     if not (is_plain(spec, target) or panels or blocks):
-        packs = "b" if unpacks else ""  # what is converted is packed on the way
+        packs = "b" if unpacks else ""  # converted operands are packed at the same time
     along = "m" if vectorize == "k" else vectorize
     by_rows = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)
@@ -425,11 +438,12 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
 
 
 def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
-    """The cost model's cycles; equal for all when a size is 0, as one of the call may count.
+    """Return the cycles of a layout by the cost model; 0 if a size is 0 or unknown.
 
-    What nobody asked to pack has ``most`` bytes, as a whole or in blocks: as much as a cache holds
-    where else vectors would lie along K, but what the stack holds well where they need no packing.
-    Nor is an operand packed of which only the call knows how many lines there are.
+    ``unknown`` is assumed for sizes known only at the call. The result is infinite if an operand
+    that nobody asked to pack, or its block, has more than ``most`` bytes, or an unknown number of
+    rows or columns. ``most`` is large if vectors would otherwise run along K, and small if another
+    layout needs no packing.
     """
     known = {d: value(plan.sizes[d]) for d in "mnk"}
     extents = {d: unknown if size is None else size for d, size in known.items()}
@@ -449,7 +463,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
-    """Of the tiles that the model would choose, or of those asked for."""
+    """Return the cycles of the product, with the schedule's tile or the cheapest tiles."""
     steps = plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False))
     request, tile = tile_request(plan, steps, False), plan.asked_tile
     if tile is None:

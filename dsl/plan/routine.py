@@ -118,7 +118,9 @@ class Routine(Generic[S, P]):
         return {}
 
     def template(self, plan: P) -> Any:
-        """Return what a template reads that holds all of the routine's loops; None if none does."""
+        """Return the object that a template reads, if a template has all loops of the routine; else
+        None.
+        """
         return None
 
 

@@ -19,8 +19,8 @@ from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
-from .formats.lookup import plain_format, rounded_b
-from .formats.packed_b import CACHED_BYTES, packed_product
+from .formats.lookup import format_of_a, plain_format, rounded_b
+from .formats.packed_b import CACHED_BYTES, packed_a_product, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
     Operand,
@@ -224,7 +224,13 @@ def is_plain(spec: Gemm, target: Target) -> bool:
 def same_types(spec: Gemm) -> bool:
     """Whether A and B are of the accumulators' type, and neither is packed."""
     alike = spec.a.type == spec.b.type == spec.type and spec.math is None
-    return alike and not isinstance(spec.b, Packed)
+    return alike and not spec.is_packed
+
+
+def packs_beside_a(spec: Gemm) -> bool:
+    """Return True if blocks of B may be packed, as they are, for an A that is packed ahead."""
+    alike = spec.a.type == spec.b.type == spec.type and spec.math is None
+    return isinstance(spec.a, Packed) and not isinstance(spec.b, Packed) and alike
 
 
 def is_empty(spec: Gemm) -> bool:
@@ -247,10 +253,11 @@ def product_of(
     """
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
+    if isinstance(spec.a, Packed):
+        return packed_a_product(target, *spec.rounded, spec.sum_type)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     types = dict(zip("ab", spec.rounded, strict=True))
     if isinstance(spec.b, Packed):
-        assert isinstance(spec.n, int), "a packed B is of fixed size"
         return packed_product(target, types["a"], rounded_b(spec), spec.n, held)
     flat, along = along == "k", "b" if along == "k" else along
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
@@ -340,7 +347,8 @@ def stage_operands(
         format_ = quantized_format(spec, target)
         seen |= quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
     elif isinstance(spec.b, Packed):
-        seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
+        form = plain_format(spec, target).of(sizes["k"], sizes["n"])
+        seen["b"] = packed_by_caller(form, spec.batch)
     elif along not in blocks:
         line = "k" if vectorize == "k" else lines[along]
         padded = not fits_along(operands[along], product, target, line, sizes)
@@ -350,6 +358,9 @@ def stage_operands(
     tail = None
     if spec.sums_blocks:
         sources["a"] = operands["a"]
+    elif isinstance(spec.a, Packed):
+        form_of_a = format_of_a(spec, target).of(sizes["k"], sizes["m"])
+        seen["a"] = packed_by_caller(form_of_a, spec.batch)
     elif across not in blocks:
         source, line = operands[across], lines[across]
         if across in first or not fits_across(source, product, target, line):

@@ -1,6 +1,6 @@
-"""Whether C is written past the caches: it is larger than they are, and nothing reads it again.
+"""Decide whether stores of C bypass the caches: C is larger than they are and is not read again.
 
-A store else brings a line of memory into the caches before it changes it, and puts another one out.
+An ordinary store first loads its cache line from memory, and evicts another one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from tilewright.symbolic import ONE, div, mod, value
 from .loops import Decision
 from .plan import Plan
 
-#: How many times as long as C takes to memory and back multiply-adds may take, so that it matters.
+#: Stores bypass the caches only if multiply-adds take at most this many times as long as C's
+#: transfer.
 _MATTERS = 4
 
 
 def with_streams(plan: Plan) -> Plan:
-    """``plan`` with stores past the caches where they are asked for, or pay."""
+    """Return ``plan`` with stores that bypass the caches if they are asked for or pay."""
     asked, hindrance = plan.schedule.stores, next(_hindrances(plan), None)
     if asked == "stream" and hindrance is not None:
         raise ScheduleError(
@@ -58,7 +59,7 @@ def _size(size: Expr | int) -> str:
 
 
 def _hindrances(plan: Plan) -> Iterator[str]:
-    """Why lines of C cannot be written past the caches, in words."""
+    """Yield the reasons why stores of C cannot bypass the caches."""
     spec, written, target = plan.spec, plan.output, plan.target
     vectors = target.of(plan.element)
     if not any(vector.stream for vector in vectors):
@@ -81,7 +82,7 @@ def _hindrances(plan: Plan) -> Iterator[str]:
 
 
 def _matters(plan: Plan) -> bool:
-    """Whether sums of so much of K are not much longer in the making than on their way."""
+    """True if K is so short that C's transfer takes a large share of the time."""
     core, k = plan.target.core, value(plan.sizes["k"])
     vector = plan.vectors[0]
     form = plan.product.form(vector, "broadcast", "scalar")

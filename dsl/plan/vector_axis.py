@@ -1,4 +1,6 @@
-"""Along which dimension vectors may lie, and which operands must be packed for it."""
+"""Find the dimensions along which vectors can run, and the operands that must be packed
+for each.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,32 @@ from .formats.lookup import format_of
 from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
 from .operands import Operand, operand_of
-from .staging import fits_across, has_few_along_k, is_plain, product_of, reads_along_k
+from .staging import (
+    fits_across,
+    has_few_along_k,
+    is_plain,
+    packs_beside_a,
+    product_of,
+    reads_along_k,
+)
 
 Dimension = Literal["m", "n", "k"]
-#: The dimension the vectors lie along, and the operands to pack, or to convert before all else
-#: though the tiles could convert them, of "ab".
+#: The dimension along which vectors run, and the operands, of "ab", that are packed for it. This
+#: includes operands that are converted before the loops although tiles could convert them.
 Layout = tuple[Dimension, str]
-#: Which operands must be contiguous along a dimension for vectors to lie along it.
+#: For each dimension, the operands that must be contiguous along it if vectors run along it.
 _NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
 
 
 def legal_dimensions(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
-    """The dimensions along which vectors may lie without packing, C's contiguous one first."""
+    """Return the dimensions along which vectors can run without packing, the output's contiguous
+    one first.
+    """
     return tuple(dimension for dimension, packs in layouts(spec, Schedule(), target) if not packs)
 
 
 def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:
-    """(dimension of the vectors, operands to pack) to choose from: unpacked ones first."""
+    """Return the possible layouts, those without packing first."""
     strides = {name: operand_of(spec, name).strides for name in "ab"}
     written = operand_of(spec, spec.output).strides
     may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
@@ -60,7 +71,9 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
         raise _no_layout(spec, schedule)
 
     def last(layout: Layout) -> tuple[bool, bool, bool]:
-        """What needs packing, and is not contiguous in the output; a line alone fills no vector."""
+        """Sort last what needs packing, is not contiguous in the output, or has a single row or
+        column.
+        """
         along, packs = layout
         alone = along != "k" and getattr(spec, along) == 1
         return alone, packs != "", along == "k" or value(written[along]) != 1
@@ -70,10 +83,11 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
 
 
 def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], packs: str) -> bool:
-    """Whether vectors may lie along K: both operands do, or one that lies across is turned first.
+    """True if vectors can run along K: both operands are contiguous along K, or one is transposed
+    first.
 
-    Unasked that is looked at where lines of C are so short that no vector along them is filled, and
-    those along K are so long that turning them is little beside the product.
+    Without a request, transposing is considered only if rows of C do not fill a vector and K is so
+    long that the transposition costs little.
     """
     turned = packs + "".join(missing)
     if len(turned) != 1:
@@ -87,17 +101,18 @@ def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], p
 
 
 def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:
-    """Where operands may be converted first they are packed on the way: along m or n, any."""
+    """Return layouts for operands that may need conversion, which packs them at the same time."""
     strides = operand_of(spec, spec.output).strides
     packed = isinstance(spec.b, Packed)
     along = _legal_converted(spec, target)
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked == d or (asked is None and (d != "k" or packed))]
     blocks = converts_in_blocks(spec, schedule, target)
-    if blocks:  # what meets one line alone is summed by vectors
+    if blocks:  # a single row or column is summed by vectors
         products = ((d, product_of(spec, target, "a" if d == "m" else "b")) for d in legal)
         legal = [d for d, product in products if product.unit is not None]
     packs = panels or blocks or unpacks_in_panels(spec, schedule, target)
+    packs = packs or (packs_beside_a(spec) and schedule.pack == "b")
     reads = asked is None and not (packed or packs) and "k" in along
     if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":
         raise ScheduleError(
@@ -110,9 +125,10 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     matrices = product_of(spec, target, "b").unit is not None
 
     def last(dimension: str) -> tuple[bool, bool, bool]:
-        """Matrices are read in rows along K: those that must be turned come last.
+        """Sort last a layout in which a matrix unit's rows along K need a transposition.
 
-        Of two that are not the one of few lines is converted, and the other one read where it lies.
+        Otherwise the operand with few rows or columns is converted and the other one is read in
+        place.
         """
         if dimension == "k":
             return False, False, False
@@ -129,10 +145,10 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 
 
 def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    """``found``, or vectors along K, for which nothing of B is converted.
+    """Return ``found``, extended or replaced by vectors along K, which need no conversion of B.
 
-    Both are compared where all sizes are known, but beside matrices, which wait for memory as
-    vectors do. Else it is along K where rows, or columns, are few at most.
+    Both are compared by cost if all sizes are known and no matrix unit multiplies. Otherwise
+    vectors run along K if C is certain to have few rows or columns.
     """
     along: tuple[Layout, ...] = tuple(("k", x) for x in _converted_first(spec, target, "k", False))
     if product_of(spec, target, "b").unit is not None:
@@ -142,37 +158,37 @@ def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[
     return along if has_few_along_k(spec, target) else found
 
 
-#: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
-#: vectors where at most so many rows lie in the first cache at once.
+#: ``COPIED``: the least columns of a quantized B for which rows of A are copied first for a matrix
+#: unit. Vectors need the copy too if L1 holds at most ``CROWDED`` of the rows at once.
 COPIED, CROWDED = 256, 16
 
 
 def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """Whether blocks of both operands are converted as they are packed in panels.
+    """True if blocks of both operands are converted and packed in panels.
 
-    A matrix unit reads rows along K, which no panels have.
+    A matrix unit reads rows along K, which panels do not have.
     """
     return asks_for_panels(spec, schedule, target) and product_of(spec, target, "b").unit is None
 
 
 def converts_in_blocks(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """Whether what a schedule packs is converted block by block, in the loops, for a matrix unit.
+    """True if packed operands are converted block by block inside the loops, for a matrix unit.
 
-    What the caller packed is in blocks already.
+    A B that the caller packed is in blocks already.
     """
     if schedule.pack is None or spec.quantized is not None or schedule.tails == "bounce":
         return False
     alone = spec.batch is None and spec.b2 is None
-    mine = not isinstance(spec.b, Packed) or schedule.pack == "a"
+    mine = not spec.is_packed or (schedule.pack == "a" and not isinstance(spec.a, Packed))
     return alone and mine and product_of(spec, target, "b").unit is not None
 
 
 def unpacks_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """Whether blocks of a quantized B are unpacked before tiles read them, for many rows.
+    """True if blocks of a quantized B are unpacked into panels first, because C has many rows.
 
-    That is for an A of floating point: they are made f32, or numbers of A's type, of which sums of
-    blocks are scaled. Matrices found by their addresses are summed one by one, with few rows as
-    with many, which panels are not.
+    A has a floating-point type. B is unpacked to f32, or to numbers of A's type, whose block sums
+    are scaled. Matrices given by addresses are excluded: their sum must not depend on the number of
+    rows, and panels would add in another order.
     """
     if spec.quantized is None or spec.sums_blocks:
         return False
@@ -185,29 +201,33 @@ def unpacks_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 
 
 def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """Whether blocks of operands that are converted are to be packed, of sizes left to the call."""
+    """True if converted operands are to be packed in blocks whose sizes the call decides."""
     loops, blocks = (schedule.loops or "").lower(), dict(schedule.block)
     fixed = any(isinstance(size, int) for size in (spec.m, spec.n, spec.k))
     if schedule.pack != "ab" or any(loops.count(d) < 2 for d in "mnk") or (blocks and fixed):
         return False
     alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
-    return alone and not is_plain(spec, target) and not isinstance(spec.b, Packed)
+    return alone and not is_plain(spec, target) and not spec.is_packed
 
 
 def _converted_first(
     spec: Gemm, target: Target, dimension: Dimension, packed: bool
 ) -> tuple[str, ...]:
-    """What to convert before all else: nothing more than must be, or the operand across, too.
+    """Return the choices of operands to convert first: only necessary ones, or the one across as
+    well.
 
-    Where vectors lie along K nothing is spread: A is converted first for more than a few columns,
-    unless a load flips its signs, at no cost. ``packed``: blocks of B are unpacked in panels.
+    Vectors along K need no broadcasts, so A is converted first only for more than a few columns,
+    and not if a load flips the signs at no cost. ``packed`` is True if blocks of B are unpacked in
+    panels.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     vectors = "k" if dimension == "k" else along
     operand, product = operand_of(spec, across), product_of(spec, target, vectors)
+    if isinstance(spec.a, Packed):
+        return ("",)
     if product.block and not spec.sums_blocks and operand.type == product.across:
-        # For matrices rows that begin with a line are loaded twice as fast, once for each matrix of
-        # columns; for vectors those in few sets of the first cache would drive out each other.
+        # A matrix unit loads aligned rows twice as fast, and loads them once for each matrix of
+        # columns. For vectors, rows that share few sets of L1 would evict each other.
         copied = isinstance(spec.n, int) and spec.n >= COPIED
         apart = product.unit is not None or (not packed and _crowded(operand, target))
         return (across,) if copied and apart else ("",)
@@ -222,7 +242,7 @@ def _converted_first(
 
 
 def _crowded(operand: Operand, target: Target) -> bool:
-    """Whether rows of A lie so far apart that tiles find few of them in the first cache at once."""
+    """True if rows of A share so few sets of L1 that it holds only ``CROWDED`` of them at once."""
     step = value(operand.strides["m"])
     if step is None:
         return False
@@ -230,10 +250,13 @@ def _crowded(operand: Operand, target: Target) -> bool:
 
 
 def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
-    """The dimensions along which vectors may lie, the most usual first.
+    """Return the dimensions along which vectors can run, the usual one first.
 
-    A packed B decides: along K where it is a column and A has rows, else along its columns.
+    For a packed B the format decides: along K if B is one column and A has contiguous rows, else
+    along n.
     """
+    if isinstance(spec.a, Packed):
+        return ("n",)
     if not isinstance(spec.b, Packed):
         return ("n", "m", "k") if reads_along_k(spec, target) else ("n", "m")
     in_rows = value(operand_of(spec, "a").strides["k"]) == 1
@@ -241,7 +264,7 @@ def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
 
 
 def _packable(spec: Gemm, schedule: Schedule) -> bool:
-    """Whether the batch does not stand inside the accumulators' loops."""
+    """True if operands can be packed: there is no batch loop inside a tile."""
     loops = schedule.loops
     return spec.batch is None or loops is None or "b" in loops[: outer_length(loops)]
 

@@ -1,1 +1,1 @@
-"""One entry for each kind of routine: its plan, stages, and explanation"""
+"""One entry for each kind of routine: its plan, stages, and explanation."""

@@ -31,7 +31,7 @@ class RowProgram(Routine[Network, RowsPlan]):
         return make(spec, schedule, target)  # type: ignore[return-value]
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: the passes over all rows."""
         return (Stage(rows_program(plan)),)
 
     def head(self, plan: RowsPlan) -> Iterator[str]:
@@ -44,7 +44,7 @@ class RowProgram(Routine[Network, RowsPlan]):
         return plan.resolved
 
     def converts(self, plan: RowsPlan) -> bool:
-        """Return True: elements of other types may be converted by their bits."""
+        """Return True: elements may be converted by functions on their bits."""
         return True
 
 

@@ -24,11 +24,11 @@ class Packing(Routine[Pack, PackPlan]):
         return plan_packing(spec, schedule, target)
 
     def stages(self, plan: PackPlan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: the packing of all matrices."""
         return (Stage(pack_program(plan)),)
 
     def head(self, plan: PackPlan) -> Iterator[str]:
-        """Yield B, and its types before and after."""
+        """Yield the size of B, and its types before and after."""
         spec, strides = plan.spec, plan.operands["b"].strides
         apart, line = strides["k" if spec.order == "C" else "n"], LINES[spec.order]
         yield (
@@ -39,7 +39,7 @@ class Packing(Routine[Pack, PackPlan]):
             yield f"batch     strided, {text_of(plan.batch.count)} of B"
 
     def converts(self, plan: PackPlan) -> bool:
-        """Return True: elements are converted, or put into groups."""
+        """Return True: elements may be converted or grouped by functions on their bits."""
         return True
 
 
@@ -51,11 +51,11 @@ class QuantizedPacking(Routine[PackQuantized, QuantizedPackPlan]):
         return plan_quantized_packing(spec, schedule, target)
 
     def stages(self, plan: QuantizedPackPlan) -> tuple[Stage, ...]:
-        """Return a stage without loops."""
+        """Return one stage without loops, because a template has them."""
         return (Stage(Program((), ())),)
 
     def head(self, plan: QuantizedPackPlan) -> Iterator[str]:
-        """Yield B, and its format."""
+        """Yield the size of B, and its format."""
         spec, form = plan.spec, plan.format
         yield (
             f"pack      B {spec.k} x {spec.n} ({LINES[spec.order]}s contiguous), "

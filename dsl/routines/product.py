@@ -42,7 +42,7 @@ class Product(Routine[Gemm, Plan]):
         return make(spec, schedule, target)  # type: ignore[return-value]
 
     def stages(self, plan: Plan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: the whole product."""
         return (Stage(make_program(plan)),)
 
     def head(self, plan: Plan) -> Iterator[str]:
@@ -64,7 +64,7 @@ class Product(Routine[Gemm, Plan]):
         return flops_of(plan)
 
     def estimate(self, plan: Plan, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:
-        """Return the estimate, if anything is summed."""
+        """Return the estimate; None if there is nothing to sum."""
         return estimate(plan, sizes, cold=cold) if _sums(plan) else None
 
     def resolved(self, plan: Plan, program: Program) -> Schedule | None:
@@ -87,7 +87,7 @@ class Stack(Routine[Gemm, StackPlan]):
     drawn = True
 
     def stages(self, plan: StackPlan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: all products."""
         return (Stage(stack_program(plan)),)
 
     def head(self, plan: StackPlan) -> Iterator[str]:
@@ -110,7 +110,7 @@ class Stack(Routine[Gemm, StackPlan]):
         return flops_of(plan)
 
     def estimate(self, plan: StackPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:
-        """Return the estimate, if anything is summed."""
+        """Return the estimate; None if there is nothing to sum."""
         summed = plan.each is None or _sums(plan.each)
         return estimate_stack(plan, sizes, cold=cold) if summed else None
 
@@ -128,7 +128,7 @@ class Stack(Routine[Gemm, StackPlan]):
         return plan.each is not None and (plan.each.finishes or not plan.each.plain)
 
     def static_offsets(self, plan: StackPlan) -> Mapping[str, tuple[int, ...]]:
-        """Return nothing: a stack is strided."""
+        """Return no offsets: the matrices of a stack are a fixed distance apart."""
         return plan.batch.static
 
 

@@ -1,4 +1,4 @@
-"""Transpositions."""
+"""Transpositions of a matrix, into another matrix or in place."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tilewright.plan.routine import Routine, register
 from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.transpose import Transpose
+from tilewright.spec.types import ITEMSIZE
 
 
 class Transposition(Routine[Transpose, TransposePlan]):
@@ -22,16 +23,20 @@ class Transposition(Routine[Transpose, TransposePlan]):
         return plan_transposition(spec, schedule, target)
 
     def stages(self, plan: TransposePlan) -> tuple[Stage, ...]:
-        """Return one stage."""
+        """Return the only stage: the transposition."""
         return (Stage(transposition_program(plan)),)
 
     def head(self, plan: TransposePlan) -> Iterator[str]:
-        """Yield the two matrices."""
+        """Yield the layouts of the two matrices."""
         shapes = {"x": ("rows", "cols"), "out": ("cols", "rows")}
         x, out = (
             matrix_text(plan.operands[name], shape, plan.sizes) for name, shape in shapes.items()
         )
         yield f"transpose {x} to {out}, {plan.element}"
+
+    def converts(self, plan: TransposePlan) -> bool:
+        """Return True for elements of 8 and 16 bits, which are moved in groups."""
+        return ITEMSIZE[plan.element] < 4
 
 
 register(Transpose, TransposePlan, Transposition())

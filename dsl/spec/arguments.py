@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import SpecError
 
-from .operands import Batch, Matrix, Order, Packed
+from .operands import Batch, Matrix, Order, Packed, Strided
 from .quantized import Quantize, check_block_scales, check_quantized
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
-from .sizes import Size, check_size
+from .sizes import Dim, Size, check_size
 from .sums import check_math, check_sums, computed_in, default_c
 from .types import TypeName, is_integer, mixes
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 ZEROS = ("a_zero", "b_zero")
 LEADING = ("lda", "ldb", "ldc", "ldd")
+#: How a packed A and a packed B are laid out, and the option of ``tw.Packed`` for that.
+_PACKED = {"a": "A is packed in panels of rows", "b": "B is packed in blocks of columns"}
+_UNITS = {"a": "mb=rows", "b": "nb=columns"}
 
 
 def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
@@ -40,6 +43,7 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
         )
     if not isinstance(algebra, bool):
         raise SpecError("algebra must be True or False", got=algebra)
+    _check_packed(given, operands["a"], operands["b"])
     return {
         **{name: check_size(given[name], name) for name in "mnk"},
         **operands,
@@ -73,24 +77,64 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
 
 
-def factors_of(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
+def factors_of(a: Matrix | Packed | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
     """Return the types of A and B; f32 for both if B is quantized: block sums are added in f32."""
     scaled = isinstance(b, Packed) and b.quantized is not None
     return ("f32", "f32") if scaled else (a.type, b.type)
 
 
 def _check_zeros(given: Mapping[str, Any], a: Any, b: Any) -> None:
-    """Raise SpecError for a zero point of floating point, or one that needs sums of a packed B."""
+    """Raise SpecError for a zero point of floating point, or one that needs sums not packed."""
     for name, operand in zip(ZEROS, (a, b), strict=True):
         if given[name] is not None and not is_integer(operand.type):
             raise SpecError(
                 f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
             )
-    if given["a_zero"] is not None and isinstance(b, Packed) and mixes(*factors_of(a, b)):
+    if not mixes(*factors_of(a, b)):
+        return
+    for name, other, what in (("a_zero", b, "B"), ("b_zero", a, "A")):
+        if given[name] is not None and isinstance(other, Packed):
+            raise SpecError(
+                f"{name} multiplies sums of {what}, which a packed {what} of floating point does"
+                " not have",
+                got=f"a={a!r}, b={b!r}",
+                hint=f"{'a B' if what == 'B' else 'an A'} that is not packed",
+            )
+
+
+def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
+    """Raise SpecError if A or B is packed in a way, or for a product, that has no such matrix."""
+    batch = given["batch"]
+    sizes, quantized = [given["k"], given["n"]], getattr(b, "quantized", None)
+    if quantized is not None and any(isinstance(size, Dim) for size in sizes):
         raise SpecError(
-            "a_zero multiplies sums of B, which a packed B of floating point does not have",
-            got=f"a={a.type}, b={b!r}",
-            hint="a B that is not packed",
+            "a packed low-bit B has fixed sizes",
+            got=f"k={sizes[0]!r}, n={sizes[1]!r}",
+            hint="ints for k and n",
+        )
+    if isinstance(b, Packed) and isinstance(batch, Strided) and batch.b not in (None, 0):
+        raise SpecError(
+            "matrices of a packed B have the stride of their format",
+            got=f"b={batch.b!r}",
+            expected="b=None for one matrix each, or b=0 for one that serves all",
+        )
+    for name, operand, unit in (("a", a, "nb"), ("b", b, "mb")):
+        if not isinstance(operand, Packed):
+            continue
+        if operand.bits is not None:
+            raise SpecError(
+                f"the target decides the groups of a product's packed {name.upper()}",
+                got=f"{name}={operand!r}",
+                expected="tw.Packed without bits",
+                hint="bits are for tw.Copy",
+            )
+        if getattr(operand, unit) is not None or (name == "a" and operand.quantized is not None):
+            raise SpecError(_PACKED[name], got=operand, expected=f"tw.Packed(type, {_UNITS[name]})")
+    if isinstance(a, Packed) and (batch is not None or quantized is not None):
+        raise SpecError(
+            "a packed A is that of one product, with a B that has no block scales",
+            got=f"b={b!r}, batch={batch!r}",
+            hint="an A that is not packed",
         )
 
 

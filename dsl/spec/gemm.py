@@ -70,8 +70,8 @@ class Gemm(Spec):
         Sizes. A ``tw.dim`` is read from the arrays at the call.
     a, b : type, Matrix, Packed, Quantize or Quantized
         Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
-        ``tw.Packed`` is a B that ``pack_b`` packed. ``tw.Quantize`` is an A that the kernel
-        quantizes.
+        ``tw.Packed`` is a B that ``pack_b`` packed, or an A that ``pack_a`` packed.
+        ``tw.Quantize`` is an A that the kernel quantizes.
     c, d : type or Matrix
         Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
     order : {"C", "F"}
@@ -157,7 +157,7 @@ class Gemm(Spec):
     m: Size
     n: Size
     k: Size
-    a: Matrix | Quantize
+    a: Matrix | Packed | Quantize
     b: Matrix | Packed
     c: Matrix
     d: Matrix | None
@@ -188,7 +188,7 @@ class Gemm(Spec):
         n: Size,
         k: Size,
         *,
-        a: DTypeLike | Matrix | Quantize = "f32",
+        a: DTypeLike | Matrix | Packed | Quantize = "f32",
         b: DTypeLike | Matrix | Packed | None = None,
         c: DTypeLike | Matrix | None = None,
         d: DTypeLike | Matrix | None = None,
@@ -265,6 +265,12 @@ class Gemm(Spec):
         return isinstance(self.batch, Strided | Offsets) and not shared
 
     @property
+    def sizes_of_b(self) -> tuple[Size, Size]:
+        """The sizes k and n for the kernel that packs B: a dim ``k`` or ``n`` if it is any dim."""
+        k, n = self.k, self.n
+        return Dim("k") if isinstance(k, Dim) else k, Dim("n") if isinstance(n, Dim) else n
+
+    @property
     def stacked(self) -> bool:
         """True if each product of the batch has its own C or D; False if the products are added."""
         return isinstance(self.batch, Strided) and self.batch.c != 0
@@ -330,6 +336,11 @@ class Gemm(Spec):
         """
         count = 1 if self.batch is None else sizes["count"]
         return 2 * self.products * sizes["m"] * sizes["n"] * sizes["k"] * count
+
+    @property
+    def is_packed(self) -> bool:
+        """True if A or B is packed ahead of the call."""
+        return isinstance(self.a, Packed) or isinstance(self.b, Packed)
 
     @property
     def quantized(self) -> Quantized | None:
@@ -484,8 +495,6 @@ def _check_gemm(spec: Gemm) -> None:
                 got=ld,
                 expected=f"{least} or more",
             )
-    if isinstance(spec.b, Packed):
-        _check_packed(spec)
     if spec.stacked:
         _check_stack(spec)
     check_dims(spec.runtime_sizes())
@@ -517,20 +526,6 @@ def _check_extents(spec: Gemm) -> None:
             )
 
 
-def _check_packed(spec: Gemm) -> None:
-    """Raise SpecError if a packed B has run-time sizes, or a batch that cannot be packed."""
-    if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
-        raise SpecError(
-            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
-        )
-    if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
-        raise SpecError(
-            "matrices of a packed B have the stride of their format",
-            got=f"b={spec.batch.b!r}",
-            expected="b=None for one matrix each, or b=0 for one that serves all",
-        )
-
-
 def _check_stack(spec: Gemm) -> None:
     """Raise SpecError for arguments that a stack of products cannot have."""
     whole = [operand.name for operand in spec.named if operand.per == "full"]
@@ -554,8 +549,10 @@ def _check_types(spec: Gemm) -> None:
             )
     for name in ("a", "b", "b2", "c", "d"):
         operand = getattr(spec, name)
-        if isinstance(operand, Packed) and name not in ("b", "b2"):
-            raise SpecError(f"only B can be packed, not {name.upper()}", hint="tw.Matrix(type)")
+        if isinstance(operand, Packed) and name not in ("a", "b", "b2"):
+            raise SpecError(
+                f"only A and B can be packed, not {name.upper()}", hint="tw.Matrix(type)"
+            )
         if isinstance(operand, Quantize) and name != "a":
             raise SpecError(
                 f"only A is quantized by the kernel, not {name.upper()}",

@@ -12,7 +12,7 @@ from tilewright.keywords import spelled
 
 from .quantized import Quantized
 from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
-from .types import DTypeLike, TypeName, type_name
+from .types import ITEMSIZE, DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
 #: Shape of each matrix of a product, by the names of its sizes.
@@ -62,6 +62,10 @@ class Matrix:
         check_order(self.order)
 
 
+#: Bytes of a group of elements, by its bits.
+_GROUPS = {32: 4, 64: 8}
+
+
 def check_order(order: object) -> None:
     """Raise SpecError unless ``order`` is "C" or "F"."""
     if not isinstance(order, str) or order not in ("C", "F"):
@@ -71,23 +75,37 @@ def check_order(order: object) -> None:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
-    """A B that ``pack_b`` has packed: in groups along K, in blocks of columns, padded with zeros.
+    """A B that ``pack_b`` has packed, or an A that ``pack_a`` has packed.
+
+    B is in groups along K, in blocks of columns, padded with zeros; A in groups along K, in panels
+    of rows. Where A is packed, pack a large B as well: a kernel packs B itself, in each call, only
+    if both are f32, or both f64, all sizes are ints, and it runs in one thread. Otherwise it reads
+    or converts B as a whole, which may take several times as long.
 
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
-    be used by kernels with any m, batch, epilogue or tile.
+    be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves
+    matrices of all sizes: one kernel computes all layers of a model. A call then checks that the
+    packed B has the sizes of the call.
 
     Parameters
     ----------
     type : str, numpy type or Quantized
         Element type; or the format of a low-bit B, whose elements and scales are packed.
     nb : int, optional
-        Columns of a block. By default one block if a cache holds B, else blocks of a few tiles'
-        columns. ``PackedMatrix.format`` tells the choice.
+        Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
+        blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
+    mb : int, optional
+        Rows of a panel of a packed A, whose format depends on target, types, m, k and ``mb``. By
+        default the rows of the target's tallest tiles.
+    bits : {32, 64}, optional
+        Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
+        32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
+        columns follow the elements. By default the target decides.
 
     Raises
     ------
     SpecError
-        The type or ``nb`` is not possible.
+        The type, ``nb``, ``mb`` or ``bits`` is not possible.
 
     Examples
     --------
@@ -99,15 +117,35 @@ class Packed:
 
     type: TypeName
     nb: int | None
+    mb: int | None
     quantized: Quantized | None
+    bits: int | None
 
-    def __init__(self, type: DTypeLike | Quantized, nb: int | None = None) -> None:
+    def __init__(
+        self,
+        type: DTypeLike | Quantized,
+        nb: int | None = None,
+        *,
+        mb: int | None = None,
+        bits: int | None = None,
+    ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         held = type.stored.unpacked if isinstance(type, Quantized) else type_name(type)
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
+        rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
         object.__setattr__(self, "nb", columns)
+        object.__setattr__(self, "mb", rows)
         object.__setattr__(self, "quantized", quantized)
+        bits = None if bits is None else check_count(bits, "bits, those of a group,")
+        object.__setattr__(self, "bits", bits)
+        legal = not quantized and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
+        if bits is not None and not legal:
+            raise SpecError(
+                "a group of elements cannot have these bits",
+                got=f"bits={bits}, {quantized or held}",
+                expected="32 or 64, at least those of an element",
+            )
 
     @property
     def order(self) -> Order:
@@ -115,7 +153,12 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
-        return call_text("Packed", [self.quantized or self.type], {"nb": (self.nb, None)})
+        options: dict[str, tuple[object, object]] = {
+            "nb": (self.nb, None),
+            "mb": (self.mb, None),
+            "bits": (self.bits, None),
+        }
+        return call_text("Packed", [self.quantized or self.type], options)
 
 
 @spelled(SpecTypeError)

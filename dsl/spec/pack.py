@@ -1,9 +1,10 @@
-"""Specs of kernels that pack B: for ordinary elements, and for low-bit elements with scales."""
+"""Specs of kernels that move a matrix: copies, packing of B, and packing of a low-bit B."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+import re
+from dataclasses import dataclass, fields
+from typing import ClassVar, TypeAlias
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
@@ -12,7 +13,12 @@ from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
 from .quantized import Quantize, Quantized, check_quantized
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
-from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
+from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, type_name
+
+#: A layout: rows or columns contiguous, packed, or the text of a packed format.
+Layout: TypeAlias = Matrix | Packed | str
+#: A format's text begins with the types of its elements, and has the sizes of its matrix.
+_FORMAT = re.compile(r"(\w+) as (\w+), (\d{1,19})x(\d{1,19}) ")
 
 
 @spelled(SpecTypeError)
@@ -22,8 +28,9 @@ class Pack(Spec):
 
     Parameters
     ----------
-    k, n : int
-        Sizes of B.
+    k, n : int or Dim
+        Sizes of B. With a dim, one kernel packs matrices of all sizes, for kernels whose k or n is
+        a dim.
     type : str or numpy type
         Element type of the packed B.
     a : str or numpy type, optional
@@ -42,6 +49,10 @@ class Pack(Spec):
         Several B, which are packed side by side.
     sums : {"f16"}, optional
         For kernels that sum in f16, which changes the format.
+    rows : bool
+        If True, the matrix is the transpose of an A (n x k), which is packed for ``tw.Packed(type,
+        mb=nb)``; ``a`` is the type of the B that it will be multiplied with. ``kernel.pack_a`` uses
+        this.
 
     Raises
     ------
@@ -61,8 +72,8 @@ class Pack(Spec):
 
     routine: ClassVar[str] = "tilewright.routines.pack"
 
-    k: int
-    n: int
+    k: Size
+    n: Size
     type: TypeName
     a: TypeName
     nb: int | None
@@ -71,11 +82,12 @@ class Pack(Spec):
     ldb: Size | None
     batch: Strided | None
     sums: str
+    rows: bool
 
     def __init__(
         self,
-        k: int,
-        n: int,
+        k: Size,
+        n: Size,
         type: DTypeLike = "f32",
         *,
         a: DTypeLike | None = None,
@@ -85,13 +97,16 @@ class Pack(Spec):
         ldb: Size | None = None,
         batch: Strided | None = None,
         sums: DTypeLike | None = None,
+        rows: bool = False,
     ) -> None:
+        if not isinstance(rows, bool):
+            raise SpecError("rows must be True or False", got=rows)
         packed = Packed(type, nb)
         of_a = packed.type if a is None else type_name(a)
-        fields: dict[str, object] = {
+        given: dict[str, object] = {
             "sums": _sums(sums, of_a, packed.type),
-            "k": _fixed(k, "k"),
-            "n": _fixed(n, "n"),
+            "k": check_size(k, "k"),
+            "n": check_size(n, "n"),
             "type": packed.type,
             "a": of_a,
             "nb": packed.nb,
@@ -99,20 +114,25 @@ class Pack(Spec):
             "order": order,
             "ldb": None if ldb is None else check_size(ldb, "ldb", least=1),
             "batch": batch,
+            "rows": rows,
         }
-        for name, value in fields.items():
+        for name, value in given.items():
             object.__setattr__(self, name, value)
         check_order(order)
         _check(self)
 
+    def __repr__(self) -> str:
+        names = [each.name for each in fields(self) if each.name != "rows" or self.rows]
+        return f"Pack({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
     @property
-    def contiguous_size(self) -> int:
+    def contiguous_size(self) -> Size:
         """The number of elements in a contiguous row of B (in a column for order F)."""
         return self.n if self.order == "C" else self.k
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
-        slots: list[tuple[str, Size | None]] = [("ldb", self.ldb)]
+        slots: list[tuple[str, Size | None]] = [("n", self.n), ("k", self.k), ("ldb", self.ldb)]
         if self.batch is not None:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
@@ -231,10 +251,172 @@ def weight_packing(shape: tuple[int, ...], ldb: Dim | None = None) -> Pack:
     return Pack(k, n, "f32", ldb=ldb)
 
 
+@spelled(SpecTypeError)
+@dataclass(frozen=True, slots=True, init=False)
+class Copy(Spec):
+    """A copy: ``d[i, j] = a[i, j]`` for matrices of any two layouts and element types.
+
+    Elements are converted as products convert them: to nearest even; integers saturate, and NaN
+    becomes the integer 0. Elements of f64 and s64 keep their type.
+
+    Parameters
+    ----------
+    rows, cols : int or Dim
+        Sizes of both matrices. A packed matrix has fixed sizes.
+    a : str, numpy type, Matrix or Packed, optional
+        Type and layout of the input. A type alone means order C. ``Packed`` is the format of
+        ``tw.Pack(rows, cols, type, nb=nb)``, or has groups of ``bits``. The format of a
+        ``PackedMatrix`` also describes a packed matrix.
+    d : str, numpy type, Matrix or Packed, optional
+        The same for the output; by default the type of ``a`` in order C.
+    lda, ldd : int or Dim, optional
+        Leading dimensions in elements; by default tight.
+
+    Raises
+    ------
+    SpecError
+        A type, a size or a layout is not possible.
+
+    Examples
+    --------
+    >>> pairs = tw.compile(tw.Copy(4, 4, "bf16", tw.Packed("bf16", bits=32)))
+    >>> packed = pairs(np.eye(4, dtype=ml_dtypes.bfloat16))
+    >>> back = tw.compile(tw.Copy(4, 4, packed.format, tw.Matrix("f32", order="F")))
+    >>> back(packed)[1]
+    array([0., 1., 0., 0.], dtype=float32)
+    """
+
+    routine: ClassVar[str] = "tilewright.routines.copy"
+
+    rows: Size
+    cols: Size
+    a: Layout
+    d: Layout
+    lda: Size | None
+    ldd: Size | None
+
+    def __init__(
+        self,
+        rows: Size,
+        cols: Size,
+        a: DTypeLike | Layout = "f32",
+        d: DTypeLike | Layout | None = None,
+        *,
+        lda: Size | None = None,
+        ldd: Size | None = None,
+    ) -> None:
+        given = _layout(a, "a")
+        fields: dict[str, object] = {
+            "rows": check_size(rows, "rows"),
+            "cols": check_size(cols, "cols"),
+            "a": given,
+            "d": Matrix(layout_type(given)) if d is None else _layout(d, "d"),
+            "lda": None if lda is None else check_size(lda, "lda", least=1),
+            "ldd": None if ldd is None else check_size(ldd, "ldd", least=1),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        _check_copied(self)
+        for name in "ad":
+            _check_layout(self, name)
+        check_dims(self.runtime_sizes())
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        kinds = dict.fromkeys(map(str, (self.type_of("a"), self.type_of("d"))))
+        sizes = sizes_word(("rows", self.rows), ("cols", self.cols))
+        sides = (self.a, self.d)
+        orders = [each.order.lower() if isinstance(each, Matrix) else "p" for each in sides]
+        return ["copy", *kinds, sizes, "".join(orders)]
+
+    def type_of(self, name: str) -> TypeName:
+        """Return the element type of ``a`` or ``d``."""
+        return layout_type(getattr(self, name))
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
+        slots = ("rows", "cols", "lda", "ldd")
+        return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))
+
+
+def layout_type(layout: Layout) -> TypeName:
+    """Return the element type of a layout."""
+    return type_name(layout.partition(" ")[0]) if isinstance(layout, str) else layout.type
+
+
+def _layout(given: object, name: str) -> Layout:
+    """Return a layout; SpecError if ``given`` is none."""
+    if isinstance(given, str) and " " in given:
+        if _FORMAT.match(given) is None:
+            raise SpecError(
+                f"{name} is no packed format", got=given, expected="PackedMatrix.format"
+            )
+        if " rows" in given:
+            raise SpecError(
+                f"{name} is an A in panels of rows, which is not copied",
+                got=given,
+                expected="the format of a packed B",
+            )
+        return given
+    if isinstance(given, Packed) and given.mb is not None:
+        raise SpecError(
+            f"{name} is an A in panels of rows, which is not copied",
+            got=given,
+            expected="tw.Packed(type, nb=columns)",
+            hint="kernel.pack_a packs an A",
+        )
+    if isinstance(given, Packed) and given.quantized is not None:
+        raise SpecError(
+            f"{name} cannot be a low-bit matrix",
+            got=given,
+            expected="elements of 8 bits or more",
+            hint="kernel.pack_b and kernel.unpack_b",
+        )
+    return given if isinstance(given, (Matrix, Packed)) else Matrix(given)  # type: ignore[arg-type]
+
+
+def _check_copied(spec: Copy) -> None:
+    source, made = spec.type_of("a"), spec.type_of("d")
+    if source != made and 8 in (ITEMSIZE[source], ITEMSIZE[made]):
+        raise SpecError(
+            "elements of 64 bits are not converted",
+            got=f"{source} to {made}",
+            expected=f"d={source!r}",
+        )
+
+
+def _check_layout(spec: Copy, name: str) -> None:
+    """Raise SpecError if sizes and leading dimension do not fit the layout of ``a`` or ``d``."""
+    layout, leading, slot = getattr(spec, name), getattr(spec, f"ld{name}"), f"ld{name}"
+    sizes = spec.rows, spec.cols
+    if not isinstance(layout, Matrix):
+        if leading is not None:
+            raise SpecError(f"{slot} is given, but {name} is packed", got=f"{slot}={leading!r}")
+        if not all(isinstance(size, int) for size in sizes):
+            raise SpecError(
+                "a packed matrix has fixed sizes", got=f"{spec.rows!r} x {spec.cols!r}", hint="ints"
+            )
+        found = _FORMAT.match(layout) if isinstance(layout, str) else None
+        if found is not None and (int(found[3]), int(found[4])) != sizes:
+            raise SpecError(
+                f"the format of {name} is that of another size",
+                got=layout,
+                expected=f"{spec.rows}x{spec.cols}",
+            )
+    lines, line = sizes if not isinstance(layout, Matrix) or layout.order == "C" else sizes[::-1]
+    if isinstance(leading, int) and isinstance(line, int) and leading < line:
+        raise SpecError(
+            f"{slot} is smaller than a contiguous line of {name}",
+            got=leading,
+            expected=f"{line} or more",
+        )
+    check_extent((lines, line if leading is None else leading), 8, name)
+
+
 def _fixed(size: Size, name: str) -> int:
     size = check_size(size, name)
     if isinstance(size, Dim):
-        raise SpecError("a packed B has fixed sizes", got=f"{name}={size!r}", hint="an int")
+        raise SpecError("a packed low-bit B has fixed sizes", got=f"{name}={size!r}", hint="an int")
     return size
 
 
@@ -262,11 +444,12 @@ def _check(spec: Pack) -> None:
             got=f"{spec.source} to {spec.type}",
             expected=f"{spec.type}" + (" or f32" if spec.type not in ("f32", "f64") else ""),
         )
-    if spec.ldb is not None and isinstance(spec.ldb, int) and spec.ldb < spec.contiguous_size:
+    least = spec.contiguous_size
+    if isinstance(spec.ldb, int) and isinstance(least, int) and spec.ldb < least:
         raise SpecError(
             "ldb is smaller than a contiguous line of B",
             got=spec.ldb,
-            expected=f"{spec.contiguous_size} or more",
+            expected=f"{least} or more",
         )
     strided = isinstance(spec.batch, Strided) and spec.batch.a is None and spec.batch.b != 0
     if spec.batch is not None and not strided:

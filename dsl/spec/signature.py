@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
-from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .pack import Pack, PackQuantized
+from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
+from .pack import Copy, Pack, PackQuantized
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
 from .sizes import Dim, Size
@@ -35,8 +35,30 @@ class Stored(Protocol):
         """The type of the packed elements in memory."""
 
     @property
-    def nbytes(self) -> int:
-        """The size of one packed matrix in bytes."""
+    def is_open(self) -> bool:
+        """True if the format does not know the matrix's sizes."""
+
+    @property
+    def nbytes(self) -> Any:
+        """The size of one packed matrix in bytes: an int, if the sizes are known."""
+
+    def of(self, k: Any, n: Any) -> Stored:
+        """Return the format of a matrix of k x n elements."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PackedBytes(Dim):
+    """The size in bytes of a packed matrix whose ``k`` or ``n`` is known only at the call."""
+
+    form: Stored | None = None
+    k: Size = 0
+    n: Size = 0
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Return the size for the values of a call's dims by name."""
+        assert self.form is not None
+        k, n = (sizes[x.name] if isinstance(x, Dim) else x for x in (self.k, self.n))
+        return int(self.form.of(k, n).nbytes)
 
 
 Role = Literal["in", "out", "inout"]
@@ -58,10 +80,11 @@ class ArrayParameter:
     - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,).
 
     The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
-    ``format``. ``quantized`` is the format of its elements. ``chosen`` means that the user chose
-    the name. ``leading`` is None if rows or columns have no gaps, ``batch_stride`` is None if
-    matrices have no gaps. ``stored`` is the type in memory if it is not ``type``. ``within`` is a
-    smaller type whose range must hold all values; "" means that any value is allowed.
+    ``format``; otherwise ``format`` is that of a row of bytes. ``quantized`` is the format of the
+    operand's elements. ``chosen`` means that the user chose the name. ``leading`` is None if rows
+    or columns have no gaps, ``batch_stride`` is None if matrices have no gaps. ``stored`` is the
+    type in memory if it is not ``type``. ``within`` is a smaller type whose range must hold all
+    values; "" means that any value is allowed.
     """
 
     name: str
@@ -82,6 +105,11 @@ class ArrayParameter:
     chosen: bool = False
     quantized: Quantized | None = None
     within: str = ""
+
+    @property
+    def is_bytes(self) -> bool:
+        """True if the array is a row of bytes in a packed format."""
+        return bool(self.format) and not self.packed
 
     @property
     def element(self) -> str:
@@ -205,6 +233,21 @@ def parts_of(form: Quantized) -> dict[str, str]:
     if form.zeros:
         found["zeros"] = form.stored.unpacked if form.zeros == "zeros" else str(form.zero)
     return found
+
+
+def has_formats(spec: Spec) -> bool:
+    """Return True if a matrix of ``spec`` is packed in a format that depends on the target."""
+    if isinstance(spec, Copy):
+        return not (isinstance(spec.a, Matrix) and isinstance(spec.d, Matrix))
+    if isinstance(spec, Gemm):
+        return spec.is_packed
+    return packs(spec)
+
+
+def packs(spec: Spec) -> bool:
+    """Return True if the kernel of ``spec`` writes bytes in a packed format."""
+    written = isinstance(spec, Copy) and not isinstance(spec.d, Matrix)
+    return written or isinstance(spec, Pack | PackQuantized)
 
 
 def symbol_of(name: str) -> str:
@@ -396,16 +439,45 @@ def _of_packing(spec: Pack, formats: Mapping[str, Stored]) -> Parameters:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    out = _packed_out(formats.get("out"), 1 if batch is None else batch.count)
+    out = _packed_bytes("out", "out", formats.get("out"), (spec.k, spec.n), _count(spec))
     return Parameters((b, out), allocates=False)
 
 
-def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
-    """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
-    shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
+def _count(spec: Pack) -> Size:
+    return 1 if spec.batch is None else spec.batch.count
+
+
+@parameters_of(Copy)
+def _of_copy(spec: Copy, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a copy: both matrices, a packed one as a row of bytes."""
+    a, d = (_copied(spec, name, formats.get(name)) for name in "ad")
+    return Parameters((a, d), allocates=isinstance(spec.d, Matrix))
+
+
+def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
+    layout, role = getattr(spec, name), "in" if name == "a" else "out"
+    sizes = (spec.rows, spec.cols)
+    if not isinstance(layout, Matrix):
+        return _packed_bytes(name, role, form, sizes, 1)  # type: ignore[arg-type]
     return ArrayParameter(
-        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
-        stored=form.stored if form else "",
+        name, layout.type, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
+        getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+    )  # fmt: skip
+
+
+def _packed_bytes(
+    name: str, role: Role, form: Stored | None, sizes: tuple[Size, Size], count: Size
+) -> ArrayParameter:
+    """Return the parameter for ``count`` packed matrices: bytes, one row for each matrix."""
+    nbytes: Size = 0
+    if form is not None and form.is_open:
+        nbytes = PackedBytes("packed_bytes", form=form, k=sizes[0], n=sizes[1])
+    elif form is not None:
+        nbytes = form.nbytes
+    shape: tuple[Size, ...] = (count, nbytes)
+    return ArrayParameter(
+        name, "u8", "matrix", role, shape, "C", None, ("count", "bytes"), f"ld{name}",
+        format=form.text if form else "", stored=form.stored if form else "",
     )  # fmt: skip
 
 
@@ -420,4 +492,5 @@ def _of_quantized_packing(spec: PackQuantized, formats: Mapping[str, Stored]) ->
         )
         for name, type_ in parts_of(spec.type).items()
     ]  # fmt: skip
-    return Parameters((*arrays, _packed_out(formats.get("out"), 1)), allocates=False)
+    out = _packed_bytes("out", "out", formats.get("out"), (spec.k, spec.n), 1)
+    return Parameters((*arrays, out), allocates=False)

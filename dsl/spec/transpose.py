@@ -24,7 +24,7 @@ class Transpose(Spec):
     rows, cols : int or Dim
         Sizes of x.
     type : str or numpy type
-        Element type, of 4 or 8 bytes.
+        Element type.
     ldx, ldout : int or Dim, optional
         Leading dimensions in elements; by default tight.
 
@@ -50,8 +50,6 @@ class Transpose(Spec):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", type_name(self.type))
-        if ITEMSIZE[self.type] < 4:
-            raise SpecError("only elements of 4 and 8 bytes are transposed", got=self.type)
         for name in ("rows", "cols"):
             object.__setattr__(self, name, check_size(getattr(self, name), name))
         for name, line, lines in (

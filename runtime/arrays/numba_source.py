@@ -33,6 +33,13 @@ def shape_of(kernel: str, p: ArrayParameter) -> tuple[Size | None, ...]:
     if p.packed and p.kind != "sequence":
         form = format_named(p.format)
         assert form is not None
+        if form.is_open:
+            raise SpecError(
+                f"{kernel} cannot be called from numba: {p.name} is packed, and of any size",
+                got=p.format,
+                expected="a packed matrix with fixed k and n: its bytes then tell its size",
+                hint="kernel.address by ctypes, with kernel.c_declaration",
+            )
         sizes = (form.nbytes,)
         several_of = None if p.kind == "flat" else p.count
     elif p.kind == "flat":

@@ -29,7 +29,7 @@ from tilewright.spec.types import ELEMENTS
 
 from .bound_sizes import Array, Known
 from .overlap import check_overlaps
-from .packed_matrix import PackedMatrix
+from .packed_matrix import PackedMatrix, family_of
 
 
 class Checked(NamedTuple):
@@ -495,7 +495,7 @@ def _packed(given: Any, name: str, expected: str) -> None:
             got=describe(given),
             expected="one that kernel.pack_b or PackedMatrix.load made, as it was made",
         )
-    if given.format != expected:
+    if expected not in (given.format, family_of(given.format)):
         raise ArgumentValueError(
             f"{name} is packed in another format",
             got=given.format,

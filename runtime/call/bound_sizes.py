@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.errors import SpecError
 from tilewright.spec.gemm import Spec
-from tilewright.spec.signature import ArrayParameter
+from tilewright.spec.signature import ArrayParameter, PackedBytes
 from tilewright.spec.sizes import MAX_FIXED, Dim, Size, whole_number
 
 Array = np.ndarray[Any, Any]
@@ -17,6 +17,8 @@ Array = np.ndarray[Any, Any]
 
 def value_of(size: Size, sizes: Mapping[str, int]) -> int:
     """Return the value of ``size``, given the values of all run-time sizes by name."""
+    if isinstance(size, PackedBytes):
+        return size.at(sizes)
     return sizes[size.name] if isinstance(size, Dim) else size
 
 
@@ -38,15 +40,18 @@ class Known:
 
     def value(self, size: Size) -> int:
         """Return the value of ``size``, which must be known."""
-        return self.values[size.name] if isinstance(size, Dim) else size
+        return value_of(size, self.values)
 
     def has(self, size: Size) -> bool:
         """Return True if ``size`` is a number, or a run-time size whose value is known."""
+        if isinstance(size, PackedBytes):
+            return self.has(size.k) and self.has(size.n)
         return not isinstance(size, Dim) or size.name in self.values
 
     def agrees(self, size: Size, got: int, source: str) -> bool:
         """Return True if ``size`` equals ``got``. A run-time size without a value gets ``got``."""
-        if isinstance(size, Dim) and size.name not in self.values:
+        if not self.has(size):
+            assert isinstance(size, Dim)
             self.values[size.name] = got
             self.source[size.name] = source
         return self.value(size) == got
@@ -59,6 +64,8 @@ class Known:
         """
         if not isinstance(size, Dim):
             return str(size)
+        if isinstance(size, PackedBytes) and self.has(size):
+            return str(self.value(size))
         if size.name not in self.values:
             return size.name
         return f"{size.name} == {self.values[size.name]}, from {self.source[size.name]}"

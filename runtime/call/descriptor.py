@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.runtime.arrays.dlpack import code_of
 from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.signature import ArrayParameter, PackedBytes, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Size
 from tilewright.spec.types import ELEMENTS
 
@@ -25,7 +25,10 @@ class _Packer:
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         #: The run-time sizes, each once: two of the same name are the same size.
-        self.dims: list[Dim] = list({p.dim.name: p.dim for p in signature.sizes}.values())
+        known = {p.dim.name: p.dim for p in signature.sizes}
+        # C does not check the bytes of a packed output: ``Packer`` does.
+        bytes_ = (s for p in signature.arrays for s in p.shape if isinstance(s, PackedBytes))
+        self.dims: list[Dim] = list((known | {size.name: size for size in bytes_}).values())
         self.least = {p.dim.name: p.least for p in signature.sizes}
         self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
 
@@ -90,7 +93,7 @@ def descriptor(
         for word in (
             dim.multiple_of,
             MAX_SIZE if dim.max is None else dim.max,
-            packer.least[dim.name],
+            packer.least.get(dim.name, 0),
         )
     ]
     words += _padded(limits, 3 * LIMITS["dims"]) + _padded(slots, LIMITS["slots"])

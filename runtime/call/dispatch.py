@@ -210,7 +210,7 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
     known = [id(np.ndarray), pointer, 2, 3, 20, id(dtype), flags, id(dtype.type), ord("=")]
     # The object is empty, because the test reads only its first attribute.
     packed = PackedMatrix.__new__(PackedMatrix)
-    object.__setattr__(packed, "_record", np.zeros(6, np.int64))
+    object.__setattr__(packed, "_record", np.zeros(7, np.int64))
     seen.append(functions["tw_slot"](header, id(packed)))
     known.append(id(packed._record))
     if seen != known:

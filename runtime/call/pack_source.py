@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +14,11 @@ from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Offsets, Order, Packed, Strided
-from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.sizes import Dim, dim
+from tilewright.spec.pack import Copy, Pack, PackQuantized
+from tilewright.spec.sizes import Dim, Size, dim
 from tilewright.spec.types import type_name
 
-from .bound_sizes import Array
+from .bound_sizes import Array, Known
 from .packed_matrix import PackedMatrix, matrix_in, new_block
 
 
@@ -37,7 +38,7 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
     ``b`` must have B's type, or float32 if it is to be converted. Its shape must be k x n, or count
     x k x n for a batch. Raise ArgumentError otherwise.
     """
-    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    assert isinstance(spec.b, Packed)
     quantized = "b=tw.Packed(tw.Quantized(...)) in the spec"
     if given.scales is not None or given.zeros is not None:
         what = "zeros" if given.scales is None else "scales"
@@ -63,8 +64,7 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
     if order is None:
         b, order = np.ascontiguousarray(b), "C"
     pack = Pack(
-        spec.k,
-        spec.n,
+        *spec.sizes_of_b,
         spec.rounded[1],
         a=spec.rounded[0],
         nb=spec.b.nb,
@@ -75,6 +75,31 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
         sums=spec.sum_type,
     )
     return pack, b
+
+
+def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack, Any]:
+    """Return the spec that packs A for a Gemm with a packed A, and the transpose of A for it.
+
+    A must have A's type, or be float32 if it is to be converted, and be m x k. Raise ArgumentError
+    otherwise.
+    """
+    assert isinstance(spec.a, Packed)
+    a = as_array(given, "a")
+    source = _source(a, spec.a.type)
+    if a.ndim != 2 or not _agree((spec.m, spec.k), a.shape):
+        raise ArgumentValueError(
+            "a has the wrong shape", got=a.shape, expected=f"({_shown(spec.m)}, {_shown(spec.k)})"
+        )
+    order = _order(a.T)
+    if order is None:
+        a, order = np.ascontiguousarray(a), "F"
+    k, m = (size if isinstance(size, int) else Dim(slot) for size, slot in
+            ((spec.k, "k"), (spec.m, "n")))  # fmt: skip
+    pack = Pack(
+        k, m, spec.rounded[0], a=spec.rounded[1], nb=spec.a.mb, source=type_name(source),
+        order=order, ldb=dim("ldb"), sums=spec.sum_type, rows=True,
+    )  # fmt: skip
+    return pack, a.T
 
 
 def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
@@ -94,6 +119,44 @@ def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
     for matrix, bytes_ in zip(b, place, strict=True):
         bytes_[:] = quantized_bytes(matrix, form)
     return PackedMatrix.owning(form.text, b.shape, block)
+
+
+def unpack_for(spec: Gemm, target: Target, packed: Any) -> tuple[Copy, Array]:
+    """Return the spec that unpacks a B of ``spec``, and the rows of bytes of its matrices."""
+    from tilewright.plan.formats.lookup import plain_format
+
+    form = plain_format(spec, target)
+    if form.is_open and isinstance(packed, PackedMatrix):
+        form = form.of(*packed.shape[-2:])
+    rows = _rows(packed, form.text)
+    return Copy(form.k, form.n, form.text, spec.b.type), rows
+
+
+def unpack_quantized(spec: Gemm, target: Target, packed: Any) -> QuantizedMatrix:
+    """Return the quantized B of ``spec`` that was packed; ArgumentError for another format."""
+    from tilewright.plan.formats.quantized_b import quantized_format
+    from tilewright.runtime.quantized.packed import unpacked
+
+    assert spec.quantized is not None
+    form = quantized_format(spec, target)
+    each = [unpacked(row[0], form, spec.quantized) for row in _rows(packed, form.text)]
+    if len(packed.shape) == 2:
+        return each[0]
+    q, scales = (np.stack([getattr(one, name) for one in each]) for name in ("q", "scales"))
+    zeros = [one.zeros for one in each if one.zeros is not None]
+    return QuantizedMatrix(spec.quantized, q, scales, np.stack(zeros) if zeros else None)
+
+
+def _rows(packed: Any, format: str) -> Array:
+    """Return the bytes of packed matrices, a row for each; ArgumentError for another format."""
+    if not isinstance(packed, PackedMatrix) or packed.format != format:
+        raise ArgumentTypeError(
+            "what is unpacked must be a matrix in the kernel's packed format",
+            got=packed.format if isinstance(packed, PackedMatrix) else type(packed).__name__,
+            expected=format,
+        )
+    count = packed.shape[0] if len(packed.shape) == 3 else 1
+    return packed.data.reshape(count, 1, -1)
 
 
 def _quantized(spec: Gemm, given: Given) -> QuantizedMatrix:
@@ -152,7 +215,8 @@ def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:
 def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
     """Raise ArgumentError unless B is k x n, or a stack of these if the spec has one."""
     batched = spec.packs_stack
-    if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
+    sizes = (spec.k, spec.n)
+    if len(shape) != 2 + batched or not _agree(sizes, shape[-2:]):
         size = spec.batch.count if batched and spec.batch is not None else 1
         # With offsets, any number of matrices is allowed, because the offsets select them.
         free = isinstance(spec.batch, Offsets)
@@ -161,9 +225,30 @@ def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
         raise ArgumentValueError(
             "b has the wrong shape",
             got=shape,
-            expected=f"({count}{spec.k}, {spec.n})",
+            expected=f"({count}{', '.join(map(_shown, sizes))})",
             hint="b[np.newaxis] for a batch of one" if batched and len(shape) == 2 else None,
         )
+
+
+def _agree(sizes: Sequence[Size], shape: Sequence[int]) -> bool:
+    """Return True if a matrix of this shape has the sizes of a spec, one value for each dim."""
+    known = Known()
+    pairs = zip(sizes, shape, strict=True)
+    return all(known.agrees(size, got, "") and _is_legal(size, got) for size, got in pairs)
+
+
+def _shown(size: Size) -> str:
+    return str(size) if isinstance(size, int) else repr(size) if _limited(size) else size.name
+
+
+def _limited(size: Dim) -> bool:
+    return size.multiple_of > 1 or size.max is not None
+
+
+def _is_legal(size: Size, got: int) -> bool:
+    if isinstance(size, int):
+        return True
+    return got % size.multiple_of == 0 and (size.max is None or got <= size.max)
 
 
 def _source(b: Any, type_: str) -> str:

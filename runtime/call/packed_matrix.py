@@ -267,14 +267,26 @@ def memory(argument: Any) -> np.ndarray[Any, Any]:
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
+def packed_row(packed: PackedMatrix, format: str) -> np.ndarray[Any, Any]:
+    """Return the bytes of one packed matrix as a row; ArgumentError if it has another format."""
+    if packed.format != format or len(packed.shape) != 2:
+        raise ArgumentValueError(
+            "the matrix is packed in another format",
+            got=f"{packed.format}, of shape {packed.shape}",
+            expected=f"one matrix in {format}",
+            hint="tw.Copy(rows, cols, packed.format, ...)",
+        )
+    return packed.data.reshape(1, -1)
+
+
 def matrix_of(format: str, data: Any) -> PackedMatrix:
     """Return the packed matrix with the bytes ``data``, a row for each matrix of a batch.
 
     Raises ArgumentError if the bytes do not fit the format.
     """
     form, lines = _format(format), np.asarray(data)
-    assert form is not None
-    return PackedMatrix(format, (*lines.shape[:-1], form.k, form.n), lines.reshape(-1))
+    assert form is not None and isinstance(form.k, int) and isinstance(form.n, int)
+    return PackedMatrix(format, (*lines.shape[:-1], *form.shape), lines.reshape(-1))
 
 
 # --- what a matrix is made of ------------------------------------------------------------------
@@ -292,17 +304,18 @@ def check_packed(
         raise ArgumentValueError(
             f"{what} has no shape (k, n) or (count, k, n)", got=f"{shape!r:.80}"
         )
-    if form is None:
+    if form is None or form.is_open:
         raise ArgumentValueError(
             f"{what} has an unknown format",
             got=f"{format!s:.200}",
             expected="the format of a matrix that kernel.pack_b made",
         )
-    if sizes[-2:] != (form.k, form.n):
+    assert form.k is not None and form.nbytes is not None
+    if sizes[-2:] != form.shape:
         raise ArgumentValueError(
             f"{what} has a shape that is not its format's",
             got=sizes,
-            expected=f"({form.k}, {form.n}), or a count before them: {form.text}",
+            expected=f"{form.shape}, or a count before them: {form.text}",
         )
     count = sizes[0] if len(sizes) == 3 else 1
     if nbytes != count * form.nbytes:
@@ -351,7 +364,21 @@ def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
         data.nbytes,
         shape[0] if len(shape) == 3 else -1,
         *shape[-2:],
+        id(family_of(format)),
     ]
+
+
+@cache
+def family_of(format: str) -> str:
+    """Return the name of the format for kernels whose sizes only the call knows.
+
+    It is the same for all matrices that differ only in their sizes. Names that C compares are
+    interned, and kept as long as the process runs.
+    """
+    from tilewright.plan.formats.packed_b import PackedFormat
+
+    form = _format(format)
+    return sys.intern(form.family.text if isinstance(form, PackedFormat) else format)
 
 
 @cache

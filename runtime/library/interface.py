@@ -13,9 +13,11 @@ from sympy import Expr
 
 from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import Format, formats_of
+from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.spec.gemm import Gemm
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, signature
+from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
@@ -35,7 +37,8 @@ _RESERVED = (
 class Implementation:
     """One target's implementation of a kernel; ``label`` is a C name that no other one has.
 
-    ``format`` is the packed format if the kernel packs a B.
+    ``format`` is the packed format if the kernel packs a B, ``packed_bytes`` the size of a matrix
+    if it depends on the sizes of the call.
     """
 
     symbol: str
@@ -44,6 +47,7 @@ class Implementation:
     scratch: bool
     configures: bool
     format: Format | None
+    packed_bytes: Expr | None
 
 
 class Extent(NamedTuple):
@@ -79,8 +83,14 @@ class Function:
 
     @property
     def packs(self) -> bool:
-        """True if the function packs a matrix B."""
-        return isinstance(self.member.spec, Pack | PackQuantized)
+        """True if the function writes a packed matrix, or moves one into another layout."""
+        spec = self.member.spec
+        return has_formats(spec) and not isinstance(spec, Gemm)
+
+    @property
+    def packed_sizes(self) -> tuple[str, ...]:
+        """Names of the sizes on which the size of a packed B depends, n before k."""
+        return tuple(slot for slot in self.sizes if slot in ("n", "k")) if self.packs else ()
 
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
@@ -195,14 +205,20 @@ def _function(
 
 
 def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementation:
-    formats = formats_of(member.spec, choice.target)
+    spec, formats = member.spec, formats_of(member.spec, choice.target)
+    names = () if isinstance(spec, Gemm) else ("out", "d", "a")
+    form, packed = next((formats[name] for name in names if name in formats), None), None
+    if form is not None and form.is_open:
+        assert isinstance(spec, Pack) and not isinstance(form, QuantizedFormat)
+        packed = form.of(size_expr("k", spec.k), size_expr("n", spec.n)).nbytes
     return Implementation(
         symbol=symbol(library, member, choice),
         label=f"{choice.label}_{member.name}",
         signature=signature(member.spec, formats),
         scratch=made.scratch,
         configures=made.configures,
-        format=formats.get("out"),
+        format=form,
+        packed_bytes=packed,
     )
 
 
@@ -210,8 +226,8 @@ def _about(
     member: Member, parameters: Signature, made: Made, packers: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the lines of the comment that describes a kernel in the header."""
-    packs = isinstance(member.spec, Pack | PackQuantized)
-    yield made.formula.rpartition(":")[0] if packs else made.formula
+    packing = isinstance(member.spec, Pack | PackQuantized)
+    yield made.formula.rpartition(":")[0] if packing else made.formula
     yield repr(member.spec)
     for p in parameters.arrays:
         yield f"{p.symbol}: {_described(p)}{_contents(p, packers)}"

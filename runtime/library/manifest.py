@@ -105,7 +105,7 @@ def _kernel(function: Function, choices: Sequence[Choice]) -> dict[str, Any]:
     }
     packed = {choice.name: function.on[choice.rank].format for choice in choices}
     formats = {
-        target: {"format": form.text, "bytes": form.nbytes}
+        target: {"format": form.text} | ({} if form.is_open else {"bytes": form.nbytes})
         for target, form in packed.items()
         if form is not None
     }

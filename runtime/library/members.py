@@ -163,11 +163,17 @@ def _packer(member: Member) -> Iterator[Member]:
         pack = weight_packing(weight.shape, dim("ldb"))
         name = f"{member.name}_pack_{weight.name}"
         yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
+    if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
+        raise SpecError(
+            f"kernel {member.name!r}: a library has no function that packs an A",
+            got=f"a={spec.a!r}",
+            hint="an A that is not packed",
+        )
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
         return
-    assert isinstance(spec.k, int) and isinstance(spec.n, int)
     name = f"{member.name}_pack_b"
     if spec.quantized is not None:
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
         of_a = spec.a if isinstance(spec.a, Quantize) else spec.a.type
         zero = spec.a_zero is not None and spec.offsets_blocks
         parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb, a_zero=zero)
@@ -175,7 +181,7 @@ def _packer(member: Member) -> Iterator[Member]:
         return
     batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
     pack = Pack(
-        spec.k, spec.n, spec.rounded[1], a=spec.rounded[0], nb=spec.b.nb, source=spec.b.type,
+        *spec.sizes_of_b, spec.rounded[1], a=spec.rounded[0], nb=spec.b.nb, source=spec.b.type,
         ldb=dim("ldb"), batch=batch, sums=spec.sum_type,
     )  # fmt: skip
     yield Member(name, pack, Schedule(), packs=member.name)

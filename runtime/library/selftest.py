@@ -24,9 +24,8 @@ from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sample
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, parts_of
+from tilewright.spec.signature import ArrayParameter, Signature, has_formats, parts_of
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS, is_integer
 
@@ -59,17 +58,20 @@ class Check:
 class Packing:
     """An operand that the self-test packs before a call: ``count`` matrices, or one if None.
 
-    ``count`` is the name of a size if the call passes it. ``table`` is True if the matrices are
-    passed as pointers. ``parts`` is the number of arrays of each matrix, 0 if it has only elements.
-    ``packer`` is the C function that packs it.
+    ``sizes`` are C expressions for those sizes that the packing function takes, ``n`` and ``each``
+    for the columns and the elements of a matrix. ``count`` is the name of a size if the call passes
+    it. ``table`` is True if the matrices are passed as pointers. ``parts`` is the number of arrays
+    of each matrix, 0 if it has only elements. ``packer`` is the C function
+    that packs it.
     """
 
     name: str
     packer: str
     index: int
     element: str
-    k: int
-    n: int
+    sizes: tuple[str, ...]
+    n: str
+    each: str
     count: int | str | None
     table: bool
     parts: int
@@ -162,8 +164,6 @@ def _packings(told: Described, function: Function) -> Iterator[Packing]:
     for index, p in enumerate(function.signature.arrays):
         if not p.packed:
             continue
-        k, n = p.shape
-        assert isinstance(k, int) and isinstance(n, int)
         table = p.kind == "sequence"
         count = None
         if isinstance(spec, Gemm) and spec.batch is not None and (table or spec.packs_stack):
@@ -172,7 +172,14 @@ def _packings(told: Described, function: Function) -> Iterator[Packing]:
         parts = 0 if p.quantized is None else 3 if p.quantized.zeros else 2
         packer = packers[p.name if p.name in packers else "b"].name
         packer = f"{told.library.name}_{packer}"
-        yield Packing(p.name, packer, index, p.type, k, n, count, table, parts)
+        shape = dict(zip("kn", p.shape, strict=True))
+        open_ = [slot for slot in "nk" if isinstance(shape[slot], Dim)]
+        sizes = {slot: f"sizes[{function.sizes.index(slot)}]" for slot in open_}
+        n, k = (sizes.get(slot, str(shape[slot])) for slot in "nk")
+        each = f"{k} * {n}" if sizes else str(int(k) * int(n))
+        yield Packing(
+            p.name, packer, index, p.type, tuple(sizes.values()), n, each, count, table, parts
+        )  # fmt: skip
 
 
 # --- calls -------------------------------------------------------------------------------------
@@ -180,7 +187,7 @@ def _packings(told: Described, function: Function) -> Iterator[Packing]:
 
 def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
     """Yield a kernel's calls: for all targets, or one set for each target if the kernel packs."""
-    if not isinstance(function.member.spec, Pack | PackQuantized):
+    if isinstance(function.member.spec, Gemm) or not has_formats(function.member.spec):
         yield Check("", tuple(_runs(function, choices[0], "")))
         return
     for choice in choices:
@@ -246,7 +253,9 @@ def _thinned(p: ArrayParameter, given: Any) -> bool:
             for part in parts_of(p.quantized):
                 _thin(getattr(matrix, part))
         return False  # as a whole
-    return p.kind not in ("sequence", "offsets") and p.role != "out" and _thin(given)
+    if p.is_bytes or p.role == "out":  # bytes in another order may be no elements
+        return False
+    return p.kind not in ("sequence", "offsets") and _thin(given)
 
 
 def _thin(given: Array) -> bool:

@@ -126,7 +126,7 @@ class PackedB(NamedTuple):
 
         form = packed_format_named(self.matrix.format)
         assert form is not None
-        places = [form.offset(k, 0) for k in range(form.k)]
+        places = [form.offset(k, 0) for k in range(form.k or 0)]
         elements = self.matrix.data[: form.sums_at].view(DTYPES[form.stored])[places]
         return encode(decode(elements, form.stored), form.type)[:, np.newaxis]
 

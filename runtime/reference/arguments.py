@@ -52,6 +52,9 @@ class Sampled(Protocol):
     def pack_b(self, b: Any) -> PackedMatrix:
         """Return the matrix B packed for this kernel."""
 
+    def pack_a(self, a: Any) -> PackedMatrix:
+        """Return the matrix A packed for this kernel."""
+
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """Check the arguments of one call and return them as a frame."""
 
@@ -83,7 +86,7 @@ class Sample(NamedTuple):
             if parameter.packed and parameter.kind == "sequence":
                 array = [kernel.pack_b(matrix) for matrix in array]
             elif parameter.packed:
-                array = kernel.pack_b(array)
+                array = (kernel.pack_a if parameter.name == "a" else kernel.pack_b)(array)
             given["out" if parameter.name == "d" else parameter.name] = array
         return {**given, **self.scalars}
 

@@ -7,6 +7,7 @@ from math import sqrt
 
 import numpy as np
 
+from tilewright.plan.formats.packed_b import packed_format_named
 from tilewright.runtime.arrays.elements import INTEGERS, encode
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.spec.dtypes import DTYPES
@@ -54,9 +55,11 @@ class Draws:
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
         """Return random elements for one operand, as an array of the operand's type."""
         name = parameter.name
+        if parameter.is_bytes:
+            return self._bytes(parameter.format, shape)
         if parameter.quantized is not None:
-            drawn = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
-            return drawn[name](parameter.quantized, shape)
+            parts = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
+            return parts[name](parameter.quantized, shape)
         if name in QUANTITIES and name.endswith("_scale"):
             numbers = self._scale(name, shape)
         elif name in QUANTITIES:
@@ -84,6 +87,14 @@ class Draws:
             low, high = max(low, form.offset - _WHOLE), min(high, form.offset + _WHOLE)
         return self._rng.integers(low, high + 1, shape).astype(DTYPES[form.stored.unpacked])
 
+    def _bytes(self, format: str, shape: tuple[int, ...]) -> Array:
+        """Return rows of bytes in a packed format, of elements that B's type can have."""
+        form = packed_format_named(format)
+        assert form is not None
+        low, high = INTEGERS[form.type] if is_integer(form.type) else (-_WHOLE, _WHOLE)
+        drawn = self._rng.integers(low, high + 1, (shape[0], shape[1] // form.itemsize))
+        return encode(drawn + form.shift, form.stored).view(np.uint8)
+
     def scales(self, form: Quantized, shape: tuple[int, ...]) -> Array:
         """Return random scales for the blocks of a low-bit matrix, of both signs if possible."""
         if form.scale == "e8m0":
@@ -108,7 +119,8 @@ class Draws:
         low, high = INTEGERS[parameter.type]
         if self._whole:
             return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
-        if parameter.type == "s32" and self._signature.output.type != "s32":
+        sums = any(p.name == "b" for p in self._signature.arrays)
+        if sums and parameter.type == "s32" and self._signature.output.type != "s32":
             # A 32-bit operand gets elements as large as the sums to which it is added.
             limit = int(self._spread()) + 1
             return -limit, limit
@@ -136,7 +148,8 @@ class Draws:
 
     def _spread(self) -> float:
         """Return the typical magnitude of sums of products."""
-        if self._signature.places or self._signature.arrays[0].name != "a":
+        names = {p.name for p in self._signature.arrays}
+        if self._signature.places or not {"a", "b"} <= names:
             return 1.0
         a, b = (self._signature.array(name) for name in "ab")
         terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))

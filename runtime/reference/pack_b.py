@@ -17,20 +17,19 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.types import is_integer
 
-#: Number added to an element of the first type to store it as the second type.
-_SHIFTS = {
-    ("s8", "u8"): 128,
-    ("u8", "s8"): -128,
-    ("s16", "u16"): 32768,
-    ("u16", "s16"): -32768,
-}
-
 
 def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:
     """Return the packed bytes of ``matrices``, one row for each."""
-    form = format_of(spec, target)
     given = list(matrices)
-    data = np.zeros((len(given), form.nbytes), np.uint8)
+    k, n = given[0].shape if given else (spec.k, spec.n)
+    form: PackedFormat[int] = format_of(spec, target).of(int(k), int(n))  # type: ignore[arg-type]
+    return packed_in(form, given)
+
+
+def packed_in(form: PackedFormat[int], matrices: Iterable[Array]) -> Array:
+    """Return the bytes of ``matrices`` in a packed format, one row for each."""
+    given = list(matrices)
+    data: Array = np.zeros((len(given), form.nbytes), np.uint8)
     for matrix, place in zip(given, data, strict=True):
         if not accepts(form.type, matrix.dtype):
             matrix = encode(matrix, form.type)
@@ -46,7 +45,7 @@ def packed_parts(spec: PackQuantized, target: Target, parts: Iterable[Array]) ->
     return quantized_bytes(matrix, format_of(spec, target)).reshape(1, -1)
 
 
-def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
+def _pack_one(matrix: Array, form: PackedFormat[int], place: Array) -> None:
     """Write one packed matrix to ``place``: elements, padded with zeros, then sums of columns.
 
     The elements are in the order ``[n / nb][k / group][nb][group]``.
@@ -61,11 +60,10 @@ def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
         place[form.sums_at : form.sums_at + sums.nbytes] = sums.view(np.uint8)
 
 
-def _stored(matrix: Array, form: PackedFormat) -> Array:
+def _stored(matrix: Array, form: PackedFormat[int]) -> Array:
     """Return a matrix's elements in the type that the target's multiply-adds read."""
     if is_integer(form.type) and is_integer(form.stored):
-        shift = _SHIFTS.get((form.type, form.stored), 0)
-        return (decode(matrix, form.type) + shift).astype(DTYPES[form.stored])
+        return (decode(matrix, form.type) + form.shift).astype(DTYPES[form.stored])
     if form.type == form.stored:
         return matrix.view(DTYPES[form.stored])
     return encode(decode(matrix, form.type), form.stored).view(DTYPES[form.stored])

@@ -15,11 +15,12 @@ from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
-from tilewright.spec.pack import Pack, PackQuantized
-from tilewright.spec.signature import Signature
+from tilewright.spec.pack import Copy, Pack, PackQuantized
+from tilewright.spec.signature import Signature, packs
 from tilewright.spec.transpose import Transpose
 
 from .arguments import Sample, Sampled, edges, matrices, samples
+from .copy import copied
 from .gemm import Expected, results
 from .interval import Interval
 from .network import network_results
@@ -205,6 +206,12 @@ def _of_quantized_packing(
     spec: PackQuantized, target: Target, signature: Signature, held: Sample
 ) -> dict[str, Expected]:
     return exactly(packed_parts(spec, target, held.arrays[:-1]), "u8")
+
+
+@results_of(Copy)
+def _of_copy(spec: Copy, target: Target, signature: Signature, held: Sample) -> dict[str, Expected]:
+    type_ = "u8" if packs(spec) else spec.type_of("d")
+    return {"d": exactly(copied(spec, target, held.arrays[0]), type_)["out"]}
 
 
 @results_of(Network)

@@ -50,8 +50,9 @@ class Case:
     @property
     def lines(self) -> tuple[int, int]:
         """How many contiguous lines B has, and their length."""
-        lines = self.spec.k if self.spec.order == "C" else self.spec.n
-        return lines, self.spec.contiguous_size
+        k, n = self.spec.k, self.spec.n
+        assert isinstance(k, int) and isinstance(n, int)
+        return (k, n) if self.spec.order == "C" else (n, k)
 
     @property
     def leading(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
@@ -16,9 +17,11 @@ from support.products.packed import DTYPES, draw
 from support.products.space import rng_of
 
 import tilewright as tw
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, SpecError
+from tilewright.runtime.arrays.numba_source import shape_of
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.reference.arguments import samples
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.schedule import Schedule
@@ -244,3 +247,57 @@ def test_offsets_beyond_the_arena_are_refused() -> None:
             call(b, offset)()
     with pytest.raises(ArgumentError, match="b has no matrix"):
         call(none, 0)()
+
+
+# -- sizes of the call ----------------------------------------------------------------------------
+
+OPEN: Any = (
+    ("avx2", Gemm(dim("m"), dim("n"), dim("k"), b=Packed("f32"))),
+    ("avx2+vnni", Gemm(dim("m"), dim("n"), dim("k"), a="s8", b=Packed("s8"), b_zero="column")),
+    ("avx512+vnni+bf16", Gemm(8, dim("n"), dim("k"), a="bf16", b=Packed("bf16"), beta=1)),
+    ("avx512", Gemm(dim("m"), dim("n"), 33, a="u8", b=Packed("s8"), a_zero=3)),
+    ("neon", Gemm(dim("m"), 20, dim("k"), a="s8", b=Packed("s8", 16))),
+    ("neon+dotprod+i8mm+bf16+fp16fml",
+     Gemm(dim("m"), dim("n"), dim("k"), a="u8", b=Packed("s8"), batch=Strided(COUNT))),
+    ("amx", Gemm(dim("m"), dim("n"), dim("k"), a="bf16", b=Packed("bf16"))),
+    ("amx", Gemm(dim("m"), dim("n"), dim("k"), a="u8", b=Packed("s8"), d="u8", b_scale="column")),
+    ("sme", Gemm(dim("m"), dim("n"), dim("k"), b=Packed("f32"))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "spec"), OPEN, ids=str)
+def test_a_packed_b_of_any_size_is_interpreted(target: str, spec: Gemm, cases: Cases) -> None:
+    kernel = Interpreted(spec, Schedule(), resolve(target))
+    for held in samples(spec, kernel.signature, 3, 1):
+        kernel.run(held)
+    cases.count(target, "interpreted")
+
+
+@pytest.mark.twice
+def test_one_kernel_serves_all_layers_and_checks_whose_b_it_gets() -> None:
+    kernel = tw.compile(OPEN[0][1])
+    rng = np.random.default_rng(0)
+    layers = [rng.integers(-4, 5, size).astype(np.float32) for size in ((70, 101), (101, 30))]
+    packed = [kernel.pack_b(b) for b in layers]
+    x: Any = rng.integers(-4, 5, (5, 70)).astype(np.float32)
+    assert (kernel(kernel(x, packed[0]), packed[1]) == x @ layers[0] @ layers[1]).all()
+    assert "101x30 in groups" in packed[1].format
+    assert kernel.verify(cases=4).cases >= 4
+    with pytest.raises(ArgumentError, match=r"b has the wrong shape(?s:.*)k is 70, from a.shape"):
+        kernel(x, packed[1])
+    with pytest.raises(SpecError, match="cannot be called from numba: b is packed, and of any"):
+        shape_of("kernel", kernel.signature.array("b"))
+    with pytest.raises(ArgumentError, match="any size in groups"):
+        kernel(x, tw.compile(Gemm(5, 101, 70, b=Packed("f32", 16))).pack_b(layers[0]))
+    blocks = int(packed[0].format.split("blocks of ")[1].split()[0])
+    fixed = tw.compile(Gemm(5, 101, 70, b=Packed("f32", blocks)))
+    assert (fixed(x, packed[0]) == kernel(x, fixed.pack_b(layers[0]))).all()
+    eights = tw.compile(Gemm(dim("m"), dim("n", multiple_of=8), dim("k"), b=Packed("f32")))
+    with pytest.raises(ArgumentError, match=r"b has the wrong shape(?s:.*)multiple_of=8"):
+        eights.pack_b(layers[0])
+
+
+def test_a_packing_of_any_size_checks_the_bytes_it_writes_to() -> None:
+    packer = tw.compile(tw.Pack(dim("k"), dim("n"), "bf16"))
+    with pytest.raises(ArgumentError, match="out has the wrong shape"):
+        packer(np.ones((9, 7), ml_dtypes.bfloat16), np.zeros((1, 64), np.uint8))

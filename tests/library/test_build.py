@@ -61,6 +61,8 @@ KERNELS: dict[str, Any] = {
     "few": tw.Gemm(tw.dim("m"), 20, 64, a=tw.Quantize("bf16", per=("row", 32)),
                    b=tw.Packed(tw.Quantized("u4", scale="f16", zero="u4", block=32))),
     "turned_kernel": tw.Transpose(8, 8, "f64"),
+    "grouped": tw.Copy(tw.dim("rows"), 20, "f32", tw.Matrix("bf16", order="F")),
+    "unpacked": tw.Copy(16, 40, tw.Packed("s8"), "s8"),
     "parallel": (tw.Gemm(32, 32, 8, a="f16"), tw.Schedule(loops="NMk", threads=2)),
 }  # fmt: skip
 TARGETS = ["avx2", "avx512+vnni+bf16", "amx", "neon+dotprod+bf16", "scalar"]

@@ -16,13 +16,13 @@ from tilewright.generate import explain_plan, interpret_kernel, plan_for, progra
 from tilewright.ir.ops import Load, Store
 from tilewright.isa.target import Target
 from tilewright.plan.formats.lookup import format_of, plain_format
-from tilewright.plan.formats.packed_b import PackedFormat
+from tilewright.plan.formats.packed_b import PackedFormat, packed_format_named
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from tilewright.spec.types import ITEMSIZE
@@ -183,12 +183,40 @@ def test_the_interpreter_packs(name: str, spec: Pack, cases: Cases) -> None:
     target = resolve(name)
     form, count = format_of(spec, target), 1 if spec.batch is None else 2
     rng = np.random.default_rng(0)
+    assert isinstance(spec.k, int) and isinstance(spec.n, int)
     bs = [draw(spec.source, (spec.k, spec.n), rng) for _ in range(count)]
     held = np.stack(bs) if spec.batch else np.array(bs[0], order=spec.order)
     out = np.full((count, form.nbytes), 0xA5, np.uint8)
     interpret_kernel(spec, Schedule(), target, [held, out])
     expected = np.concatenate([layout(form, convert(b, spec.type)) for b in bs])
     assert not differing(form, out.ravel(), expected).size
+    cases.count(target.name, "interpreted")
+
+
+#: What B is, what it is packed for, and how it is given: with and without shifts, groups and sums.
+OPEN = [("f32", "f32", "f32", "C"), ("bf16", "bf16", "f32", "C"), ("s8", "s8", "s8", "F"),
+        ("u8", "s8", "f32", "C"), ("s8", "u8", "u8", "C")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", ALL, "amx"])
+@pytest.mark.parametrize(("a", "type_", "source", "order"), OPEN)
+def test_one_program_packs_a_b_of_any_size(
+    name: str, a: Any, type_: Any, source: Any, order: Any, cases: Cases
+) -> None:
+    """Its bytes are those of the format with the sizes of the call."""
+    target, rng = resolve(name), np.random.default_rng(0)
+    spec = Pack(K, dim("n"), type_, a=a, source=source, order=order, ldb=dim("ldb"))
+    family = format_of(spec, target)
+    for k, n in ((1, 1), (21, 13), (37, 50), (70, 101), (0, 5), (7, 0)):
+        b = draw(source, (k, n), rng)
+        lines, line = (k, n) if order == "C" else (n, k)
+        held = np.zeros((lines, line + 3), b.dtype)
+        held[:, :line] = b if order == "C" else b.T
+        form = family.of(k, n)
+        out = np.full(form.nbytes, 0xA5, np.uint8)
+        interpret_kernel(spec, Schedule(), target, [held.ravel(), out], [n, k, line + 3])
+        assert not differing(form, out, layout(form, convert(b, type_))).size
+        assert form.family == family == packed_format_named(family.text)
     cases.count(target.name, "interpreted")
 
 
@@ -199,13 +227,14 @@ def accessed(target: Target, spec: Pack) -> dict[str, dict[str, int]]:
     """
     plan = plan_for(spec, Schedule(), target)
     assert isinstance(plan, PackPlan)
-    packed = plan.operands["out"]
+    packed, k = plan.operands["out"], spec.k
+    assert isinstance(k, int)
     (tile,) = (tile for tile in program_for(plan).tiles if tile.name.startswith("turn_"))
     found: dict[str, dict[str, int]] = {"in": {}, "out": {}}
     for op in tile.end:
         if isinstance(op, Load):
             assert op.active is None and op.dst.vector.lanes == plan.lanes
-            line = f"column {int(op.address.offset) // spec.k}"
+            line = f"column {int(op.address.offset) // k}"
             size = (op.group or 1) * ITEMSIZE[op.memory or op.dst.vector.element]
             found["in"][line] = found["in"].get(line, 0) + plan.lanes * size
         elif isinstance(op, Store):
@@ -263,8 +292,12 @@ def test_no_tile_straddles_blocks_of_columns() -> None:
 # -- what is refused ----------------------------------------------------------------------------
 
 K, OFFSETS, PACKED = dim("k"), tw.Offsets(2, b=[0, 1]), tw.Packed("f32")
+QUANTIZED = tw.Quantized("s4", scale="f32", block=32)
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: Pack(K, 4), r"a packed B has fixed sizes.*dim\('k'\)"),  # type: ignore[arg-type]
+    (
+        lambda: PackQuantized(K, 4, QUANTIZED, a="f32"),  # type: ignore[arg-type]
+        r"a packed low-bit B has fixed sizes.*dim\('k'\)",
+    ),
     (lambda: Pack(4, 4, "s32"), "B cannot have this type.*s32"),
     (lambda: Pack(4, 4, "s8", a="f64"), "no product of these types"),
     (lambda: Pack(4, 4, "f32", source="f16"), "not converted.*f16 to f32.*expected: f32"),
@@ -282,9 +315,10 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: Pack(4, 4, ldb=dim("x"), batch=tw.Strided(dim("x", max=3))),
         "dim 'x' is declared twice",
     ),
-    (lambda: Gemm(4, 4, 4, a=PACKED, b="f32"), "only B can be packed, not A"),  # type: ignore[arg-type]
-    (lambda: Gemm(4, 4, K, b=PACKED), r"a packed B has fixed sizes.*k=dim\('k'\)"),
-    (lambda: Gemm(4, dim("n"), 4, b=PACKED), "a packed B has fixed sizes"),
+    (
+        lambda: Gemm(4, dim("n"), 4, b=tw.Packed(QUANTIZED)),
+        r"a packed low-bit B has fixed sizes.*n=dim\('n'\)",
+    ),
     (lambda: Gemm(4, 4, 4, b=PACKED, ldb=8), "ldb is given, but b is packed"),
     (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=16)), "stride of their format.*b=16"),
     (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=K)), "stride of their format"),

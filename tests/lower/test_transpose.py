@@ -28,6 +28,7 @@ from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.emulate.runner import Alias, build, runner_for
 from tilewright.runtime.machine.host import is_native, means
+from tilewright.spec.dtypes import DTYPES as NP_DTYPES
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.transpose import Transpose
@@ -151,6 +152,41 @@ def test_the_interpreter_agrees_with_numpy(target: Target, element: str, cases: 
         if one.is_square:
             interpret_one(target, one, in_place=True)
         cases.count(target.name, "interpreted")
+
+
+@EACH
+@pytest.mark.parametrize("element", ["s8", "bf16"])
+def test_elements_of_one_and_two_bytes(target: Target, element: str, cases: Cases) -> None:
+    n, lx, lo = tw.dim("n"), tw.dim("lx"), tw.dim("lo")
+    for rows, cols in ((0, 3), (1, 1), (7, 9), (37, 37), (70, 41)):
+        some = Transpose(rows, cols, element), Transpose(tw.dim("r"), n, element, ldx=lx, ldout=lo)
+        square = Transpose(n, n, element, ldx=lx, ldout=lx)
+        x = np.random.default_rng(0).integers(0, 100, (rows, cols)).astype(NP_DTYPES[element])
+        for spec in some:
+            plan, program, _ = lowered(target, spec)
+            out = np.zeros((cols, rows), x.dtype)
+            sizes = {"rows": rows, "cols": cols, "ldx": max(cols, 1), "ldout": max(rows, 1)}
+            interpret(plan, program, [x, out], [sizes[slot] for slot, _ in spec.runtime_sizes()])
+            np.testing.assert_array_equal(out, x.T, str(spec))
+        if rows == cols:
+            plan, program, _ = lowered(target, square)
+            expected = x.T.copy()
+            interpret(plan, program, [x, x], [rows, rows, rows, rows])
+            np.testing.assert_array_equal(x, expected)
+        cases.count(target.name, "interpreted")
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("target", ["host", "avx2", "scalar", "neon"])
+def test_bytes_as_c(target: str, cases: Cases) -> None:
+    n = tw.dim("n")
+    kernel = tw.compile(Transpose(n, n, "u8"), target=target)
+    assert kernel.verify(cases=2).max_error == 0
+    x = np.random.default_rng(0).integers(0, 255, (77, 77), np.uint8)
+    expected = x.T.copy()
+    assert kernel(x, out=x) is x
+    np.testing.assert_array_equal(x, expected)
+    cases.count(target, "compiled")
 
 
 def invented(lanes: tuple[int, ...], registers: int) -> Target:

@@ -1,1 +1,1 @@
-"""The loops over blocks, and the calls of tile programs inside of them."""
+"""The loops over blocks of m, n and k, and the calls of tile programs in them."""

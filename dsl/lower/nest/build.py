@@ -1,4 +1,4 @@
-"""The loops over blocks around the register tiles, as the plan has them."""
+"""Build the loops over blocks around the register tiles, as the plan describes them."""
 
 from __future__ import annotations
 
@@ -55,19 +55,22 @@ from tilewright.symbolic import ONE, ZERO, div, symbol, value
 from .calls import Block, TileSet, called, looped, offset_of
 from .panels import panels
 
-#: What each product of a kernel has of its own: its B, what is made of that, and the sums.
+#: Buffers that the second product (A B2) has separately: B, what is made from it, and the sums.
 _OF_ITS_OWN = ("b", "b_packed", "b_tail_packed", "b_sums", "sums")
 
 
 def make_program(plan: Plan) -> Program:
-    """The whole kernel; for many rows its plan may have another way through C."""
+    """Return the program of the whole kernel.
+
+    The plan may have a second nest for calls with many rows. The program then chooses at the call.
+    """
     tiles = TileSet(plan)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
     if plan.many is not None:
-        # The same buffers share a place in scratch memory.
+        # Only one of the two nests runs, so equal buffers share a place in scratch memory.
         others = TileSet(plan.many.plan, "many_", scratch=tiles.scratch)
         nest = (When(div(plan.sizes["m"], plan.many.rows), _whole(others), nest),)
         programs += (each for each in others.programs.values() if each not in programs)
@@ -76,7 +79,9 @@ def make_program(plan: Plan) -> Program:
 
 
 def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
-    """All of the product: what is converted or summed first, then loops over blocks of tiles."""
+    """Return the nest of the product: operands are converted or summed first, then blocks of tiles
+    run.
+    """
     plan = tiles.plan
     block = Block(plan.outside, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
     nest = _converted(tiles, "b", _product(tiles, block))
@@ -98,7 +103,7 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 
 
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """``body`` with operand ``name`` converted, or its tail copied, where that is needed."""
+    """Return ``body``, preceded by the conversion of operand ``name`` or the copy of its tail."""
     plan = tiles.plan
     if name == "a" and TOTALS in plan.operands and not plan.spec.sums_blocks:
         body = (_filled(tiles, sums_of_blocks(plan), body),)
@@ -112,7 +117,7 @@ def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[N
 
 
 def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
-    """``body`` with the sums of A B2 in a buffer, made as those of A B are."""
+    """Return ``body``, preceded by the sums of A B2 in a buffer, computed like those of A B."""
     plan = tiles.plan
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.operands["sums2"]
@@ -122,19 +127,19 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
 
 
 def _of_second(name: Name) -> Name:
-    """What stands in the second product where ``name`` does in the first."""
+    """Return the second product's name for ``name`` of the first product."""
     return replace(name, product=1) if name.text in _OF_ITS_OWN else name
 
 
 def _second(filled: Filled) -> Filled:
-    """A buffer of the first product's B as one of the second's."""
+    """Return the fill of the first product's buffer, changed to that of the second."""
     buffer = _of_second(filled.operand.buffer)
     operand = replace(filled.operand, name=str(buffer), buffer=buffer)
     return replace(filled, operand=operand, nodes=renamed(filled.nodes, _of_second))
 
 
 def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
-    """``body`` with a buffer that is filled before."""
+    """Return ``body`` with a buffer that is filled before it."""
     tiles.programs |= {("fill", tile.name): tile for tile in filled.tiles}
     return Pack(
         buffer=filled.operand.buffer,
@@ -158,12 +163,12 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
 
 
 def _pass(tiles: TileSet, phase: Phase, block: Block) -> tuple[NestNode, ...]:
-    """A way through all of C."""
+    """Return the nodes of one pass through all of C."""
     return tuple(_nest(tiles, tiles.plan.passes[phase], block))
 
 
 def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
-    """The nodes of what the plan says to do at ``block``."""
+    """Yield the nodes for one step of the plan at ``block``."""
     match step:
         case PackedBlock():
             yield _packed(tiles, step, block)
@@ -205,7 +210,7 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
 
 
 def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
-    """How ``buffer`` gets the block of its operand."""
+    """Return the nodes that pack or unpack a block into ``buffer``."""
     plan, name = block.plan, buffer.name
     if plan.unpacks:
         return unpack(plan, buffer, block.extents, block.origin)
@@ -215,7 +220,7 @@ def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
 
 
 def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, ...]:
-    """The sums of a block of C in a buffer for each product, and what is made of them."""
+    """Return nodes that sum a block of C into buffers, one for each product, and then finish it."""
     plan, names = block.plan, (sums.name for sums in step.sums)
     bases = block.bases | dict.fromkeys(names, block.origin)
     inside = replace(block, here=block.here.holding(*step.sums), bases=bases)
@@ -233,9 +238,10 @@ def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, 
 
 
 def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
-    """The elements of a block's buffer, which is made before its size is computed.
+    """Return the number of elements to allocate for a block's buffer.
 
-    Those of a whole block where they fit on the stack, else no more than the call's sizes ask for.
+    The buffer is declared before the block's size is computed. If the largest block fits on the
+    stack, its size is used. Otherwise the size follows from the call's sizes.
     """
     whole = plan.at_most(elements, whole=True)
     if stack_bytes(operand, whole) is not None:
@@ -244,7 +250,7 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
 
 
 def _unless_empty(tiles: TileSet, step: UnlessEmpty, block: Block) -> When:
-    """Another way where the batch turns out to have no element."""
+    """Return a node that takes another branch if the batch is empty at the call."""
     assert tiles.plan.batch is not None
     nothing = replace(block, extents=block.extents | {"k": ZERO})
     nodes, empty = _nest(tiles, step.step, block), _nest(tiles, step.empty, nothing)
@@ -263,7 +269,7 @@ def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestN
 
 
 def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """``body`` with the operands of one batch element, where those are not in a buffer."""
+    """Return ``body`` with operands of one batch element selected, except those in buffers."""
     taken = operands_of(body)
     given = (plan.operands[x] for x in "ab" if Name(x) in taken)
     chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
@@ -271,7 +277,7 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
 
 
 def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[NestNode]:
-    """Whole blocks in a loop, then the tail."""
+    """Yield a loop over whole blocks, then the tail."""
     letter, size, trips = step.letter, step.size, step.trips
     known = value(trips) is not None
 
@@ -298,7 +304,7 @@ def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[Nes
 
 
 def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:
-    """A loop over blocks, whose number and size are computed before it."""
+    """Return a loop over blocks of nearly equal size; number and size are computed before it."""
     letter, counter = step.letter, step.counter
     count, size, here = step.count, step.step, step.here
     inside = block.inside(letter, symbol(here), symbol(counter) * symbol(size))
@@ -327,7 +333,7 @@ def _work(block: Block) -> Expr | None:
 
 
 def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
-    """The grids of tiles of each kind of panels, panel after panel."""
+    """Yield the tile grids of each kind of panels, panel after panel."""
     letters = tiles.plan.outer
     order = sorted("mn", key=letters.lower().rfind)
     number = tiles.next_group()
@@ -335,7 +341,8 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
         inside, parts = block, {"m": cell.m, "n": cell.n}
         for d, part in parts.items():
             if part is not None:
-                before = step.width * div(block.origin[d], step.width) if step.width else ZERO
+                each = step.height if d == "m" else step.width
+                before = each * div(block.origin[d], each) if each else ZERO
                 first = part.at(f"p{d}")
                 inside = inside.inside(d, part.size, first).inside(f"p{d}", ZERO, before + first)
         nodes = tuple(_beside(node, number) for node in _grids(tiles, cell.grids, inside))
@@ -360,9 +367,9 @@ def _beside(node: NestNode, number: int) -> NestNode:
 
 
 def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[NestNode]:
-    """Every grid of tiles, looped over in the order of the last m and n.
+    """Yield every grid of tiles, with loops in the order of the plan's last m and n.
 
-    Whether there is one that the call decides about is asked once, outside of all loops.
+    A grid may exist only for some sizes of the call. This is tested once, outside all loops.
     """
     plan, letters = block.plan, tiles.plan.outer
     along, across = plan.along, plan.across

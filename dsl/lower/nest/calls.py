@@ -1,4 +1,4 @@
-"""Where a nest stands, and the calls of register tiles there."""
+"""The current block of a nest, and the calls of register tiles in it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tilewright.symbolic import ZERO, c_text, div, simplify, value
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where the nest stands: the block's extents and origin.
+    """The current block of a nest: extents and origin in elements.
 
-    ``here`` has the operands as they are packed at this point; ``bases`` holds where the packed
-    blocks start. The origins along ``pm`` and ``pn`` are those of the panel of A and of B, that
-    along ``bn`` is that of the caller's block of columns of a B that is unpacked. ``parallel``:
-    inside of a loop whose trips run in parallel.
+    ``here`` has the operands as they are packed at this point; ``bases`` has the origins of packed
+    blocks. The origins ``pm`` and ``pn`` are those of the panels of A and B. The origin ``bn`` is
+    that of the block of columns in the caller's packed B. ``parallel`` is True inside a parallel
+    loop.
     """
 
     here: Environment
@@ -43,13 +43,15 @@ class Block:
         return self.here.plan
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> Block:
-        """The block of ``extent`` along a dimension that lies ``origin`` behind this one's."""
+        """Return the block with ``extent`` along a dimension, ``origin`` elements after this
+        block's origin.
+        """
         origins = self.origin | {letter: self.origin[letter] + origin}
         return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
 def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across: Part) -> Call:
-    """The tile at its place in the grid, in a part of it."""
+    """Return the call of a tile at its place in a part of the grid."""
     plan, program = block.plan, tiles.get(block.here, tile)
     parts = {plan.along: along, plan.across: across}
     origin = dict(block.origin)
@@ -63,7 +65,10 @@ def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across
 def looped(
     dim: str, part: Part, body: tuple[NestNode, ...], parallel: set[str], first: int = 0
 ) -> tuple[NestNode, ...]:
-    """``body`` for every tile of a part from ``first`` on, or for its one, where that exists."""
+    """Return ``body`` in a loop over the tiles of a part, from tile ``first`` on.
+
+    If the part has at most one tile, there is no loop, only a test if needed.
+    """
     if part.single:
         return (When(part.count, body),) if part.once else body
     note = f"{dim} by {c_text(part.size)}"
@@ -90,7 +95,9 @@ def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> I
 
 
 def offset_of(operand: Operand, origin: dict[str, Expr]) -> Expr:
-    """Elements from the operand's first, or its buffer's, to the one at ``origin``."""
+    """Return the offset of the element at ``origin`` from the operand's first element, in
+    elements.
+    """
     dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
     terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
     return simplify(sum(terms, ZERO))
@@ -98,7 +105,7 @@ def offset_of(operand: Operand, origin: dict[str, Expr]) -> Expr:
 
 @dataclass(slots=True)
 class TileSet:
-    """What was made so far, and the scratch memory given away; ``prefix`` begins tiles' names."""
+    """The tile programs and scratch buffers made so far. ``prefix`` begins the tiles' names."""
 
     plan: Plan
     prefix: str = ""
@@ -117,7 +124,7 @@ class TileSet:
         return self.groups
 
     def get(self, here: Environment, tile: RegisterTile) -> TileProgram:
-        """The program of ``tile``; ``here`` has its operands as they are packed there."""
+        """Return the program of ``tile``; ``here`` has its operands as they are packed there."""
         key = "tile", tile.number
         if key not in self.programs:
             name = f"{self.prefix}tile{len(self.programs)}_{_size(self.plan, tile)}"
@@ -125,9 +132,9 @@ class TileSet:
         return self.programs[key]
 
     def scratch_offset(self, operand: Operand, elements: Expr) -> Expr | None:
-        """The bytes before a buffer in scratch memory; None for one on the stack.
+        """Return a buffer's offset in scratch memory, in bytes; None if it is on the stack.
 
-        Blocks of one operand and one size share a place.
+        Buffers of the same operand and size share a place.
         """
         if stack_bytes(operand, elements) is not None:
             return None

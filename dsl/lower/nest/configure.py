@@ -1,8 +1,9 @@
-"""Which configurations of the matrix unit a kernel needs, and where it changes among them.
+"""Choose the configurations of the matrix unit, and load each before the loops that need it.
 
-Tiles share a configuration as long as all shapes they use fit its registers. Where one does for
-the whole kernel it is loaded before, else in front of the loops that use it. What depends on sizes
-of the call is loaded inside of the loop that runs only if there are such rows.
+Tiles share a configuration as long as the shapes of all their matrices fit the unit's registers. If
+one configuration suffices for the kernel, it is loaded once. Otherwise it is loaded before each
+loop that uses it. If it depends on sizes of the call, it is loaded inside the loop that runs only
+if such rows exist.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Shape = tuple[Expr, int]
 
 
 def configured(program: Program) -> Program:
-    """``program`` with its configurations, and the numbers of its tiles' matrix registers."""
+    """Return ``program`` with configurations and the numbers of its tiles' matrix registers."""
     found: list[Configuration] = []
     tiles: list[TileProgram] = []
     uses: dict[str, int] = {}
@@ -52,19 +53,19 @@ def configured(program: Program) -> Program:
 
 
 def _registers(tile: TileProgram) -> list[MatrixRegister]:
-    """The matrix registers of a tile that are configured."""
+    """Return the matrix registers of a tile that need a configuration."""
     return [register for register in _matrices(tile) if register.unit.template]
 
 
 def numbered(tile: TileProgram) -> TileProgram:
-    """``tile`` with the numbers by which C knows its matrix registers, if nothing gave them any."""
+    """Return ``tile`` with numbers for its matrix registers, unless it has numbers already."""
     named = [register.name for register in _matrices(tile) if not register.unit.ctype]
     numbers = tuple((name, number) for number, name in enumerate(named))
     return tile if tile.numbers else replace(tile, numbers=numbers)
 
 
 def _matrices(tile: TileProgram) -> dict[MatrixRegister, None]:
-    """The matrix registers of a tile, each once."""
+    """Return the matrix registers of a tile, each once."""
     every = (register for op in walk(tile.body + tile.end) for register in matrices_of(op))
     return dict.fromkeys(every)
 
@@ -72,7 +73,10 @@ def _matrices(tile: TileProgram) -> dict[MatrixRegister, None]:
 def _fit(
     registers: Sequence[MatrixRegister], found: list[Configuration]
 ) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """The configuration that ``registers`` fit, extended or made for them, and their numbers."""
+    """Return the index of a configuration for ``registers``, and their numbers.
+
+    A known configuration is extended if possible; otherwise a new one is appended to ``found``.
+    """
     unit = registers[0].unit
     shapes = [(register.rows, _row_bytes(register)) for register in registers]
     names = [register.name for register in registers]
@@ -97,7 +101,7 @@ def _parallel(node: NestNode) -> bool:
 
 
 class _Placer:
-    """Puts changes of the configuration in front of what needs them."""
+    """Inserts changes of the configuration before the nodes that need them."""
 
     def __init__(self, configurations: Sequence[Configuration], uses: Mapping[str, int]) -> None:
         self.configurations, self.uses = configurations, uses
@@ -105,7 +109,9 @@ class _Placer:
     def place(
         self, nodes: Sequence[NestNode], loaded: int | None
     ) -> tuple[tuple[NestNode, ...], int | None]:
-        """``nodes`` with changes, and what is loaded behind them; None if that is not known."""
+        """Return ``nodes`` with changes, and the configuration loaded at the end; None if it is
+        unknown.
+        """
         placed: list[NestNode] = []
         for node in nodes:
             needed = set(self._needed(node))
@@ -129,7 +135,7 @@ class _Placer:
                 yield self.uses[each.program]
 
     def _guarded(self, node: NestNode, index: int) -> bool:
-        """Whether something inside asks first whether there are such rows at all."""
+        """True if a loop or condition inside ``node`` tests sizes of the configuration."""
         rows = self.configurations[index].shapes
         depends = frozenset[str]().union(*(slots(each) for each, _ in rows))
         asked = (
@@ -140,13 +146,16 @@ class _Placer:
         return any(depends & slots(expr) for expr in asked)
 
     def _within(self, node: NestNode, loaded: int | None) -> NestNode:
-        """Changes inside of a node; a loop's body begins anew each time."""
+        """Return ``node`` with changes inside. Nothing is known to be loaded when a loop body
+        begins.
+        """
         begin = None if isinstance(node, BlockLoop) else loaded
 
         def placed(body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
             nonlocal begin
             after, behind = self.place(body, begin)
-            begin = behind if isinstance(node, Pack) else begin  # its bodies run one by one
+            # the two bodies run one after the other
+            begin = behind if isinstance(node, Pack) else begin
             return after
 
         return within(node, placed)

@@ -1,7 +1,7 @@
-"""A converted a panel of rows at a time: the next one in pieces, between the tiles of this one.
+"""Convert A one panel at a time: the next panel in pieces, between the tiles of the current one.
 
-A panel is the rows of one row of tiles; two lie in the buffer. A core converts a short piece
-beside the multiply-adds of the tiles around it.
+A panel has the rows of one row of tiles. The buffer holds two panels. A core executes a short
+conversion in parallel with the multiply-adds of neighbouring tiles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from .calls import Block, TileSet, called, looped
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A panel: so many rows from ``first`` on, as panel ``number``. There is one if ``exists``."""
+    """A panel: ``rows`` rows from row ``first`` on, with index ``number``; present if ``exists`` is
+    1.
+    """
 
     first: Expr
     rows: int
@@ -34,9 +36,9 @@ class _Rows:
 
 
 def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
-    """The grids of tiles panel by panel, and the buffer of the panels.
+    """Return the tile grids panel by panel, with the buffer of the panels.
 
-    The lowest come first: nothing is computed beside the conversion of the first.
+    The panels with the fewest rows come first, because no tiles run beside the first conversion.
     """
     across = tuple(dict.fromkeys(grid.across for grid in grids))[::-1]
     writer = _Panels(tiles, block, tuple(grids), max(part.units for part in across))
@@ -54,7 +56,10 @@ def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
 
 
 def _begins(parts: Sequence[Part], number: Expr) -> tuple[_Rows, ...]:
-    """The first panel of ``parts``, behind ``number`` others: of the first part that has one."""
+    """Return the first panel of each part up to the first part that is certain to have one.
+
+    ``number`` panels precede them.
+    """
     found: list[_Rows] = []
     for part in parts:
         found.append(_Rows(part.start, part.units, number, part.count))
@@ -66,7 +71,7 @@ def _begins(parts: Sequence[Part], number: Expr) -> tuple[_Rows, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Panels:
-    """Writes the panels of one block of C, the tallest of ``tallest`` rows."""
+    """Emits the panels of one block of C; the largest panel has ``tallest`` rows."""
 
     tiles: TileSet
     block: Block
@@ -79,11 +84,13 @@ class _Panels:
 
     @property
     def panel_elements(self) -> Expr:
-        """Elements of a panel."""
+        """The number of elements of a panel in the buffer."""
         return self.tallest * self.plan.operands["a"].strides["m"]
 
     def grids(self, parts: Sequence[Part]) -> Iterator[NestNode]:
-        """Each part's panels: all but its last are followed by one of the same."""
+        """Yield the panels of each part. All but the last are followed by a panel of the
+        same part.
+        """
         before = ZERO
         for index, part in enumerate(parts):
             after = _begins(parts[index + 1 :], before + part.count)
@@ -92,7 +99,9 @@ class _Panels:
             before = before + part.count
 
     def _alike(self, part: Part, before: Expr) -> Iterator[NestNode]:
-        """All but the last: a trip converts panel ``mt`` beside the tiles of the one before it."""
+        """Yield all panels but the last: a trip converts panel ``mt`` beside the tiles of the
+        previous one.
+        """
         if part.single:
             return
         trip = symbol("mt") if part.count != 2 else ONE
@@ -103,7 +112,9 @@ class _Panels:
     def _panel(
         self, part: Part, before: Expr, index: Expr, after: Sequence[_Rows]
     ) -> Iterator[NestNode]:
-        """The tiles of a part's panel, and beside them what comes after it, in pieces."""
+        """Yield the tiles of one panel, and the conversion of the next panel in pieces between
+        them.
+        """
         first = part.nth(index)
         base = self.block.origin["m"] + first - self.tallest * mod(before + index, 2)
         inside = replace(self.block, bases=self.block.bases | {"a": {"m": base}})
@@ -118,7 +129,10 @@ class _Panels:
             yield from looped("n", columns, (call, *beside), set())
 
     def _pieces(self, tiles: int | None) -> list[int]:
-        """How much of K is converted beside each of so many tiles; none where that is not known."""
+        """Return how much of K is converted beside each tile; empty if K or the tiles are unknown.
+
+        The unit is elements.
+        """
         depth = value(self.block.extents["k"])
         if depth is None or tiles is None:
             return []
@@ -127,12 +141,14 @@ class _Panels:
         piece = step * -(-depth // (step * tiles))
         pieces = [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
         last = (depth - 1) // piece
-        if last and pieces[last] < step:  # less than a vector takes longer alone
+        if last and pieces[last] < step:  # a partial vector costs more on its own
             pieces[last - 1 : last + 1] = pieces[last - 1] + pieces[last], 0
         return pieces
 
     def converted(self, panels: Sequence[_Rows], first: Expr, depth: Expr) -> tuple[NestNode, ...]:
-        """Of the first of ``panels`` that exists ``depth`` elements of K, from ``first`` on."""
+        """Return the conversion of ``depth`` elements of K, from ``first`` on, of the first
+        existing panel.
+        """
         nodes: tuple[NestNode, ...] = ()
         for panel in reversed(panels) if depth != 0 else ():
             body = self._rows(panel, first, depth)
@@ -148,13 +164,15 @@ class _Panels:
 
 
 def _tiles(along: Sequence[Grid]) -> int | None:
-    """How many tiles lie side by side, if that is known."""
+    """Return the number of tiles in a row of tiles, or None if it is unknown."""
     counts = [value(grid.along.count) for grid in along]
     return None if None in counts else sum(filter(None, counts))
 
 
 def _cut(along: Sequence[Grid], pieces: Sequence[int]) -> Iterator[tuple[Grid, Part, Expr, int]]:
-    """Grids, and parts of them with equal pieces beside the tiles; a tile's number, its piece."""
+    """Yield parts of grids whose tiles have equal pieces: grid, part, tile number,
+    elements of K.
+    """
     if not pieces:
         yield from ((grid, grid.along, ZERO, 0) for grid in along)
         return

@@ -1,1 +1,1 @@
-"""Operands packed or converted before the tiles read them, sums of lines for zero points."""
+"""Operands packed or converted before the tiles read them, and the sums that zero points need."""

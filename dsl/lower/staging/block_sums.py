@@ -1,4 +1,4 @@
-"""Sums of blocks of K of the rows of A, which zero points and minima of a quantized B multiply."""
+"""Sum each block of K of A's rows; zero points and minima of a quantized B multiply these sums."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from .quantize import fitting, folded, pieces, put_one
 
-#: What they are called among the operands.
+#: The name of the sums of blocks of A among the operands.
 TOTALS = "a_totals"
 
 
 def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProgram]:
-    """The nodes that sum blocks of the rows of A's matrix number ``matrix``, and their tile.
+    """Return the nodes that sum blocks of A's rows in matrix number ``matrix``, and their tile.
 
-    A is of floating point, its elements along K follow each other. Sums of f32 are negative where
-    zero points multiply them.
+    A has a floating-point type and is contiguous along K. The f32 sums are negated if zero points
+    multiply them.
     """
     source, made, form = plan.operands["a"], plan.operands[TOTALS], plan.quantized
     whole, tail = divmod(form.k, form.block)
@@ -57,7 +57,7 @@ def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProg
 
 
 def _block(plan: Plan, existing: int) -> Iterator[Op]:
-    """The sum of a block, of which so many elements exist."""
+    """Sum one block with ``existing`` elements."""
     source, form = plan.operands["a"], plan.quantized
     prefix = "" if existing == form.block else "last_"
     emitter = Emitter(plan.target, fitting(plan.target, form.block).lanes, prefix, "f32")

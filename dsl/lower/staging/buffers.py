@@ -1,4 +1,4 @@
-"""Buffers that are filled before the product: operands converted, lines of A and B summed."""
+"""Buffers that are filled before the product: converted operands, and sums of rows or columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
+from tilewright.plan.formats.lookup import format_of_a
 from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.parts import cut
+from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -34,7 +36,7 @@ from .quantize import quantization_of, quantize_rows
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A buffer of ``elements`` as ``operand``, and the nodes and tiles that fill it."""
+    """A buffer of ``elements`` elements for ``operand``, and the nodes and tiles that fill it."""
 
     operand: Operand
     elements: Expr
@@ -43,13 +45,13 @@ class Filled:
 
 
 def select(plan: Plan, operand: Operand) -> Selected:
-    """How the batch of an operand is found."""
+    """Return how the matrix of one batch element is found in an operand."""
     kind, stride = plan.batch_kind(operand), plan.batch_stride(operand)
     return Selected(Name(operand.name), operand.type, kind, stride)
 
 
 def convert(plan: Plan, name: str) -> Filled:
-    """Operand ``name`` converted before the loops: every matrix of the batch."""
+    """Return the conversion of operand ``name`` before the loops, for all matrices of the batch."""
     packed = plan.operands[name]
     count = plan.batch.count if plan.batch else ONE
     elements = packed.strides["b"] * count
@@ -60,16 +62,17 @@ def convert(plan: Plan, name: str) -> Filled:
 
 
 def whole_steps(plan: Plan, conversion: Conversion, depth: Expr) -> Conversion:
-    """``conversion`` with zeros for the groups that ``depth`` elements leave of the last step."""
+    """Return ``conversion``, extended by K groups of zeros that complete the last step of K."""
     group = plan.product.group
     groups = div(depth + (group - 1), group)
     return replace(conversion, zero_groups=whole_groups(depth, plan.product) - groups)
 
 
 def quantize(plan: Plan) -> tuple[Filled, ...]:
-    """A made integers with scales before the loops: every matrix of the batch.
+    """Return the quantization of A before the loops, for all matrices of the batch.
 
-    The first buffer is filled when those of the scales are there.
+    All buffers are declared first: the first one's nodes also fill the scales, zero points and
+    sums.
     """
     how = quantization_of(plan)
     index, count = (symbol("i"), plan.batch.count) if plan.batch else (ZERO, ONE)
@@ -81,7 +84,7 @@ def quantize(plan: Plan) -> tuple[Filled, ...]:
 
 
 def sums_of_blocks(plan: Plan) -> Filled:
-    """The sums of blocks of A's rows before the loops: those of every matrix of the batch."""
+    """Return the sums of blocks of A's rows before the loops, for all matrices of the batch."""
     source, made = plan.operands["a"], plan.operands[TOTALS]
     index, count = (symbol("i"), plan.batch.count) if plan.batch else (ZERO, ONE)
     nodes, tile = sum_blocks(plan, index)
@@ -89,7 +92,9 @@ def sums_of_blocks(plan: Plan) -> Filled:
 
 
 def copy_tail(plan: Plan, name: str) -> Filled:
-    """The tail along K of operand ``name``, of every matrix, copied and filled up with zeros."""
+    """Return a zero-padded copy of operand ``name``'s tail along K, for all matrices of
+    the batch.
+    """
     source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
     tail = mod(plan.sizes["k"], plan.product.depth)
     extents = dict(plan.sizes) | {"k": tail}
@@ -102,10 +107,10 @@ def copy_tail(plan: Plan, name: str) -> Filled:
 def convert_lines(
     plan: Plan, name: str, lines: tuple[Expr, int], part: tuple[Expr, Expr], place: Expr
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that convert some lines of operand ``name``: rows of A, columns of B.
+    """Return nodes and tiles that convert some rows of A or columns of B.
 
-    ``lines`` is the first of them and how many, ``part`` the first element of K and how many. The
-    first line begins ``place`` elements behind the first of the buffer.
+    ``lines`` is the first row or column and their number. ``part`` is the first element of K and
+    their number. The first row or column is written ``place`` elements after the buffer's start.
     """
     source, packed, line = plan.sources[name], plan.operands[name], LINE[name]
     extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
@@ -116,7 +121,7 @@ def convert_lines(
 
 
 def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
-    """How operand ``name`` gets from ``source`` to ``packed``."""
+    """Return how operand ``name`` is converted from ``source`` to ``packed``."""
     return Conversion(
         target=plan.target,
         source=source,
@@ -135,7 +140,7 @@ def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Co
 def _filled(
     plan: Plan, conversion: Conversion, extents: dict[str, Expr], first: Expr, elements: Expr
 ) -> Filled:
-    """All matrices of a batch converted, each from element ``first`` on."""
+    """Return the conversion of all matrices of a batch, each from element ``first`` on."""
     source, packed = conversion.source, conversion.packed
     at = (first, packed.strides["b"] * symbol("i") if plan.batch else ZERO)
     nodes, tiles = conversion_nest(conversion, extents, at)
@@ -144,12 +149,14 @@ def _filled(
 
 
 def margin(plan: Plan) -> int:
-    """How many elements a buffer is longer, since a vector that begins at its last line is read."""
+    """Return the elements by which a buffer is padded, because a vector load may begin at its last
+    row.
+    """
     return plan.lanes * plan.product.group
 
 
 def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """``nodes`` for every element of the batch."""
+    """Return ``nodes`` in a loop over the elements of the batch."""
     if plan.batch is None:
         return nodes
     index = symbol("i")
@@ -158,7 +165,7 @@ def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[Nes
 
 
 def needed_sums(plan: Plan) -> tuple[str, ...]:
-    """The operands, of "ab", whose lines are summed: the other one's zero point multiplies them."""
+    """Return the inputs whose rows or columns are summed: the other input has a zero point."""
     zeros = {"a": plan.spec.a_zero, "b": plan.spec.b_zero}
     if not plan.corrects:
         return ()
@@ -167,15 +174,18 @@ def needed_sums(plan: Plan) -> tuple[str, ...]:
 
 
 def sum_lines(plan: Plan, name: str) -> Filled:
-    """The sums of A's rows or B's columns over K and the batch, as s32 or f32."""
+    """Return the sums of A's rows or B's columns over K and the batch, as s32 or f32."""
     source = plan.sources.get(name, plan.operands[name])
     operand = plan.operands[f"{name}_sums"]
     extent = plan.sizes[LINE[name]]
     lanes = plan.lanes
-    stored = None
-    if name == "b" and isinstance(form := plan.packed_format, PackedFormat):
-        stored, room = form.sums_at // form.itemsize, (form.nbytes - form.sums_at) // 4
-        lanes = next(v.lanes for v in plan.target.of("s32") if room % v.lanes == 0)
+    stored, form = None, plan.packed_format if name == "b" else None
+    if name == "a" and isinstance(plan.spec.a, PackedSpec):
+        form = format_of_a(plan.spec, plan.target)
+    if isinstance(form, PackedFormat):
+        laid = form.of(plan.sizes["k"], extent)
+        stored, room = div(laid.sums_at, form.itemsize), div(laid.nbytes - laid.sums_at, 4)
+        lanes = next(v.lanes for v in plan.target.of("s32") if mod(room, v.lanes) == 0)
     sums = LineSums(
         target=plan.target,
         source=source,
@@ -196,7 +206,7 @@ def sum_lines(plan: Plan, name: str) -> Filled:
 
 
 def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that set output ``name`` to what a reduction of nothing is."""
+    """Return nodes and tiles that set output ``name`` to the start value of its reduction."""
     fn = dict(plan.spec.outputs)[name].fn
     vector = plan.target.of("f32")[0]
     whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)

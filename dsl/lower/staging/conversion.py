@@ -1,6 +1,6 @@
-"""What all conversions of an operand share: how elements, words and calls are made.
+"""Shared parts of all conversions of an operand: load elements, join them to words, build calls.
 
-A word is an s32 lane that holds the bits of one K group of a line, or of a part of one.
+A *word* is an s32 lane with the bits of one K group of a row or column, or of a part of the group.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from tilewright.plan.operands import Operand
 from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, ZERO, value
 
-#: Elements of which so many fill a lane of s32, as vectors hold what is moved as it is.
+#: For 4 or 2 elements in an s32 lane: the vector type that holds them unconverted.
 _MOVED = {4: "u8", 2: "s16"}
-#: Vectors that one call converts.
+#: The number of vectors that one call converts.
 VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How an operand gets from ``source``, where it lies, to ``packed``, a buffer of the kernel's.
+    """The conversion of an operand from ``source``, the caller's array, to ``packed``, a buffer.
 
-    ``line`` is its dimension beside K: a line is a row of A or a column of B. A K group is
-    ``k_group`` elements of a line; behind the last there are ``zero_groups`` more, of zeros.
-    ``shift`` is added to each element. ``type`` is what elements are rounded to before they are
-    stored, "" for the source's own type. ``zero_lines``: the lines that pad a vector are stored as
-    zeros, else as anything. ``zero_row_tails``: rows along K are filled up with zeros to whole
-    vectors. ``exact``: nothing is written behind the last of a number of lines that is known.
-    ``spills``: what is written behind the last line is written again, or belongs to nobody.
-    ``shared``: threads share the loops over lines. ``lanes`` are those of the vectors that convert,
-    ``slots`` the run-time sizes that tiles may take, and ``prefix`` begins the tiles' names.
+    A *line* is a row of A or a column of B, and ``line`` is its dimension, m or n. A K group is
+    ``k_group`` elements of a line. ``zero_groups`` groups of zeros follow the last group. ``shift``
+    is added to each element. ``type`` is the type to which elements are rounded before they are
+    stored, "" for the source's type. If ``zero_lines`` is True, the lines that pad a vector are
+    stored as zeros; otherwise their values are arbitrary. If ``zero_row_tails`` is True, lines
+    contiguous along K are padded with zeros to whole vectors. If ``exact`` is True, nothing is
+    written past the last line when the number of lines is known. If ``spills`` is True, elements
+    past the last line may be overwritten. If ``shared`` is True, threads share the loops over
+    lines. ``lanes`` are those of the vectors that convert. ``slots`` are the run-time sizes that
+    tiles may use. ``prefix`` begins the tiles' names.
     """
 
     target: Target
@@ -71,25 +72,27 @@ class Conversion:
 
     @property
     def kind(self) -> str:
-        """The type of the elements' values."""
+        """The type of the elements' values after rounding."""
         return self.type or self.source.type
 
     def over(
         self, counter: str, trips: Expr, body: tuple[NestNode, ...], work: Expr, note: str = ""
     ) -> BlockLoop:
-        """A loop over lines, or groups of K, of which a trip takes ``work`` vector operations."""
+        """Return a loop over lines or K groups; a trip takes ``work`` vector operations."""
         shared = work if self.shared else None
         return BlockLoop(counter, trips, body, note=note, parallel=self.shared, work=shared)
 
     @property
     def rows(self) -> bool:
-        """Whether the packed form has each line contiguous along K, not groups of all lines."""
+        """True if each line is contiguous along K in the packed form, rather than cut into K
+        groups.
+        """
         along = value(self.packed.strides.get("k", ONE)) == 1
         return along and value(self.packed.strides[self.line]) != 1
 
     @property
     def moves(self) -> bool:
-        """Whether elements keep their size and value: whole K groups are then moved as they are."""
+        """True if elements keep their size and value, so that whole K groups are copied."""
         source, packed = self.source.type, self.packed.type
         integers = is_integer(source) and is_integer(packed)
         kept = self.kind == source and (source == packed or integers)
@@ -97,23 +100,24 @@ class Conversion:
 
     @property
     def mixed(self) -> bool:
-        """Whether elements are integers on the way, and are stored as floating point."""
+        """True if integers are stored as floating point."""
         return is_integer(self.kind) and not is_integer(self.packed.type)
 
     @property
     def bits(self) -> bool:
-        """Whether elements are floating point of less than 32 bits, stored as they are."""
+        """True if 16-bit or 8-bit floats are copied without conversion."""
         kept = self.source.type == self.kind == self.packed.type
         return kept and not is_integer(self.kind) and ITEMSIZE[self.kind] < 4
 
     def emitter(self, lanes: int) -> Emitter:
-        """What writes the operations on vectors of ``lanes``."""
+        """Return an emitter for operations on vectors of ``lanes`` lanes."""
         return Emitter(self.target, lanes, "w", "f64" if self.source.type == "f64" else "f32")
 
     def element(self, emitter: Emitter, address: Address, active: Active, name: str) -> Argument:
-        """One element in each lane, as an s32 value, as bits in s32, or as floating point.
+        """Load one element into each lane and return it, rounded.
 
-        Integers are values, unless they become floating point; that whose bits are kept is bits.
+        Integers are s32 values, unless they are stored as floating point. Copied small floats are
+        bits in s32. All others are floating point.
         """
         source = self.source.type
         if self.bits:
@@ -123,7 +127,7 @@ class Conversion:
         return self.rounded(emitter, load(emitter, address, active, source, name))
 
     def rounded(self, emitter: Emitter, found: Argument) -> Argument:
-        """An element that was loaded, rounded to the type that it has on the way."""
+        """Return a loaded element, rounded to the type of ``kind``."""
         b, kind = emitter.builder, self.kind
         if kind != self.source.type:
             found = narrow(b, found, kind)
@@ -133,11 +137,11 @@ class Conversion:
 
     @property
     def word_elements(self) -> int:
-        """Elements of a K group that one word holds."""
+        """The number of elements of a K group in one word."""
         return min(self.k_group, 4 // ITEMSIZE[self.packed.type])
 
     def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
-        """The elements of a K group as words, the first element in the lowest bits."""
+        """Return the elements of a K group as words, with the first element in the lowest bits."""
         most = self.word_elements
         starts = range(0, self.k_group, most)
         return [self._word(emitter, elements[first : first + most]) for first in starts]
@@ -149,15 +153,16 @@ class Conversion:
             if is_real(element):
                 element = narrow(b, element, self.packed.type)
             if is_signed(self.kind) and not self.mixed and place + 1 < self.word_elements:
-                element = b("and", element, (1 << bits) - 1)  # the sign would fill what follows
+                # clear sign bits, which would overlap the next elements
+                element = b("and", element, (1 << bits) - 1)
             moved = b("shl", element, bits * place) if place else element
             word = b("or", word, moved) if place else moved
         return self.shifted(emitter, word, len(elements))
 
     def shifted(self, emitter: Emitter, word: Argument, elements: int) -> Argument:
-        """A word of ``elements`` with half their range added to each: their top bits are flipped.
+        """Return a word with half the range added to each of its ``elements`` elements.
 
-        Modulo their range this is the same as half of it subtracted.
+        This flips their top bits. Modulo the range, it equals subtracting half the range.
         """
         if not self.shift or not elements:
             return word
@@ -167,14 +172,14 @@ class Conversion:
 
 
 def is_real(value: Argument) -> bool:
-    """Whether a value is of floating point."""
+    """True if a value has a floating-point type."""
     return isinstance(value, float) or (isinstance(value, Value) and value.element != "s32")
 
 
 def put(
     c: Conversion, emitter: Emitter, found: Argument, write: Address, active: int | None = None
 ) -> None:
-    """Store one element of each lane, or of the first ``active`` lanes, as the packed type."""
+    """Store one element from each lane, or from the first ``active`` lanes, as the packed type."""
     stored = c.packed.type
     if is_real(found):
         store(emitter, found, emitter.builder.real, write, active, stored)
@@ -191,10 +196,10 @@ def put(
 def store_words(
     c: Conversion, emitter: Emitter, words: list[Argument], write: Address, lines: int | None
 ) -> None:
-    """Store a K group of each lane: its words, one after the other.
+    """Store the K group of each lane: its words, one after the other.
 
-    A group of two words takes two stores, each of the groups of half the lanes. ``lines`` is how
-    many lanes are stored, None for all.
+    If a group has two words, the first store has the groups of the lower half of the lanes and the
+    second store the others. ``lines`` is the number of lanes to store, None for all.
     """
     registers = [emitter.register(word) for word in words]
     step = emitter.lanes * c.word_elements
@@ -211,13 +216,15 @@ def store_words(
 
 
 def elements_of(tail: Expr | None) -> Active:
-    """The elements that an access touches: ``tail``, a number if it is known, or None for all."""
+    """Return the active elements of an access: a number or expression, or None for all."""
     known = None if tail is None else value(tail)
     return known if known is not None or tail is None else tail
 
 
 def lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[Op]]:
-    """The ``tail`` lanes of a vector that exist: as a mask, and how it is made, or counted."""
+    """Return the first ``tail`` lanes as a mask with the operations that make it, or as a
+    number.
+    """
     element = "s32" if is_integer(c.source.type) else emitter.builder.real
     vector = emitter.vector(element)
     if c.source.type == element and vector.mask is not None:
@@ -227,7 +234,9 @@ def lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[
 
 
 def groups_of(c: Conversion, tail: Expr | None, each: int) -> tuple[Active, list[Op]]:
-    """The ``tail`` elements, ``each`` to a lane of s32, that exist: by a mask, or counted."""
+    """Return the first ``tail`` elements, ``each`` of them in an s32 lane, as a mask or a
+    number.
+    """
     words = next(v.mask for v in c.target.of("s32") if v.lanes == c.lanes)
     if tail is None or words is None or each not in words.groups:
         return elements_of(tail), []
@@ -239,7 +248,7 @@ def groups_of(c: Conversion, tail: Expr | None, each: int) -> tuple[Active, list
 def call_of(
     c: Conversion, program: TileProgram, at: tuple[Expr, Expr], line: Expr, k: Expr
 ) -> Call:
-    """A call of ``program`` from that line and that element of K on."""
+    """Return a call of ``program`` that begins at ``line`` and at element ``k`` of K."""
     places = {
         name: Passed(operand.buffer, first + line * operand.strides[c.line] + k * _step(operand))
         for name, operand, first in zip(("x", "out"), (c.source, c.packed), at, strict=True)
@@ -248,12 +257,14 @@ def call_of(
 
 
 def _step(operand: Operand) -> Expr:
-    """The stride along K; 0 for a copied tail, which has no place along K."""
+    """Return the stride along K; 0 for a copied tail, which has no such stride."""
     return operand.strides.get("k", ZERO)
 
 
 def program_of(c: Conversion, name: str, ops: list[Op], summary: str) -> TileProgram:
-    """A tile of the conversion, with the operands and run-time sizes that ``ops`` use."""
+    """Return a tile program of the conversion, with the operands and run-time sizes that ``ops``
+    use.
+    """
     return TileProgram(
         name=c.prefix + name,
         element=c.packed.type,
@@ -263,6 +274,6 @@ def program_of(c: Conversion, name: str, ops: list[Op], summary: str) -> TilePro
             *(Parameter(slot, "size") for slot in sizes_used(ops, c.slots)),
         ),
         body=(),
-        end=without_idle_masks(ops),  # as in the update of C, constants may be spilled
+        end=without_idle_masks(ops),  # constants may be spilled here
         summary=summary,
     )

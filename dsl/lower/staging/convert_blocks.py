@@ -1,8 +1,8 @@
-"""Operands contiguous along K converted into K groups: square blocks transposed in registers.
+"""Convert operands that are contiguous along K into K groups: transpose square blocks in registers.
 
-A tile reads and writes whole cache lines: rows whose distance is a power of two share a set of the
-cache, which would have evicted them before a second visit. Elements of less than 32 bits are
-transposed in the 32-bit words that they lie in, and taken out of these afterwards.
+A *line* is a row of A or a column of B. A tile reads and writes whole cache lines. If rows are a
+power of two apart, they share a set of the cache, so a cache line would be evicted before a second
+visit. Elements of fewer than 32 bits are transposed as 32-bit words, and extracted afterwards.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from .conversion import (
     store_words,
 )
 
-#: Into what lines and groups of K are cut that are left of sizes of the call: it takes less code
-#: than 2, and more steps.
+#: The factor by which parts shrink when a run-time size is cut: less code than 2, but more steps.
 BY = 4
 
 
 def turnable(c: Conversion) -> bool:
-    """Whether an operand lies along K, and its vectors can be transposed."""
+    """True if an operand is contiguous along K and its vectors can be transposed."""
     along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
     if not along or c.lanes == 1:
         return False
@@ -51,7 +50,7 @@ def turnable(c: Conversion) -> bool:
 def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
+    """Yield the nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
     known = value(extents[c.line]) is not None
     for wide in cut(extents[c.line], across(c), by=2 if known else BY):
         body = tuple(along_k(c, wide, extents["k"], at, tiles))
@@ -64,7 +63,7 @@ def blocks(
 def along_k(
     c: Conversion, wide: Part, depth: Expr, at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a part of the lines along all of K."""
+    """Yield the nodes that convert a part of the lines along all of K."""
     if value(depth) is not None:
         for deep in cut(depth, reach(c)):
             yield from repeated("kp", deep.count, _call(c, (wide, deep), at, tiles))
@@ -80,7 +79,7 @@ def along_k(
 
 
 def _whole_groups(c: Conversion, depth: Expr) -> Iterator[Part]:
-    """K in parts of whole groups."""
+    """Yield parts of K that consist of whole K groups."""
     most = max(1, reach(c) // c.k_group)
     for part in cut(div(depth, c.k_group), most, by=BY):
         units, start, size = (x * c.k_group for x in (part.units, part.start, part.size))
@@ -100,16 +99,19 @@ def _call(
 
 
 def reach(c: Conversion) -> int:
-    """Elements along K of one tile: those of a cache line, or of a vector if that is longer."""
+    """Return the elements of K in a tile: those of a cache line, or of a vector if that is
+    longer.
+    """
     vector = c.lanes * _together(c)
     line = c.target.core.line // ITEMSIZE[c.source.type]
     return vector if _many_instructions(c) else max(vector, line)
 
 
 def across(c: Conversion) -> int:
-    """Rows or columns of one tile: as many as fill a cache line of the packed form, or a vector.
+    """Return the lines in a tile: enough to fill a cache line of the packed form, or a vector.
 
-    Of single bytes half a line: more words of them would be alive than registers hold.
+    For single bytes only half a cache line is filled, because more words would not fit in
+    registers.
     """
     written = max(c.k_group * ITEMSIZE[c.packed.type], 2)
     return c.lanes if _many_instructions(c) else max(c.lanes, c.target.core.line // written)
@@ -126,7 +128,9 @@ def _many_instructions(c: Conversion) -> bool:
 
 
 def _together(c: Conversion) -> int:
-    """Elements that are transposed in one lane: those of a word, if few operations part them."""
+    """Return the elements transposed in one lane: those of a word if they are easy to extract, else
+    1.
+    """
     source = c.source.type
     easy = is_integer(source) or is_upper_half(source) or c.bits
     return max(1, 4 // ITEMSIZE[source]) if easy else 1
@@ -134,9 +138,9 @@ def _together(c: Conversion) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Lines that become the lanes of one vector: ``count`` of them, from ``first`` on.
+    """Lines that become the lanes of one vector: ``count`` lines, from ``first`` on.
 
-    ``turned`` are their elements so far: for each one, or word of them, a register of all lines.
+    ``turned`` are their transposed elements so far: one register for each element of K or word.
     """
 
     first: int
@@ -145,9 +149,10 @@ class _Lines:
 
 
 def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:
-    """The tile of ``lines`` lines and ``depth`` elements of K: square blocks, one after the other.
+    """Return the tile of ``lines`` lines and ``depth`` elements of K: one square block after the
+    other.
 
-    Of blocks side by side each K group is written together, so that a cache line is written once.
+    A K group of adjacent blocks is written at once, so that each cache line is written once.
     """
     emitter, step, lanes = c.emitter(c.lanes), c.lanes * _together(c), c.lanes
     vectors = [_Lines(first, min(lanes, lines - first)) for first in range(0, lines, lanes)]
@@ -172,10 +177,13 @@ def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:
 def _block(
     c: Conversion, emitter: Emitter, lines: _Lines, within: tuple[int, int]
 ) -> Iterator[Argument]:
-    """The elements ``within`` two bounds of K: for each, or each word of them, one of all lines."""
+    """Yield transposed elements of K in the range ``within``: one register for each element or
+    word.
+    """
     first, end = within
     rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
-    rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored in part as it was loaded
+    # repeated, so that a loaded register is never stored in part
+    rows = rows if len(rows) > 1 else 2 * rows
     steps, turned = transpose(c.target, rows, c.lanes, f"t{lines.first}_{first}_")
     turned = turned[: -(-(end - first) // _together(c))]
     emitter.add(*prune(steps, turned))
@@ -183,7 +191,7 @@ def _block(
 
 
 def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> Register:
-    """A register of ``count`` elements of a line: one in each lane, or a word of them."""
+    """Load ``count`` elements of a line into a register: one element or word in each lane."""
     together, name = _together(c), f"x{line}_{first}"
     address = Address("x", linear(((line, c.source.strides[c.line]), (first, ONE))))
     whole = count == c.lanes * together
@@ -200,7 +208,7 @@ def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> 
 
 
 def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int]) -> None:
-    """Store a K group of every line: ``group`` is its first element, and how many of it exist."""
+    """Store one K group of every line. ``group`` is its first element and the number that exist."""
     (k, existing), turned, packed = group, lines.turned, c.packed.strides
     place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
     together, active = _together(c), None if lines.count == c.lanes or c.spills else lines.count
@@ -221,7 +229,7 @@ def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int
 
 
 def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) -> Argument:
-    """Element ``k`` of every line, as ``Conversion.element`` has it."""
+    """Return element ``k`` of every line, in the form of ``Conversion.element``."""
     together, source = _together(c), c.source.type
     if together == 1:
         return c.rounded(emitter, turned[k])

@@ -1,8 +1,8 @@
-"""Operands converted before the loops: into K groups, of the types that are multiplied.
+"""Convert operands before the loops into K groups of the types that are multiplied.
 
-Lines are rows of A or columns of B. Where lines lie side by side a vector of them is read at a
-time; where a line is contiguous along K, one K group, a block of lines (``convert_blocks``), or a
-row (``convert_rows``).
+A *line* is a row of A or a column of B. If adjacent lines are contiguous, a vector of lines is
+loaded at a time. If each line is contiguous along K, one K group, a block of lines
+(``convert_blocks``) or a row (``convert_rows``) is loaded at a time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .convert_rows import rows
 def conversion_nest(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr]
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
-    """The nodes and tiles that convert a matrix of those ``extents``.
+    """Return the nodes and tiles that convert a matrix of size ``extents``.
 
-    ``at`` is where it begins in its source, and where in the packed buffer, in elements.
+    ``at`` has its first element in the source and in the packed buffer.
     """
     tiles: dict[str, TileProgram] = {}
     write = rows if c.rows else _blocks if turnable(c) else groups
@@ -48,7 +48,9 @@ def conversion_nest(
 def groups(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a matrix K group by K group; their tiles are added to ``tiles``."""
+    """Yield the nodes that convert a matrix K group by K group; their tiles are added to
+    ``tiles``.
+    """
     depth, lines = extents["k"], extents[c.line]
     whole, tail = div(depth, c.k_group), mod(depth, c.k_group)
     group = symbol("gp")
@@ -83,7 +85,7 @@ def _zero_groups(
     depth: Expr,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """The K groups of zeros that make the last step of K whole."""
+    """Yield the K groups of zeros that complete the last step of K."""
     if c.zero_groups != 0:
         group = symbol("gp")
         after = c.k_group * (div(depth + (c.k_group - 1), c.k_group) + group)
@@ -98,7 +100,7 @@ def zero_groups(
     depth: Expr,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """Every K group of ``lines`` lines at zero, before those that exist are converted."""
+    """Yield nodes that set all K groups of ``lines`` lines to 0 before the lines are converted."""
     body = tuple(_group_lines(c, lines, at, c.k_group * symbol("gp"), 0, tiles))
     count = div(depth + (c.k_group - 1), c.k_group)
     yield BlockLoop("gp", count, body, note="lines that pad a vector")
@@ -112,7 +114,7 @@ def _group_lines(
     existing: int,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """One K group of every line: ``existing`` of its elements are read, the others are 0."""
+    """Yield one K group of every line: ``existing`` elements are read, the others are 0."""
     lanes = c.lanes if value(c.source.strides[c.line]) == 1 else 1
     if not existing:
         lanes = c.lanes
@@ -124,7 +126,12 @@ def _group_lines(
         tiles.setdefault(program.name, program)
         first = lanes * part.at("lp")
         yield from repeated("lp", part.count, (call_of(c, program, at, first, k),))
-    if tail != 0:
+    if value(tail) is None and c.zero_lines and c.shift:  # lanes of no line would be shifted, too
+        program = _group_tile(c, 1, None, 1, existing)
+        tiles.setdefault(program.name, program)
+        first = lanes * whole + symbol("lt")
+        yield BlockLoop("lt", tail, (call_of(c, program, at, first, k),))
+    elif tail != 0:
         program = _group_tile(c, 1, tail, lanes, existing)
         tiles.setdefault(program.name, program)
         call = call_of(c, program, at, lanes * whole, k)
@@ -134,7 +141,9 @@ def _group_lines(
 def _group_tile(
     c: Conversion, vectors: int, tail: Expr | None, lanes: int, existing: int
 ) -> TileProgram:
-    """One K group of each lane of ``vectors`` vectors of lines, or of the ``tail`` of the lines."""
+    """Return the tile for one K group of ``vectors`` vectors of lines, or of the ``tail`` of the
+    lines.
+    """
     emitter = c.emitter(lanes)
     active: Active = None
     if tail is not None:
@@ -165,7 +174,9 @@ def _group_tile(
 def _moved(
     c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
 ) -> Iterator[Argument]:
-    """The words of a K group that is moved as it lies: ``start`` is its vector and its place."""
+    """Yield the words of a K group that is copied; ``start`` is its vector's index and its
+    address.
+    """
     most = c.word_elements
     for first in range(0, c.k_group, most):
         count = min(most, existing - first)
@@ -181,7 +192,7 @@ def _moved(
 def _group(
     c: Conversion, emitter: Emitter, start: tuple[int, Expr], active: Active, existing: int
 ) -> list[Argument]:
-    """The elements of a K group of each lane, a register for each element."""
+    """Return the elements of a K group of each lane, one register for each element."""
     found = []
     for k in range(existing):
         address = Address("x", start[1] + linear(((k, c.source.strides["k"]),)))

@@ -1,7 +1,8 @@
-"""Blocks of an operand converted as they are packed in panels: ``[K / group][width][group]`` each.
+"""Convert blocks of an operand and pack them in panels ``[K / group][width][group]``.
 
-What lies along K is transposed in registers, in blocks of lines; of what lies along lines a vector
-is read at a time. The extents are those that only the call knows.
+A *line* is a row of A or a column of B. Operands contiguous along K are transposed in registers, in
+blocks of lines. Of others, a vector of lines is loaded at a time. The extents are known only at the
+call.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def panel_nest(
     *,
     padded: bool,
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
-    """The nodes and tiles that convert a panel of ``width`` lines, or what is left of one.
+    """Return the nodes and tiles that convert a panel of ``width`` lines, or an incomplete panel.
 
-    ``at`` is where it begins in its source, and where in the packed buffer, in elements. Behind the
-    panel ``spilled`` elements may be written, of a panel that comes later, or of none. With
-    ``padded`` tiles read lines that do not exist: those of a panel that is turned are zeros.
+    ``at`` has its first element in the source and in the packed buffer. Up to ``spilled`` elements
+    may be written past the panel, where a later panel or padding is. ``padded`` is True if tiles
+    read lines that do not exist; those of a transposed panel are set to 0.
     """
     tiles: dict[str, TileProgram] = {}
     exact = replace(c, exact=True)
@@ -59,7 +60,9 @@ def panel_nest(
 
 
 def spilled(c: Conversion, width: int) -> int:
-    """How many elements may be written behind the last panel: a panel's are stored as a vector."""
+    """Return the elements that may be written past the last panel, because whole vectors are
+    stored.
+    """
     return max(0, c.lanes - width) * c.k_group if turnable(c) else 0
 
 
@@ -70,9 +73,9 @@ def _turned(
     width: int,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """Blocks of lines, each of them along all of K, transposed."""
+    """Yield blocks of lines, each transposed along all of K."""
     most, lines = min(width, across(c)), extents[c.line]
-    if value(lines) is None and most == width > 1:  # what is left is less
+    if value(lines) is None and most == width > 1:  # the remainder is shorter
         most = 1 << ((width - 1).bit_length() - 1) // 2 * 2
     for wide in cut(lines, most, by=BY):
         body = tuple(along_k(c, wide, extents["k"], at, tiles))

@@ -1,7 +1,7 @@
-"""Operands converted into lines that are contiguous along K.
+"""Convert operands into lines that are contiguous along K.
 
-Lines are rows of A or columns of B. Where they lie so already they are converted vector by vector,
-else in square blocks that are transposed in registers.
+A *line* is a row of A or a column of B. If the source is contiguous along K, lines are converted
+vector by vector. Otherwise square blocks are transposed in registers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from .conversion import (
     put,
 )
 
-#: Vectors of a few rows that one call converts.
+#: The number of vectors that one call converts if the operand has few rows.
 BLOCK = 16
 
 
 def rows(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a matrix into lines along K; their tiles are added to ``tiles``."""
+    """Yield the nodes that convert a matrix into lines along K; their tiles are added to
+    ``tiles``.
+    """
     if value(c.source.strides["k"]) != 1:
         yield from _turned(c, extents, at, tiles)
         return
@@ -59,9 +61,9 @@ def _row_calls(
     at: tuple[Expr, Expr],
     tiles: dict[str, TileProgram],
 ) -> tuple[list[NestNode], list[NestNode]]:
-    """The calls that convert whole vectors of a line, and those that convert its tail.
+    """Return the calls that convert whole vectors of a line, and those that convert its tail.
 
-    With ``few`` lines in all, a call for whole vectors converts them all.
+    If ``few`` is given, a call converts whole vectors of all ``few`` lines.
     """
     step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
     count, tail = div(depth, step), mod(depth, step)
@@ -77,7 +79,8 @@ def _row_calls(
         whole += repeated("kp", part.count, (call,))
     if tail == 0:
         return whole, []
-    if value(count) and c.k_group == 1 and not c.zero_row_tails:  # the last vector may overlap
+    # the last vector may overlap the previous one
+    if value(count) and c.k_group == 1 and not c.zero_row_tails:
         return [*whole, called(few, [0], depth - step)], []
     call = called(None, [0], step * count, tail)
     return whole, [call if value(tail) else When(tail, (call,))]
@@ -86,7 +89,9 @@ def _row_calls(
 def _row_tile(
     c: Conversion, lines: int, starts: Sequence[int], step: int, tail: Expr | None
 ) -> TileProgram:
-    """``step`` elements of each line from each of ``starts`` on, or the ``tail`` of a line."""
+    """Return the tile of ``step`` elements of each line at each of ``starts``, or of a line's
+    ``tail``.
+    """
     emitter = c.emitter(c.lanes)
     wide = widening(c.target, c.source.type, c.packed.type)
     each = step // c.lanes
@@ -126,7 +131,7 @@ def _row_tile(
 def _turned(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """Blocks of as many lines, and as many K groups, as a vector has lanes: transposed."""
+    """Yield transposed blocks with as many lines and K groups as a vector has lanes."""
     step = c.lanes * c.k_group
     whole, k_tail = div(extents["k"], step), mod(extents["k"], step)
     lines, line_tail = div(extents[c.line], c.lanes), mod(extents[c.line], c.lanes)
@@ -154,13 +159,15 @@ def _turned(
 
 
 def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
-    """One block: of its lines ``tail`` exist, None for all; of its elements of K ``existing``."""
+    """Return the tile of one block with ``tail`` lines, None for all, and ``existing`` elements of
+    K.
+    """
     emitter, most = c.emitter(c.lanes), c.lanes * c.k_group
     words = []
     for first in range(0, most, c.k_group):
         elements = []
         for k in range(first, first + c.k_group):
-            there = div(existing + (most - 1 - k), most)  # 1, or 0 where K ends before
+            there = div(existing + (most - 1 - k), most)  # 1, or 0 past the end of K
             if there == 0:
                 break
             active = elements_of((c.lanes * ONE if tail is None else tail) * there)

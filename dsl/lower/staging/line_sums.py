@@ -1,4 +1,7 @@
-"""The sums of A's rows, or B's columns, that zero points are multiplied with."""
+"""Sum A's rows or B's columns over K; zero points multiply these sums.
+
+A *line* is a row of A or a column of B.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,20 @@ from tilewright.plan.tiling.parts import cut
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-#: Vectors that one call sums.
+#: The number of vectors that one call sums.
 VECTORS = 4
-#: Elements of K that one call sums of lines side by side: as many rows as are read ahead.
+#: The elements of K that one call sums if adjacent lines are contiguous: hardware prefetchers
+#: follow about as many rows.
 DOWN = 16
 Nodes = tuple[NestNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LineSums:
-    """Where lines lie (``line`` is their dimension) and the buffer that takes their sums.
+    """The lines to sum (``line`` is their dimension), and the buffer for their sums.
 
-    Those of integers are s32, others f32. ``stored``: where in ``source`` the sums begin that were
-    taken when it was packed.
+    Sums of integers are s32, others f32. If the operand was packed together with its sums,
+    ``stored`` is the element of ``source`` at which they begin.
     """
 
     target: Target
@@ -55,7 +59,7 @@ class LineSums:
     lanes: int
     slots: tuple[str, ...]
     prefix: str
-    stored: int | None = None
+    stored: Expr | None = None
 
     @property
     def element(self) -> str:
@@ -63,11 +67,11 @@ class LineSums:
         return "s32" if is_integer(self.source.type) else "f32"
 
     def vector(self, index: int, name: str, lanes: int | None = None) -> Register:
-        """A register of ``lanes`` sums."""
+        """Return a register of ``lanes`` sums."""
         return Register(f"{name}{index}", self.target.holding(self.element, lanes or self.lanes))
 
     def read(self, dst: Register, address: Address, active: Active = None) -> Iterator[Op]:
-        """The elements of lines that are added to sums, rounded as those that are multiplied."""
+        """Load elements for the sums, rounded like those that are multiplied."""
         kind = self.source.rounded
         if not kind:
             yield from read(self.target, dst, address, active, self.source.type)
@@ -83,7 +87,7 @@ class LineSums:
 def sums_nest(
     sums: LineSums, extent: Expr, depth: Expr
 ) -> tuple[Nodes, Nodes, dict[str, TileProgram]]:
-    """The nodes that make all sums 0, those that add one matrix's, and their tiles."""
+    """Return the nodes that set all sums to 0, those that add one matrix to them, and the tiles."""
     tiles: dict[str, TileProgram] = {}
     zero: list[NestNode] = []
     for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
@@ -108,8 +112,8 @@ def _zeros(sums: LineSums, vectors: int) -> Iterator[Op]:
 
 
 def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) -> Iterator[NestNode]:
-    """The sums behind a packed matrix, which has room for whole vectors of them."""
-    stored = sums.stored or 0
+    """Yield nodes that read the sums stored after a packed matrix, in whole vectors."""
+    assert sums.stored is not None
     for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
         ops: list[Op] = []
         for index in range(part.units):
@@ -120,7 +124,7 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
         tiles[program.name] = program
         at = sums.lanes * part.at("lp")
         first = Argument(
-            sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
+            sums.source.buffer, sums.stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
         )
         yield from repeated(
             "lp", part.count, (Call(program.name, (first, Argument(sums.buffer, at))),)
@@ -130,9 +134,9 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
 def _down(
     sums: LineSums, extent: Expr, depth: Expr, tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """Lines that lie side by side: a vector of them at a time, down a few elements of K.
+    """Yield the sums of contiguous adjacent lines: a vector of lines at a time, over a part of K.
 
-    All lines come before K goes on: what follows in memory is read next.
+    A part of K is summed for all lines before the next part, so that memory is read in order.
     """
     known = value(depth)
     if known is not None and known <= 2 * DOWN:
@@ -153,7 +157,7 @@ def _stripe(
     suffix: str,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """A part of K, its first element and how many, of all lines."""
+    """Yield nodes that add a part of K (first element, number) to the sums of all lines."""
     (first, depth), rows = part, div(extent, sums.lanes)
     tail, above = mod(extent, sums.lanes), first * sums.source.strides["k"]
     for wide in cut(rows, VECTORS):
@@ -193,7 +197,7 @@ def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> 
 def _over(
     sums: LineSums, extent: Expr, depth: Expr, tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """Lines along K: each by itself, a vector of its elements at a time."""
+    """Yield the sums of lines along K: one line after another, a vector of elements at a time."""
     program = _program(sums, "over", tuple(_over_tile(sums, depth)), sums.source.type)
     tiles[program.name] = program
     line = symbol("lp")
@@ -231,7 +235,7 @@ def _known(tail: Expr) -> Active:
 
 
 def _update(acc: Register, at: Expr) -> Iterator[Op]:
-    """Add to what stands in the buffer, which holds whole vectors."""
+    """Add a register to the sums in the buffer, which holds whole vectors."""
     old = Register(f"old_{acc.name}", acc.vector)
     yield from (
         Load(old, Address("out", at)),

@@ -1,8 +1,9 @@
-"""Packing a block of A or B, transposed where needed, so that vectors lie along it.
+"""Pack a block of A or B, transposed if necessary, so that vectors are contiguous along it.
 
-A packed operand is stored as ``[K][extent]``, as ``[extent][K]`` where vectors lie along K, or in
-panels as wide as a register tile, each of them ``[K][width]``: its vectors are contiguous and
-follow each other along K. What is contiguous the other way in memory is transposed in registers.
+A packed operand has the layout ``[K][extent]``; if vectors run along K, ``[extent][K]``. Or it
+consists of panels as wide as a register tile, each ``[K][width]``: the vectors of a panel follow
+each other along K. If the source is contiguous in the other direction, it is transposed in
+registers.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .convert_panels import panel_nest, spilled
 
-#: Lines that one call copies.
+#: The number of rows that one call copies.
 COPY_LINES = 4
-#: Vectors of each line that one call copies.
+#: The number of vectors of each row that one call copies.
 COPY_VECTORS = 4
-#: In how many multiply-adds a vector is packed that comes from beyond the near caches.
+#: The time to pack a vector from L3 or memory, in multiply-adds.
 WORK = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The operand as the tiles see it, and the nodes and tiles that fill it."""
+    """A packed operand as the tiles see it, and the nodes and tiles that fill it."""
 
     operand: Operand
     elements: Expr
@@ -61,9 +62,9 @@ class Packed:
 def pack(
     plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str, *, alone: bool
 ) -> Packed:
-    """Pack into ``buffer`` the block of its operand that starts ``at`` elements in.
+    """Pack the block of an operand that starts at element ``at`` into ``buffer``.
 
-    ``alone``: one thread does, as others pack other blocks.
+    ``alone`` is True if one thread packs the block, because other threads pack other blocks.
     """
     name = buffer.name
     line = LINE[name]
@@ -91,7 +92,9 @@ def _converted(
     *,
     shared: bool,
 ) -> Packed:
-    """A block as a matrix unit reads it: rows along K, or groups of K side by side."""
+    """Pack a block for a matrix unit: as rows along K, or as K groups of adjacent rows or
+    columns.
+    """
     at, prefix = place
     c = replace(_conversion(plan, buffer, prefix), shared=shared)
     c = whole_steps(plan, c, extents["k"])
@@ -103,9 +106,10 @@ def _converted(
 def _moved(
     plan: Plan, buffer: Operand, block: tuple[str, Expr, Expr], at: tuple[Expr, Expr], prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that pack a block: its lines, their length and number.
+    """Return the nodes and tiles that pack ``block``: its dimension, its extent, and its depth in
+    K.
 
-    ``at`` are the elements before the first of the operand's, and of the buffer's.
+    ``at`` has the first element in the operand and in the buffer.
     """
     (line, extent, depth), source = block, plan.operands[buffer.name]
     width = plan.panel(buffer.name)
@@ -123,7 +127,10 @@ def _moved(
 def _turned(
     plan: Plan, buffer: Operand, size: tuple[Expr, Expr], at: tuple[Expr, Expr], prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that transpose a block: the number of its lines, and their length."""
+    """Return the nodes and tiles that transpose a block.
+
+    ``size`` is the number of contiguous runs in the source, and their length.
+    """
     source, line = plan.operands[buffer.name], LINE[buffer.name]
     read, written = ("k", line) if plan.dot else (line, "k")
     strides = (source.strides[read], buffer.strides[written])
@@ -141,10 +148,10 @@ def _panels(
     *,
     shared: bool,
 ) -> Packed:
-    """Pack into ``[panel][K][width]``: whole panels, then one of what is left.
+    """Pack into ``[panel][K][width]``: whole panels, then an incomplete one.
 
-    ``shared``: threads share the whole ones, unless one is written beyond its end, where the next
-    one must come later.
+    If ``shared`` is True, threads share the whole panels. This is impossible if a panel writes past
+    its end, because the next panel must then be written later.
     """
     (line, extent, depth), (at, prefix) = block, place
     step = plan.operands[buffer.name].strides[line]
@@ -157,7 +164,7 @@ def _panels(
         panel = (line, part.size, depth)
         found, programs = _moved(plan, buffer, panel, (at + first * step, first * whole), prefix)
         tiles |= {program.name: program for program in programs}
-        # Lines that lie along panels are read through all of them, as they follow each other.
+        # If rows of the source run across panels, each row is read through all panels.
         through = along and part.count != 1
         nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
     beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
@@ -170,13 +177,13 @@ def _panels(
 
 
 def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:
-    """How elements get into ``buffer``."""
+    """Return the conversion of elements that are packed into ``buffer``."""
     c = conversion_of(plan, buffer.name, plan.operands[buffer.name], buffer)
     return replace(c, prefix=prefix, slots=plan.slots)
 
 
 def _through(part: Part, nodes: tuple[NestNode, ...]) -> Iterator[NestNode]:
-    """``nodes`` for every panel of ``part``, inside of the loops that they are."""
+    """Yield ``nodes`` for every panel of ``part``: the loop over panels is innermost."""
     for node in nodes:
         if isinstance(node, BlockLoop):
             yield replace(node, body=tuple(_through(part, node.body)))
@@ -187,7 +194,9 @@ def _through(part: Part, nodes: tuple[NestNode, ...]) -> Iterator[NestNode]:
 def in_panels(
     counter: str, part: Part, nodes: tuple[NestNode, ...], *, parallel: bool = False
 ) -> tuple[NestNode, ...]:
-    """``nodes`` for every panel of ``part``, or for the last one, if there is one."""
+    """Return ``nodes`` in a loop over the panels of ``part``, or for an incomplete panel if it
+    exists.
+    """
     if part.count != 1:
         note = f"panels of {part.units}"
         return (BlockLoop(counter, part.count, nodes, note=note, parallel=parallel),)
@@ -195,7 +204,7 @@ def in_panels(
 
 
 def _there(nodes: Iterable[NestNode], part: Part) -> Iterator[NestNode]:
-    """``nodes`` where the part has elements: those that ask just that need not ask again."""
+    """Yield ``nodes`` for a part that has elements, without tests of whether it has."""
     for node in nodes:
         if isinstance(node, When) and node.count == part.size and not node.otherwise:
             yield from node.body
@@ -204,14 +213,14 @@ def _there(nodes: Iterable[NestNode], part: Part) -> Iterator[NestNode]:
 
 
 def stack_bytes(operand: Operand, elements: Expr) -> int | None:
-    """The bytes of a buffer that fits on the stack, else None."""
+    """Return the bytes of a buffer that fits on the stack, else None."""
     known = value(elements)
     size = None if known is None else known * ITEMSIZE[operand.type]
     return size if size is not None and size <= STACK_BYTES else None
 
 
 def beyond_stack(plan: Plan, what: str, operand: Operand, elements: Expr) -> ScheduleError:
-    """The error for a block that a parallel loop cannot keep on its thread's stack."""
+    """Return the error for a block that is too large for a thread's stack in a parallel loop."""
     known = value(elements)
     size = None if known is None else known * ITEMSIZE[operand.type]
     outer = plan.outer.lower()
@@ -231,7 +240,7 @@ def _copy(
     at: tuple[Expr, Expr],
     prefix: str,
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that pack lines which are contiguous already."""
+    """Return the nodes and tiles that copy a block that needs no transposition."""
     line, extent, depth = block
     width = COPY_VECTORS * plan.lanes
     tiles: dict[str, TileProgram] = {}
@@ -258,7 +267,7 @@ def _copy(
 def _copy_tile(
     plan: Plan, source: Operand, buffer: Operand, size: tuple[int, int], prefix: str
 ) -> TileProgram:
-    """``size`` is in lines and elements of a line."""
+    """Return the tile that copies ``size``: rows, and elements of a row."""
     ops: list[Op] = []
     masks: set[str] = set()
     for row in range(size[0]):
@@ -288,7 +297,7 @@ def _copy_tile(
 
 
 def _cover(plan: Plan, width: int) -> Iterator[tuple[Vector, int, int]]:
-    """(vector, first element, active lanes) that together cover a line."""
+    """Yield (vector, first element, active lanes) of the accesses that cover a row."""
     at = 0
     for vector in plan.target.of(plan.element):
         while width - at >= vector.lanes:
@@ -305,15 +314,15 @@ def _active(vector: Vector, active: int) -> Active:
     return MaskRegister(f"{vector.name}_{active}", vector, active * ONE) if vector.mask else active
 
 
-#: Lines that one call pads.
+#: The number of rows that one call pads.
 PAD_LINES = 4
 
 
 def spare_elements(plan: Plan, name: str) -> int:
-    """How many elements tiles may read behind the last line of packed operand ``name``.
+    """Return the elements that tiles may read past the last row of packed operand ``name``.
 
-    A tile that does not begin at a multiple of a vector's lanes may end up to a vector behind what
-    its line is padded to.
+    A tile that starts between multiples of a vector's lanes may read up to a vector past a row's
+    padding.
     """
     if not plan.bounces or plan.input_of(plan.along).name != name:
         return 0
@@ -326,9 +335,11 @@ def spare_elements(plan: Plan, name: str) -> int:
 def pad(
     plan: Plan, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Zeros for the last vector of every line, before it is filled, and for the ``spare`` elements.
+    """Return nodes and tiles that set the last vector of every row, and the ``spare`` elements, to
+    0.
 
-    ``size`` is the elements of a line, without its padding, and the number of lines.
+    They run before the rows are filled. ``size`` is the elements of a row, without padding, and the
+    number of rows.
     """
     extent, depth = size
     if not plan.bounces or plan.input_of(plan.along).name != buffer.name:

@@ -1,6 +1,7 @@
-"""A made integers before the loops: rows, or blocks of them, divided by their scale and rounded.
+"""Quantize A before the loops: divide rows, or blocks of rows, by their scale and round to
+integers.
 
-An A that is integers already is brought into rows of whole blocks, with their sums beside them.
+If A has integers already, they are copied into rows of whole blocks, and their blocks are summed.
 """
 
 from __future__ import annotations
@@ -39,35 +40,36 @@ from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
 from tilewright.symbolic import ONE, ZERO, symbol
 
-#: The greatest magnitude of an element, and the least one of a block that is not taken as zeros.
+#: The greatest magnitude of a quantized element, and the least one of a block that is not set to 0.
 TOP, LEAST = 127.0, 2.0**-119
-#: With zero points: half of the way from the least integer to the greatest, and the least one.
+#: With zero points: half of the range of quantized elements, and the least element.
 HALF, LOWEST = 127.5, -128
-#: All bits of f32 but the sign.
+#: All bits of an f32 except the sign.
 _MAGNITUDE = 0x7FFFFFFF
-#: The bits of f32: of infinity, and of a NaN.
+#: The bits of infinity and of a NaN in f32.
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
-#: What is said of scales in C.
+#: The comment in C on the computation of a scale.
 _OF_SCALE = "What a unit stands for: NaN beside Inf or NaN."
-#: What is called what in the tile: the elements, their scales, where sums of blocks begin.
+#: The parameters of the tile for A's elements, scales, zero points, and the two kinds of sums.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
-#: The pointer to zero points that the call gives.
+#: The parameter for zero points that are arguments of the call.
 _ZERO = "given_zero"
-#: What takes sums of a block's elements, of which not all products of a kernel need each.
+#: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
-#: Vectors of a block that are read in one trip of a loop.
+#: The number of vectors of a block that one loop trip reads.
 VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """``source``, rows of ``k`` elements, as ``made``: integers, their scales and zeros, sums.
+    """The quantization of ``source``, rows of ``k`` elements, to the operands in ``made``.
 
-    ``how`` is None where the elements are integers already, whose zero point is ``zero``: a number,
-    or that of the call for all rows, or for each. Each block's sum begins at ``-bias``
-    times the sum of its elements, where B's have such a bias. Where B has zero points for each
-    block, its own sum is kept: negative, or for ``minima`` scaled.
+    ``how`` is None if the elements are integers already. ``zero`` is then their zero point: a
+    number, or an argument of the call for all rows or for each row. If B has a fixed zero point
+    ``bias``, each block's sum of products starts at ``-bias`` times the sum of the block's
+    elements. If B has zero points for each block, the negated sum of the block's elements is
+    stored. With ``minima`` the sum is scaled in place of negated.
     """
 
     target: Target
@@ -84,22 +86,22 @@ class Quantization:
 
     @property
     def summed(self) -> bool:
-        """Whether the elements of a block are summed."""
+        """True if the elements of a block are summed."""
         return bool(self.bias or self.zeros)
 
     @property
     def of_rows(self) -> bool:
-        """Whether all blocks of a row share a scale."""
+        """True if all blocks of a row share a scale."""
         return self.how is not None and self.how.block is None and self.k > self.block
 
     @property
     def vector(self) -> Vector:
-        """The vector of f32 by which elements become integers."""
+        """The f32 vector type in which elements are quantized."""
         return fitting(self.target, self.block)
 
 
 def quantization_of(plan: Plan) -> Quantization:
-    """How A is made integers."""
+    """Return the quantization of A."""
     form, how = plan.quantized, plan.spec.a if isinstance(plan.spec.a, Quantize) else None
     return Quantization(
         target=plan.target,
@@ -123,7 +125,7 @@ def quantization_of(plan: Plan) -> Quantization:
 def quantize_rows(
     q: Quantization, rows: Expr, matrix: Expr
 ) -> tuple[tuple[NestNode, ...], TileProgram]:
-    """The nodes that quantize the rows of matrix number ``matrix`` of a batch, and their tile."""
+    """Return the nodes that quantize the rows of matrix ``matrix`` of a batch, and their tile."""
     ops = tuple(_row(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
@@ -153,7 +155,9 @@ def quantize_rows(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """``trips`` times so many ``vectors`` of a block, the last of them with ``active`` lanes."""
+    """A stretch of a block: ``trips`` trips of ``vectors`` vectors. ``active`` lanes of the last
+    exist.
+    """
 
     vectors: int
     trips: int
@@ -161,13 +165,13 @@ class Piece:
     lanes: int
 
     def repeated(self, ops: Sequence[Op], *pointers: str) -> Iterator[Op]:
-        """``ops`` in each trip, which then move ``pointers`` to the next."""
+        """Yield ``ops`` in a loop over the trips, which moves ``pointers``."""
         step = Integer(self.vectors * self.lanes)
         body = (*ops, *(Advance(name, step) for name in pointers))
         yield from body if self.trips == 1 else (Loop("kv", Integer(self.trips), body),)
 
     def elements(self, source: Operand, emitter: Emitter, pointer: str) -> Iterator[Lanes]:
-        """Its vectors, as f32, from ``pointer`` on."""
+        """Yield the vectors of a trip, loaded from ``pointer`` as f32."""
         for place in range(self.vectors):
             active = self.active if place == self.vectors - 1 else None
             address = Address(pointer, place * self.lanes * ONE)
@@ -175,7 +179,9 @@ class Piece:
 
 
 def pieces(existing: int, lanes: int) -> Iterator[Piece]:
-    """All elements of a block that exist: many vectors a trip, then one by one."""
+    """Yield the stretches of a block with ``existing`` elements: full trips, single vectors, a
+    tail.
+    """
     whole, rest = divmod(existing, lanes)
     trips, few = divmod(whole, VECTORS)
     if trips:
@@ -188,9 +194,9 @@ def pieces(existing: int, lanes: int) -> Iterator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """How a row or block becomes integers: units in 1, the scale, what zero becomes less 0.
+    """The factors that quantize a row or block: the inverse scale, the scale, and the zero point.
 
-    Of integers only the last one is there.
+    If A has integers already, only the zero point is present.
     """
 
     units: Register | None
@@ -198,12 +204,12 @@ class _Unit:
     zero: Register | int | None
 
     def zero_in(self, emitter: Emitter) -> Lanes | None:
-        """What zero becomes less 0, as a value of ``emitter``."""
+        """Return the zero point as a value of ``emitter``."""
         return emitter.take(self.zero) if isinstance(self.zero, Register) else self.zero
 
 
 def _row(q: Quantization) -> Iterator[Op]:
-    """Whole blocks in a loop, then the one that is not whole, filled up with zeros."""
+    """Quantize whole blocks in a loop, then the last block, padded with zeros."""
     whole, tail = divmod(q.k, q.block)
     unit = None
     if q.of_rows or q.zero is not None:
@@ -217,7 +223,9 @@ def _row(q: Quantization) -> Iterator[Op]:
 
 
 def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
-    """A block, of which so many elements exist, and their sum; its scale, without its row's."""
+    """Quantize a block with ``existing`` elements and sum it; without ``unit`` compute its
+    scale.
+    """
     prefix = "" if existing == q.block else "last_"
     emitter = Emitter(q.target, q.vector.lanes, prefix, "f32")
     if unit is None and q.how is not None:
@@ -237,7 +245,7 @@ def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
 
 
 def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
-    """How so many elements become integers; the scale is stored, and with it the zero point."""
+    """Compute and store the scale of ``existing`` elements, and their zero point."""
     assert q.how is not None
     scale, units, zero = (_of_range if q.how.zero else _of_magnitude)(q, emitter, existing)
     put_one(emitter, scale, Address("scales", ZERO))
@@ -248,7 +256,7 @@ def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
 
 
 def _given(q: Quantization, emitter: Emitter) -> _Unit:
-    """The zero point of integers in all lanes; it is stored."""
+    """Broadcast the zero point of integers to all lanes, and store its negative."""
     emitter.stage("zero", note="The zero point of A, negative.")
     if isinstance(q.zero, int):
         put_one(emitter, -q.zero, Address("zeros", ZERO))
@@ -264,7 +272,7 @@ def _given(q: Quantization, emitter: Emitter) -> _Unit:
 def _of_magnitude(
     q: Quantization, emitter: Emitter, existing: int
 ) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Scale and units of elements on both sides of 0, by the greatest magnitude."""
+    """Return scale and inverse scale of symmetric quantization, from the greatest magnitude."""
 
     def magnitude(b: Builder, x: Lanes) -> Lanes:
         return b("bits", b("abs", x))
@@ -280,7 +288,7 @@ def _of_magnitude(
 def _of_range(
     q: Quantization, emitter: Emitter, existing: int
 ) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Scale, units and zero point of elements, by the least and the greatest one."""
+    """Return scale, inverse scale and zero point, from the least and the greatest element."""
     b = emitter.builder
     note = "The greatest and the least element, 0 among them, as integers in their order."
     highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
@@ -296,9 +304,9 @@ def _of_range(
 
 
 def _in_units(emitter: Emitter, most: Lanes, count: float, bits: Lanes) -> tuple[Lanes, Lanes]:
-    """The scale with which ``most`` is ``count`` units, and its inverse; 0 where it is too small.
+    """Return the scale ``most / count`` and its inverse; both are 0 if ``most`` is too small.
 
-    ``bits`` are those of the greatest magnitude: the scale is NaN beside Inf or NaN.
+    ``bits`` are those of the greatest magnitude. The scale is NaN if it is infinite or NaN.
     """
     b = emitter.builder
     there = b("le", LEAST, most)
@@ -311,22 +319,24 @@ def _in_units(emitter: Emitter, most: Lanes, count: float, bits: Lanes) -> tuple
 
 
 def _ordered(b: Builder, x: Lanes) -> Lanes:
-    """An f32 as an integer that is less where the number is; a NaN is beyond all of them."""
+    """Return an f32 as an integer of the same order; a NaN is beyond all numbers."""
     return _flipped(b, b("bits", x))
 
 
 def _flipped(b: Builder, bits: Lanes) -> Lanes:
-    """All bits but the sign turned where it is set: there and back again."""
+    """Return ``bits`` with all bits but the sign inverted if the sign is set; this is its own
+    inverse.
+    """
     return b("xor", bits, b("and", b("shr", bits, 31), _MAGNITUDE))
 
 
 def _within(b: Builder, integer: Lanes) -> Lanes:
-    """An integer no further than s8 goes."""
+    """Clamp an integer to the range of s8."""
     return b("max", b("min", integer, int(TOP)), LOWEST)
 
 
 def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | None) -> None:
-    """What B's zero points need of the sum of a block's elements."""
+    """Store the sum of a block's elements in the forms that B's zero points need."""
     b = emitter.builder
     if q.bias:
         emitter.stage("start", note="What B's zero point takes from the sums of this block.")
@@ -351,7 +361,7 @@ def _extremes(
     of: Callable[[Builder, Lanes], Lanes],
     note: str,
 ) -> tuple[Register, ...]:
-    """Each of ``fns`` of what ``of`` makes of elements, and of 0, for each lane, in s32."""
+    """Return, for each lane, the reductions ``fns`` of ``of(element)`` and 0, in s32."""
     names = {"max": "tops", "min": "lows"}
     found, pointer = {fn: emitter.fresh(names[fn], "s32") for fn in fns}, f"{emitter.prefix}px"
     emitter.stage("greatest", note=note)
@@ -368,7 +378,7 @@ def _extremes(
 
 
 def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | None) -> Register:
-    """The elements stored, and the sum of each lane's; what fills up the block stands for 0."""
+    """Store the quantized elements and return the sum of each lane. Padding represents 0."""
     total, stored = emitter.fresh("added", "s32"), q.made["a"].type
     emitter.stage("elements", note="Elements, rounded half to even." if q.how else "Elements.")
     emitter.add(*([Zero(total)] if q.summed else []))
@@ -380,7 +390,8 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | Non
             whole.append(x if unit is None or unit.units is None else _integer(inner, x, unit))
             active = piece.active if place == piece.vectors - 1 else None
             if active is not None and q.how is None and unit is not None:
-                # The lanes behind are 0 here, and stand for no 0.
+                # The inactive lanes are 0, which does not represent the number 0 if there is a zero
+                # point.
                 filling = inner.register(unit.zero_in(inner) or 0)
                 inner.add(_stored(filling, place * piece.lanes, stored))
                 inner.add(_stored(inner.register(x), place * piece.lanes, stored, active))
@@ -402,7 +413,7 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | Non
 
 
 def _integer(emitter: Emitter, x: Lanes, unit: _Unit) -> Lanes:
-    """Elements in units, rounded; with a zero point counted from there."""
+    """Return elements divided by the scale and rounded, plus the zero point if there is one."""
     assert unit.units is not None
     b = emitter.builder
     units = b("mul", x, emitter.take(unit.units))
@@ -412,7 +423,7 @@ def _integer(emitter: Emitter, x: Lanes, unit: _Unit) -> Lanes:
 
 
 def _stored(register: Register, at: int, type_: str, active: int | None = None) -> Store:
-    """Lanes of s32, or the first ``active``, as elements of ``type_``, which holds them."""
+    """Store s32 lanes, or the first ``active`` ones, as elements of ``type_``."""
     group = 0 if type_ in register.vector.stores else 1
     return Store(Address("out", at * ONE), register, active, type_, group)
 
@@ -424,7 +435,9 @@ def put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
 
 
 def folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
-    """``fn`` of all lanes, in every lane: neighbours exchanged, then pairs of them."""
+    """Return the reduction ``fn`` of all lanes in every lane, by exchanges of neighbours, pairs,
+    and so on.
+    """
     lanes: Lanes = emitter.take(register)
     block = 1
     while block < emitter.lanes:
@@ -441,13 +454,13 @@ def folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
 
 
 def fitting(target: Target, block: int) -> Vector:
-    """The widest vector of f32 that a block is whole ones of, and that exchanges its lanes."""
+    """Return the widest f32 vector type that divides ``block`` and can exchange its lanes."""
     whole = (v for v in target.of("f32") if block % v.lanes == 0)
     return next(v for v in whole if v.lanes == 1 or _folds(target, v))
 
 
 def _folds(target: Target, vector: Vector) -> bool:
-    """Whether lanes of s32 are exchanged in as many as ``vector`` has."""
+    """True if the target exchanges lanes of s32 vectors with as many lanes as ``vector``."""
     whole = next((v for v in target.of("s32") if v.lanes == vector.lanes), None)
     blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
     return whole is not None and blocks <= set(whole.transpose)

@@ -1,7 +1,8 @@
-"""Blocks of a quantized B unpacked into panels, from which tiles of many rows read them.
+"""Unpack blocks of a quantized B into panels, so that tiles of many rows share the work.
 
-A call unpacks some elements of K of a vector of columns. They become f32, by the scales of their
-block, which it loads once; or numbers of A's type, whose sums tiles scale.
+A call unpacks some elements of K for one vector of columns. They become f32 by the scales of their
+block, which the call loads once. Or they become numbers of A's type, and the tiles scale their
+sums.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ def unpack(
         call = Call(tile.name, tuple(unpacking.arguments(buffer, out, *there)))
         vectors = repeated("vp", wide, (call,))
         nodes += in_panels("pp", part, repeated("kp", deep, vectors, "unpack B"))
-    # A call may unpack more of K than there is, a tile load more columns than a panel has.
+    # A call may unpack past the end of K, and a tile may load columns past the end of a panel.
     behind = max((each - 1) * width, plan.lanes - width)
     elements = div(columns + (width - 1), width) * width * depth + behind
     return Packed(buffer, elements, tuple(nodes), (tile,))
 
 
-#: The registers alive where bits of two planes become elements with a scale and a minimum, at most.
+#: The most registers in use when bits of two planes become elements with a scale and a minimum.
 _ALIVE = 12
 
 
 def _unpacking(plan: Plan, width: int) -> _Unpacking:
-    """By the widest vectors with registers enough, of which a panel, and a block of the caller's
-    columns, has whole ones.
+    """Return the unpacking by the widest suitable vector type.
+
+    It must leave enough registers and divide a panel and a block of packed B's columns.
     """
     sizes, target = (width, plan.quantized.nb), plan.target
     whole = [v for v in target.of("f32") if not any(size % v.lanes for size in sizes)]
@@ -71,7 +73,7 @@ def _unpacking(plan: Plan, width: int) -> _Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class _Unpacking:
-    """How the columns of a ``vector`` get into a panel of that ``width``: as f32."""
+    """Unpacks one vector of columns at a time into panels of ``width`` columns, as f32."""
 
     plan: Plan
     width: int
@@ -79,16 +81,18 @@ class _Unpacking:
 
     @property
     def form(self) -> QuantizedFormat:
-        """How B lies packed."""
+        """The packed format of B."""
         return self.plan.quantized
 
     @property
     def columns(self) -> int:
-        """The columns of a vector."""
+        """The columns in a vector."""
         return self.vector.lanes // self.form.group
 
     def arguments(self, buffer: Operand, out: Expr, column: Expr, k: Expr) -> Iterator[Argument]:
-        """Where a call finds the elements from (k, column) on, and what belongs to their block."""
+        """Yield the arguments of a call: elements from (k, column) on, and values of their
+        block.
+        """
         form, b = self.form, Name("b")
         block, inside = div(column, form.nb), mod(column, form.nb)
         line = div(k * form.lines(form.block // form.group), form.block)
@@ -100,7 +104,7 @@ class _Unpacking:
         yield Argument(buffer.buffer, out)
 
     def tile(self) -> TileProgram:
-        """The program of a call."""
+        """Return the tile program of a call."""
         return TileProgram(
             name=f"unpack_b_{self.plan.k_unit}x{self.columns}",
             element=self.vector.element,
@@ -115,13 +119,13 @@ class _Unpacking:
         )
 
     def of_blocks(self) -> Iterator[tuple[str, int, str]]:
-        """What belongs to blocks of K: its name, the byte at which it begins, its type."""
+        """Yield the values that each block of K has: name, first byte in packed B, and type."""
         yield "b_scales", self.form.scales_at, self.form.scale
         if self.form.zeros:
             yield "b_zeros", self.form.zeros_at, self.form.zeros
 
     def ops(self) -> Iterator[Op]:
-        """What belongs to the block, then its elements."""
+        """Load the values of the block, then unpack its elements."""
         target, vector = self.plan.target, self.vector
         own = {name: Register(f"{name}0", vector) for name, *_ in self.of_blocks()}
         yield Note("What belongs to the block, then its elements one after the other.")
@@ -132,7 +136,7 @@ class _Unpacking:
         yield from self.elements(made)
 
     def elements(self, made: Dequantizer | Numbers) -> Iterator[Op]:
-        """Vectors of a K group each."""
+        """Unpack the K groups of a call, one vector each."""
         group = self.form.group
         for k in range(self.plan.k_unit // group):
             element = Register(f"b{k}", self.vector)
@@ -140,7 +144,7 @@ class _Unpacking:
             yield Store(Address("out", k * self.width * group * ONE), element)
 
     def _stored(self, k: int) -> Bytes:
-        """The bytes of that K group of a call's, in each column."""
+        """Return the bytes of one K group of a call, for each column."""
         form = self.form
         return Bytes(
             target=self.plan.target,
@@ -153,14 +157,14 @@ class _Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class _ToNumbers(_Unpacking):
-    """As numbers of A's type, in groups along K."""
+    """Unpacks numbers of A's type, in K groups."""
 
     def of_blocks(self) -> Iterator[tuple[str, int, str]]:
-        """Nothing: tiles scale the sums of a block."""
+        """Yield nothing: tiles scale the sums of a block."""
         yield from ()
 
     def ops(self) -> Iterator[Op]:
-        """The numbers of K groups, one after the other."""
+        """Unpack the numbers of the K groups, one after the other."""
         made = Numbers(self.plan.target, self.form, self.vector)
         yield from made.table()
         yield from self.elements(made)

@@ -1,1 +1,1 @@
-"""The program of one register tile: its K loop, and its way to C or D."""
+"""The program of one register tile: its K loop, and the computation of C or D from the sums."""

@@ -1,4 +1,6 @@
-"""One register tile as a program: parameters, the body that sums products, the end that stores."""
+"""One register tile as a program: parameters, a body that sums products, an end that
+stores them.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,9 @@ from .tile import Tile, masks, sum_splits, zeros
 
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
-    """The program of one register tile."""
+    """Return the program of one register tile."""
     body, end = tuple(_body(tile)), tuple(_end(tile))
-    if tile.finishes or tile.empty:  # expressions may leave values out; else all are stored
+    if tile.finishes or tile.empty:  # expressions may leave values unused
         body, end = without_unread(body, end)
     if tile.plan.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))
@@ -71,9 +73,9 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
 
 
 def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
-    """``end`` with whole vectors of C stored past the caches, where the plan says so.
+    """Return ``end`` with non-temporal stores of whole vectors of C, if the plan says so.
 
-    A tile then writes whole lines; vectors that overlap would write a line twice.
+    The tile must write whole cache lines. Overlapping vectors would write a line twice.
     """
     past, width = tile.plan.streams, tile.along_size * ITEMSIZE[tile.written.type]
     whole = tile.shape.vector.nbytes % tile.plan.target.core.line == 0
@@ -90,7 +92,7 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
 
 
 def _body(tile: Tile) -> Iterator[Op]:
-    """Masks, accumulators at their first values, and the products of all K added to them."""
+    """Emit masks, the start values of accumulators, and the products of all K."""
     plan, matrices = tile.plan, tile.product.unit is not None
     if not plan.transposed or not (tile.empty or matrices or tile.phase == "finish"):
         yield from masks(tile)
@@ -107,7 +109,9 @@ def _body(tile: Tile) -> Iterator[Op]:
 
 
 def _asked_for(tile: Tile) -> Iterator[Op]:
-    """Prefetches of all that the sums will be added to: while K passes it arrives from memory."""
+    """Prefetch the elements of C that the sums are added to, so that they arrive during
+    the K loop.
+    """
     plan, shape, written = tile.plan, tile.shape, tile.written
     lanes = max(1, plan.target.core.line // ITEMSIZE[written.type])
     along, across = written.strides[plan.along], written.strides[plan.across]
@@ -118,7 +122,7 @@ def _asked_for(tile: Tile) -> Iterator[Op]:
 
 
 def _step_of(tile: Tile) -> KStep:
-    """What a step along K of ``tile`` does."""
+    """Return the kind of K step that ``tile`` needs."""
     if tile.product.unit is not None:
         return (ScaledMatrices if tile.product.block else MatrixProduct).of(tile)
     if tile.plan.dot:
@@ -131,7 +135,7 @@ def _step_of(tile: Tile) -> KStep:
 
 
 def _end(tile: Tile) -> Iterator[Op]:
-    """Accumulators made sums of C's rows or columns, and what is written computed from them."""
+    """Turn accumulators into rows or columns of sums, and compute and store the result."""
     plan = tile.plan
     if tile.product.unit is not None:
         yield from factors(tile)
@@ -153,7 +157,7 @@ def _end(tile: Tile) -> Iterator[Op]:
 
 
 def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
-    """The accumulators' names where their elements lie in C."""
+    """Return the accumulators' names, arranged as their elements are in C."""
     shape = tile.shape
     if tile.product.unit is not None:
         bands = [[accumulator(tile, i, j).name for j in range(shape.columns)]

@@ -1,7 +1,7 @@
-"""K steps of multiply-adds that compute square blocks of C, and the blocks made vectors of C again.
+"""K steps of multiply-adds that compute square blocks of C, and the conversion of blocks to rows.
 
-A block is a register of ``height`` rows of lanes / height columns of C. Both factors are packed in
-K groups: a register holds a group of each of its columns of B, or rows of A.
+A register holds a block of ``height`` rows and lanes / height columns of C. Both factors are packed
+in K groups: a register holds one group of each of its columns of B, or rows of A.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .tile import Tile
 
 @dataclass(frozen=True, slots=True)
 class BlockProduct(KStep):
-    """Steps of one K group of both factors."""
+    """The steps of one K group of both factors."""
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """Blocks of C are multiplied from registers of both factors."""
+        """Multiply registers of both factors, and add the products to blocks of C."""
         for side, number, products in self.order(self.shape.columns, self.shape.bands):
             yield from self._loaded(side, number, index)
             for column, band in products:
@@ -42,7 +42,9 @@ class BlockProduct(KStep):
                 yield from self._product((band, column, self.accumulator_set(index)), x, y)
 
     def _loaded(self, side: Side, number: int, index: int) -> Iterator[Op]:
-        """A factor loaded, or with those behind it; nothing where one before it came with it."""
+        """Load a factor, and the next ones if one load reads several. Skip factors already
+        loaded.
+        """
         together = self._together(side, number)
         if not together:
             return
@@ -56,9 +58,9 @@ class BlockProduct(KStep):
             yield from self._filled(self._factor(side, number, index), side, address, active)
 
     def _together(self, side: Side, number: int) -> int:
-        """How many factors one load reads from that one on; 0 where it came with another.
+        """Return the number of factors that one load reads from ``number`` on; 0 if loaded earlier.
 
-        They are whole, and lie side by side: K groups of all lines follow each other.
+        Only whole factors are loaded together. They are adjacent in memory.
         """
         count = self.shape.columns if side == "along" else self.shape.bands
         whole = sum(1 for n in range(count) if self._elements(side, n)[1] is None)
@@ -66,19 +68,21 @@ class BlockProduct(KStep):
         return _loads(whole, self.shape.several).get(number, alone)
 
     def _product(self, place: tuple[int, int, int], x: Register, y: Register) -> Iterator[Op]:
-        """A block of C and the product of two factors, in a matrix unit or in a vector."""
+        """Multiply two factors and add the product to a block of C, by a matrix unit or by
+        vectors.
+        """
         if self.shape.sums is not None:
             yield MultiplyBlock(self.shape.op, block_of(self.tile, *place), x, y)
         else:
             yield from multiply_add(self.tile, self.shape.op, self.tile.block(*place), x, y)
 
     def tail(self, index: int) -> Iterator[Op]:
-        """There is none: both factors are padded to whole K groups."""
+        """Emit nothing: both factors are padded to whole K groups."""
         assert self.tile.k_tail == 0, f"the K group of step {index} is not whole"
         yield from ()
 
     def _filled(self, dst: Register, side: Side, address: Address, active: Active) -> Iterator[Op]:
-        """A factor from memory; where blocks lie in segments, groups across repeat in each."""
+        """Load a factor. If a vector consists of segments, the group across is repeated in each."""
         op, element = self.shape.op, dst.vector.element
         if side == "across" and op.segments > 1:
             yield Broadcast(dst, address, op.rows * op.depth, None, element)
@@ -91,10 +95,10 @@ class BlockProduct(KStep):
         return factor(operand, number, k, self.held(side))
 
     def _elements(self, side: Side, number: int) -> tuple[int, Active]:
-        """The first element of a block in a row of K groups, and how many to load, None for all.
+        """Return a factor's first element in a row of K groups, and how many to load; None for all.
 
-        A block that lies behind what exists of its vector is not loaded: the vector's first block
-        takes its place, and what comes of it is not stored.
+        A block past the end of the tile is not loaded. The first block of its vector is used in its
+        place, and the results are not stored.
         """
         group = self.tile.product.depth
         if side == "across":
@@ -115,7 +119,7 @@ class BlockProduct(KStep):
 
 
 def _loads(count: int, several: tuple[int, ...]) -> dict[int, int]:
-    """How many of ``count`` factors each load reads, by the first of them."""
+    """Map the first factor of each load to the number of factors that the load reads."""
     found: dict[int, int] = {}
     first = 0
     while first < count:
@@ -125,7 +129,7 @@ def _loads(count: int, several: tuple[int, ...]) -> dict[int, int]:
 
 
 def block_of(tile: Tile, band: int, column: int, split: int) -> MatrixRegister:
-    """The block of C in that row and column of blocks, where a matrix unit sums it."""
+    """Return the accumulator of one block of C in a matrix unit."""
     unit, shape = tile.shape.sums, tile.shape
     assert unit is not None
     name = tile.block(band, column, split).name
@@ -134,7 +138,7 @@ def block_of(tile: Tile, band: int, column: int, split: int) -> MatrixRegister:
 
 
 def begin_blocks(tile: Tile) -> Iterator[Op]:
-    """All blocks in registers of a matrix unit at zero."""
+    """Set all accumulator blocks of a matrix unit to 0."""
     shape = tile.shape
     yield Note("Accumulators, named by their row and column of blocks in this tile of C.")
     for split in range(shape.k_split):
@@ -144,7 +148,7 @@ def begin_blocks(tile: Tile) -> Iterator[Op]:
 
 
 def _rows_of_blocks(tile: Tile) -> Iterator[Op]:
-    """The rows of a matrix unit's blocks: each is a vector of C's row."""
+    """Read the rows of a matrix unit's blocks into vectors, one for each row of C and block."""
     shape = tile.shape
     yield Note("Rows of accumulators become vectors of C.")
     for split in range(shape.k_split):
@@ -156,7 +160,7 @@ def _rows_of_blocks(tile: Tile) -> Iterator[Op]:
 
 
 def unfold(tile: Tile) -> Iterator[Op]:
-    """Blocks side by side made vectors of C's rows: halves of two registers, taken together."""
+    """Combine adjacent blocks into vectors of C's rows: half of each of two registers."""
     shape = tile.shape
     if shape.sums is not None:
         yield from _rows_of_blocks(tile)

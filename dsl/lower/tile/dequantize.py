@@ -1,6 +1,7 @@
-"""Stored numbers of a quantized B taken out of their bytes, and made f32 by what their block has.
+"""Unpack the stored numbers of a quantized B, and convert them to f32 with their block's scale.
 
-An element is a difference of integers, exact, times its scale; with minima it is one FMA.
+An element is (number - zero point) * scale; the difference is exact. With minima it is number *
+scale + minimum, in one FMA.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
 
-#: What makes the exponent of f4_e2m1, doubled, one of f32.
+#: The exponent bias of f32. With it, the moved bits of f4_e2m1 are twice the number.
 _BIAS = 127 << 23
 
 
 class Part(NamedTuple):
-    """``dst`` gets what ``field`` of the bytes in ``raw`` has of plane ``number``."""
+    """One field of packed bytes: ``dst`` gets field ``field`` of plane ``number`` from ``raw``."""
 
     dst: Register
     raw: Register
@@ -47,11 +48,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """The bytes of K group ``index`` of a block, which it shares with others.
+    """The bytes of K group ``index`` of a block. Several K groups share the same bytes.
 
-    ``at`` is where they begin that have its part of a plane; ``name`` is what a register with them
-    is called, of the K group so many before it, and of that plane. With each load those are asked
-    for that lie ``ahead`` of it, if that is not 0.
+    ``at`` returns the address of a plane's bytes. ``name`` returns the name of their register, from
+    the number of K groups since it was loaded and the plane. If ``ahead`` is not 0, each load
+    prefetches the bytes that many elements later.
     """
 
     target: Target
@@ -67,9 +68,10 @@ class Bytes:
         unpacked: Callable[[Part], Iterator[Op]],
         joined: Callable[[Register, Register, Register], Op],
     ) -> Iterator[Op]:
-        """``dst`` = the stored numbers.
+        """Set ``dst`` to the stored numbers.
 
-        What each plane has of them is ``unpacked``, and ``joined`` with what the ones before have.
+        ``unpacked`` extracts the bits of each plane. ``joined`` combines them with those of earlier
+        planes.
         """
         form = self.form
         if form.fields == 1:
@@ -90,7 +92,7 @@ class Bytes:
             before.append(part)
 
     def read(self, dst: Register, plane: int) -> Iterator[Op]:
-        """The bytes with a part of a plane."""
+        """Load the bytes of one plane."""
         place = self.at(plane)
         if self.ahead != 0:
             yield Prefetch(replace(place, offset=place.offset + self.ahead))
@@ -99,9 +101,10 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Dequantizer:
-    """Makes numbers f32 in the lanes of ``vector``; the names of its constants end in ``suffix``.
+    """Converts stored numbers to f32 in the lanes of ``vector``.
 
-    ``of_block`` are the registers with the scales, and the zero points or minima, by operand.
+    ``of_block`` maps operand names to the registers with scales, and zero points or minima. The
+    names of constants end in ``suffix``.
     """
 
     target: Target
@@ -111,14 +114,14 @@ class Dequantizer:
     suffix: str = ""
 
     def constants(self) -> Iterator[Op]:
-        """What conversions need: numbers in all lanes, or in a table."""
+        """Load the constants of the conversion: numbers in all lanes, or a table."""
         if self._looks_up:
             yield from self._numbers.table()
         else:
             yield from (Splat(register, number) for register, number in self._constants())
 
     def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
-        """``dst`` = the elements whose numbers lie in those bytes."""
+        """Set ``dst`` to the elements whose numbers are in ``stored``."""
         real = replace(dst, name=f"{dst.name}_f32")
         if not is_integer(self.form.stored):
             yield from stored.read(real, 0)
@@ -129,7 +132,9 @@ class Dequantizer:
         yield from self._scaled(dst, real)
 
     def _converted(self, real: Register, stored: Bytes, name: str) -> Iterator[Op]:
-        """``real`` = the numbers in those bytes, converted; ``name`` begins names on the way."""
+        """Set ``real`` to the numbers in ``stored``; ``name`` is the prefix of
+        intermediate names.
+        """
         form = self.form
         constants = {r.name.removesuffix(self.suffix): r for r, _ in self._constants()}
         whole = self._integers
@@ -154,7 +159,7 @@ class Dequantizer:
             yield Apply(real, "to_f32", (number,))
 
     def _constants(self) -> Iterator[tuple[Register, float]]:
-        """Their registers, and what they hold."""
+        """Yield the registers of the constants and their values."""
         form, whole = self.form, self._integers
         for number, plane in enumerate(form.planes if form.fields > 1 else ()):
             yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
@@ -168,7 +173,7 @@ class Dequantizer:
 
     @property
     def _looks_up(self) -> bool:
-        """Whether the vector looks up what bits of one plane stand for."""
+        """True if the vector type looks up the values of a field's bits in a table."""
         form, vector = self.form, self.vector
         table = vector.numbers is not None and form.fields > 1 and len(form.planes) == 1
         return table or self._numbers.spelled
@@ -179,11 +184,13 @@ class Dequantizer:
 
     @property
     def _integers(self) -> Vector:
-        """As many lanes of s32."""
+        """The s32 vector type with as many lanes."""
         return self.target.holding("s32", self.vector.lanes)
 
     def _scaled(self, dst: Register, real: Register) -> Iterator[Op]:
-        """An element from its number, by what belongs to its block."""
+        """Compute an element from its number and the scale and zero point or minimum of
+        its block.
+        """
         scale = self.of_block["b_scales"]
         if not self.form.zeros:
             yield Apply(dst, "mul", (real, scale), begins=True)
@@ -199,10 +206,10 @@ class Dequantizer:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Makes the numbers of a format ones of floating point in the lanes of ``vector``: exactly.
+    """Converts the numbers of a format to floating point in the lanes of ``vector``, exactly.
 
-    Bits look them up in a table, whose name ends in ``suffix``, or in what the vector spells of the
-    format; a load converts what are bytes.
+    Packed fields are looked up in a table, whose name ends in ``suffix``, or decoded by an
+    instruction of the target. Numbers of whole bytes are converted as they are loaded.
     """
 
     target: Target
@@ -211,7 +218,7 @@ class Numbers:
     suffix: str = ""
 
     def table(self) -> Iterator[Op]:
-        """The numbers that fields of bytes stand for, in order."""
+        """Load the table with the value of each field, in the order of their bits."""
         if self.form.fields > 1 and not self.spelled:
             stored = STORED[self.form.type]
             every = stored.values or tuple(q - self.form.bias for q in range(1 << stored.bits))
@@ -222,7 +229,7 @@ class Numbers:
         return Register(f"b_numbers{self.suffix}", self.vector)
 
     def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
-        """``dst`` = the numbers of those bytes."""
+        """Set ``dst`` to the numbers in ``stored``."""
         form, planes = self.form, self.form.planes
         if form.fields == 1:
             yield from stored.read(dst, 0)
@@ -244,12 +251,14 @@ class Numbers:
 
     @property
     def spelled(self) -> bool:
-        """Whether the vector has no table, and spells what the format's own fields stand for."""
+        """True if the vector type has no table, but decodes the format's fields by its own
+        instructions.
+        """
         return self.vector.numbers is None and self.form.type in self.vector.fields
 
     @property
     def _codes(self) -> Vector:
-        """What holds the bits that look numbers up."""
+        """The vector type that holds the bits for the look-up."""
         if self.spelled:
             return self.target.holding("s32", self.vector.lanes)
         assert self.vector.numbers is not None, f"{self.vector!r} looks up no numbers"
@@ -257,7 +266,7 @@ class Numbers:
 
 
 def _field(part: Part, mask: Register) -> Iterator[Op]:
-    """One field of the bytes in the lanes of a register, where its plane has it in numbers."""
+    """Extract one field of the bytes in each lane, shifted to its place in the number."""
     dst, up = part.dst, part.plane.up
     low, moved = part.plane.bits * part.field, part.raw
     if low:
@@ -275,9 +284,9 @@ def _field(part: Part, mask: Register) -> Iterator[Op]:
 def _chosen(
     target: Target, dst: Register, code: Register, values: tuple[float, ...]
 ) -> Iterator[Op]:
-    """``dst`` = the number of a table that each code stands for: chosen bit by bit of the code.
+    """Set ``dst`` to the value of each code, selected from ``values`` bit by bit of the code.
 
-    Any vector can do so. Those that look numbers up in a table need one operation.
+    Every vector type can do this. A vector type with look-up tables needs one operation.
     """
     emitter = Emitter(target, dst.vector.lanes, f"{dst.name}_", dst.vector.element)
     b, number = emitter.builder, emitter.take(code)
@@ -298,9 +307,10 @@ def _chosen(
 
 
 def _small_float(dst: Register, code: Register, constants: Mapping[str, Register]) -> Iterator[Op]:
-    """f4_e2m1 as f32, in halves: its bits moved into f32's fields, and the bias made f32's.
+    """Convert f4_e2m1 to f32, doubled: move its bits into f32's fields and adjust the bias.
 
-    As in ``elementwise.conversions`` no factor is subnormal, for which some cores take long.
+    As in ``elementwise.conversions``, no intermediate is subnormal, because some cores are slow on
+    these.
     """
     whole, vector = code.vector, dst.vector
 

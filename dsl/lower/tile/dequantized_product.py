@@ -1,7 +1,7 @@
-"""K steps of a quantized B with an A of floating point, a block of K each.
+"""K steps of a quantized B with a floating-point A: one block of K each.
 
-B's elements become f32 as they are loaded, by the scales of a block, which are loaded first. Or its
-numbers become A's type, which has them exactly, and the sums of a block are scaled.
+Either B's elements are converted to f32 with their block's scale as they are loaded. Or B's numbers
+are converted to A's type, which represents them exactly, and each block's sums are scaled.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from tilewright.symbolic import value
 from .dequantize import Dequantizer
 from .scaled_product import STRAIGHT, BlockSteps, ScaledProduct
 
-#: Multiply-adds of a block that stand in straight code at most.
+#: The most multiply-adds of a block in straight code.
 MULTIPLY_ADDS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class DequantizedProduct(BlockSteps):
-    """Steps of one block of K, whose products are added to C's as others are."""
+    """The steps of one block of K whose elements of B are converted to f32 and multiplied
+    directly.
+    """
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The block's scales, then its products."""
+        """Load the block's scales, then multiply its elements."""
         yield from self._block(index, self.groups)
 
     def tail(self, index: int) -> Iterator[Op]:
-        """The elements of K that fill no block."""
+        """Emit the elements of K that fill no block."""
         left = value(self.tile.k_tail)
         assert left is not None, "the K of a packed B is fixed"
         if left:
@@ -44,17 +46,19 @@ class DequantizedProduct(BlockSteps):
 
     @property
     def most_groups(self) -> int:
-        """As many as take so many multiply-adds that a trip costs little beside them."""
+        """The most K groups in straight code: enough multiply-adds to make the loop's cost
+        small.
+        """
         most = MULTIPLY_ADDS // self.shape.multiply_adds
         return max(self.least_groups, min(STRAIGHT, most))
 
     def load(self, column: int, k: int) -> Iterator[Op]:
-        """The elements of a step as f32."""
+        """Load the elements of a step and convert them to f32."""
         made = self._dequantizer(column, k // self.groups)
         yield from made.element(self.vector(column, k), self.stored(column, k))
 
     def _dequantizer(self, column: int, index: int) -> Dequantizer:
-        """What makes elements of a block of a vector of columns f32."""
+        """Return the conversion to f32 for one block and one vector of columns."""
         tile, there = self.tile, self.tile.operands
         found = (name for name in ("b_scales", "b_zeros") if name in there)
         return Dequantizer(
@@ -68,14 +72,14 @@ class DequantizedProduct(BlockSteps):
 
 @dataclass(frozen=True, slots=True)
 class ScaledNumbers(ScaledProduct):
-    """Steps of one block of K, whose numbers are summed apart."""
+    """The steps of one block of K whose numbers are summed separately, then scaled."""
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The sums of a block, then scaled and added."""
+        """Sum one block, scale the sums, and add them to the accumulators."""
         yield from self._block(index, self.groups, 0)
 
     def tail(self, index: int) -> Iterator[Op]:
-        """The elements of K that fill no block; the last ones may fill no group."""
+        """Emit the elements of K that fill no block. The last of them may fill no K group."""
         left = value(self.tile.k_tail)
         assert left is not None, "the K of a packed B is fixed"
         if left:
@@ -83,7 +87,9 @@ class ScaledNumbers(ScaledProduct):
             yield from self._block(index, *divmod(left, self.tile.product.group))
 
     def _block(self, index: int, count: int, existing: int) -> Iterator[Op]:
-        """So many K groups of a block, and one of which so many elements exist, if any do."""
+        """Emit ``count`` whole K groups of a block, then a group with ``existing`` elements, if
+        any.
+        """
         yield from self.looked_up(index).table()
         yield from self.begin(index)
         yield from self.products(index, count)
@@ -92,5 +98,5 @@ class ScaledNumbers(ScaledProduct):
         yield from self.add(index)
 
     def _behind(self, index: int, count: int) -> int:
-        """The K group behind ``count`` ones of a block, from where pointers stand then."""
+        """Return the K group after ``count`` groups of a block, relative to the moved pointers."""
         return index * self.groups + (count % self.together if self.looped else count)

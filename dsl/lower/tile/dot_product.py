@@ -1,4 +1,4 @@
-"""K steps of tiles whose vectors lie along K, and the sums of their accumulators' lanes."""
+"""K steps of tiles whose vectors run along K, and the sums of their accumulators' lanes."""
 
 from __future__ import annotations
 
@@ -28,42 +28,44 @@ from .k_loop import KStep, Side, factor, multiply_add, pointer_to
 from .store import from_sums, write
 from .tile import Tile
 
-#: How many elements of K are loaded into each of these vectors; whole ones into all others.
+#: For each vector type, the number of elements of K to load; types not listed load whole vectors.
 Existing = Mapping[Vector, Active]
 
 
 @dataclass(frozen=True, slots=True)
 class DotProduct(KStep):
-    """Steps of one vector along K of each row of A and column of B."""
+    """The steps of one vector along K of each row of A and column of B."""
 
     note: ClassVar[str] = "K vectors left"
 
     @staticmethod
     def k_elements(tile: Tile) -> int:
-        """A K group in each lane."""
+        """Return the elements of K in a step: one K group for each lane."""
         return tile.vector.lanes * tile.product.depth
 
     @staticmethod
     def lines(tile: Tile) -> tuple[int, int]:
-        """Each row of A and column of B is a line of its own."""
+        """Return the numbers of rows along and across that need pointers: all of them."""
         return tile.shape.vectors, tile.shape.rows
 
     @property
     def count(self) -> Expr:
-        """Whole vectors along K."""
+        """The number of whole vectors along K."""
         return div(self.tile.steps, self.tile.vector.lanes)
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """A vector along K of each row of A times one of each column of B."""
+        """Multiply a vector along K of each row of A by that of each column of B."""
         yield from self._step(index, {})
 
     def leave(self, run: int) -> Iterator[Op]:
-        """Pointers move behind straight code too: the tail begins where they then stand."""
+        """Move the pointers past straight code; the tail begins there."""
         if run:
             yield from (p.advance(run) for p in self.moved)
 
     def tail(self, index: int) -> Iterator[Op]:
-        """The elements of K that do not fill a vector: by masks, or as parts of ever fewer."""
+        """Emit the elements of K that fill no vector: with masks, or in parts of
+        decreasing size.
+        """
         tail, known = self._left, value(self._left)
         if known == 0:
             return
@@ -79,7 +81,7 @@ class DotProduct(KStep):
             yield from self._halving(vectors, tail)
 
     def _halving(self, vectors: Iterable[Vector], tail: Expr) -> Iterator[Op]:
-        """A tail known only at the call, by loads of 2^i elements: loops of one trip or none."""
+        """Emit a run-time tail by loads of 2^i elements, each in a loop of 0 or 1 trips."""
         size = self.k_elements(self.tile)
         while size := size // 2:
             trips, tail = div(tail, size), mod(tail, size)
@@ -101,21 +103,24 @@ class DotProduct(KStep):
         return self.tile.along if side == "along" else self.tile.across
 
     def _vector(self, side: Side) -> Vector:
-        """What holds the factors of that side: products take B's for those along the vectors."""
+        """Return the vector type for the factors of ``side``. A product's types along are those of
+        B.
+        """
         return self.held("across" if self._operand(side).name == "a" else "along")
 
     @property
     def _left(self) -> Expr:
-        """The elements of K behind the last whole vector."""
+        """The number of elements of K after the last whole vector."""
         tile = self.tile
         return mod(tile.steps, tile.vector.lanes) * tile.product.depth + tile.k_tail
 
     def _padded(self, side: Side) -> bool:
-        """Whether lines are the kernel's own, which end in whole vectors of finite elements.
+        """True if the kernel packed the operand itself, padded with finite elements to whole
+        vectors.
 
-        They are then loaded whole: elements behind the end of K are multiplied by the zeros of
-        the other operand, of which only what exists is loaded. A K of the call may end with a
-        vector, and what stands behind that is no element of the line.
+        Whole vectors are then loaded. Elements past the end of K are multiplied by zeros: the other
+        operand is loaded with only its existing elements. If K is known only at the call, a row may
+        end without padding, so this is False.
         """
         plan, operand = self.tile.plan, self._operand(side)
         turned, ends = operand.name in plan.packs, value(self._left) is not None
@@ -134,7 +139,7 @@ class DotProduct(KStep):
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:
-    """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
+    """Sum the lanes of every accumulator and update C, with vectors of sums if possible."""
     shape, lanes, line = tile.shape, tile.vector.lanes, tile.sum_along
     if line is None:
         yield from _store_scalars(tile)
@@ -155,7 +160,9 @@ def store_dots(tile: Tile) -> Iterator[Op]:
 
 
 def _active(tile: Tile, count: int) -> Active:
-    """The first ``count`` lanes, under a mask where there are masks; None for all of them."""
+    """Return the first ``count`` lanes as a mask, or as a number if there are no masks; None for
+    all.
+    """
     if count == tile.vector.lanes:
         return None
     masked = tile.vector.mask is not None
@@ -163,9 +170,11 @@ def _active(tile: Tile, count: int) -> Active:
 
 
 def _summed(tile: Tile, at: tuple[str, int, range], active: Active) -> tuple[list[Op], Output]:
-    """Sums of accumulators that lie side by side in C, as one vector, and how it is made.
+    """Return operations that sum the lanes of adjacent accumulators into one vector, and its
+    output.
 
-    ``at`` is the dimension along which they do, the place across it, and those along it.
+    ``at`` has the dimension along which they are adjacent, the index across it, and the indices
+    along it.
     """
     line, index, run = at
     accumulators = [

@@ -1,4 +1,4 @@
-"""From sums to D: zero points, alpha and beta, scales, the epilogue, conversion."""
+"""From sums to D: zero points, alpha and beta, scales, the epilogue, and conversion to D's type."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ from .tile import Tile
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A register on its way out.
+    """A register whose lanes become elements of C or D.
 
-    Its lanes lie along ``line`` from row ``m`` and column ``n`` of the tile on; ``active`` exist.
+    Its lanes run along dimension ``line``, from row ``m`` and column ``n`` of the tile on.
+    ``active`` lanes exist.
     """
 
     acc: Register
@@ -49,13 +50,15 @@ class Output:
 
     @staticmethod
     def of(acc: Register, line: str, along: int, across: int, active: Active) -> Output:
-        """With the first lane ``along`` elements into ``line`` and ``across`` into the other."""
+        """Return an output that begins ``along`` elements into ``line`` and ``across`` into the
+        other dimension.
+        """
         place = (along, across) if line == "m" else (across, along)
         return Output(acc, line, *place, active)
 
     @property
     def said(self) -> str:
-        """Its place in the tile, for readers."""
+        """The rows and columns in the tile, as text for comments in C."""
         active = self.active.active if isinstance(self.active, MaskRegister) else self.active
         lanes = self.acc.vector.lanes if active is None else value(active * ONE)
         last = "the last" if lanes is None else getattr(self, self.line) + lanes - 1
@@ -66,7 +69,7 @@ class Output:
         return f"row {self.m}, " + (f"column {self.n}" if one else f"columns {self.n} to {last}")
 
     def lane(self, lane: int, register: Register) -> Output:
-        """One lane of it, which ``register`` holds alone."""
+        """Return the output of a single lane, which ``register`` holds."""
         m, n = (
             self.m + (lane if self.line == "m" else 0),
             self.n + (lane if self.line == "n" else 0),
@@ -75,21 +78,21 @@ class Output:
 
     @property
     def place(self) -> Place:
-        """Where its lanes are rows or columns."""
+        """The place of the lanes for reductions of rows."""
         return Place(self.line, self.m, self.active)
 
     def at(self, operand: Operand) -> Address:
-        """Where the first lane lies in an operand that the tile's pointer leads to."""
+        """Return the address of the first lane in an operand."""
         strides = operand.strides
         return Address(operand.name, linear(((self.m, strides["m"]), (self.n, strides["n"]))))
 
 
-#: Operations that fill an output's register, for those that are not filled yet.
+#: For outputs that are still in memory: the operations that load their registers.
 Reads = Mapping[Output, tuple[Op, ...]]
 
 
 def finished(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterator[Op]:
-    """Each output becomes D, and is reduced: what rows or columns share is read once."""
+    """Compute D from each output, and reduce rows. Values that outputs share are read once."""
     finishers: dict[int, _Finisher] = {}
     for output in outputs:
         lanes = output.acc.vector.lanes
@@ -101,18 +104,20 @@ def finished(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterator[Op
         yield from finisher.reduced()
 
 
-#: What operators are called in the names of values: ``c0_0_plus_bias``.
+#: Words for operators in the names of values, for example ``c0_0_plus_bias``.
 _WORDS = {"add": "plus", "sub": "minus", "mul": "times", "div": "over"}
 
 
 def _prefix(first: Output, lanes: int, several: bool) -> str:
-    """What values that outputs share are called by, beside their own name; "" for the first."""
+    """Return the prefix for names of values that outputs share; "" for the first group of
+    outputs.
+    """
     place = f"at{first.m}_{first.n}_" if first.m or first.n else ""
     return f"{place}x{lanes}_" if several else place
 
 
 class _Finisher:
-    """Writes the end of outputs of one number of lanes, stage by stage."""
+    """Emits the end of outputs with the same number of lanes, stage by stage."""
 
     def __init__(self, tile: Tile, lanes: int, prefix: str) -> None:
         self.tile, self.plan, self.spec = tile, tile.plan, tile.plan.spec
@@ -155,7 +160,7 @@ class _Finisher:
         self.explained = True
 
     def reduced(self) -> Iterator[Op]:
-        """What was reduced, combined with what stands in memory."""
+        """Combine the reduced values of rows with the values in memory."""
         for _, reducer in self.reducers:
             self.emitter.stage(
                 f"{reducer.pointer}all", "", f"{reducer.said}: with what stands there."
@@ -164,7 +169,9 @@ class _Finisher:
         yield from self.emitter.emit()
 
     def second(self, output: Output, whole: bool) -> Argument:
-        """The product with B2, factored and scaled as the first one is before C is added."""
+        """Return the product with B2, with alpha and scales as for the first product, before C is
+        added.
+        """
         total = self._corrected(self._operand("sums2", output), output, "b2_sums")
         total = self._multiplied(total, output)
         return total if whole else self._scaled(total, output)
@@ -172,17 +179,23 @@ class _Finisher:
     # --- the stages ----------------------------------------------------------------------------
 
     def _stage(self, output: Output, name: str, note: str, family: str = "") -> None:
-        """Values of one output from here on; what a stage does is said at the first output."""
+        """Start a stage of one output. Only the first output's stages get a comment in C."""
         self.emitter.stage(name, output.acc.name, "" if self.explained else note, family)
 
     def _shared(self, name: str, note: str, family: str = "") -> None:
-        """Values that outputs share from here on: those of a column, a row, or all."""
+        """Start a stage of values that outputs share: of a column, of a row, or of the
+        whole tile.
+        """
         self.emitter.stage(name, "", "" if self.explained else note, family)
 
     def _entering(
         self, output: Output, family: str = "", what: str = "Epilogue"
     ) -> Callable[[Call], None]:
-        """A stage for each function of an expression, called after it and the operand it takes."""
+        """Return a callback that starts a stage for each function of an expression.
+
+        The stage is named after the function and the operand that it reads, for example
+        ``plus_bias``.
+        """
 
         def entering(call: Call) -> None:
             named = [arg.name for arg in call.args if isinstance(arg, Named)]
@@ -193,7 +206,9 @@ class _Finisher:
         return entering
 
     def _corrected(self, total: Argument, output: Output, b_sums: str = "b_sums") -> Argument:
-        """``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A and of B."""
+        """Return ``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A
+        and of B.
+        """
         if not self.plan.corrects:
             return total
         b, shifts = self.b, self.plan.product.shifts
@@ -221,7 +236,7 @@ class _Finisher:
     def _less_zero(
         self, total: Argument, output: Output, zeros: tuple[Argument, Argument], b_sums: str
     ) -> Argument:
-        """``sum (A - za) B`` or ``sum A (B - zb)`` from ``sum A B`` in floating point."""
+        """Return ``sum (A - za) B`` or ``sum A (B - zb)`` from ``sum A B`` in floating point."""
         name, zero, sums = ("a", zeros[0], b_sums) if zeros[0] != 0 else ("b", zeros[1], "a_sums")
         note = f"Zero point of {name.upper()}, times the sums of the other operand: subtracted."
         place = output.n if name == "a" else output.m
@@ -232,14 +247,17 @@ class _Finisher:
         return self.b("fma", less, of_lines, total)
 
     def _times_sums(self, output: Output, zero: str, sums: str, note: str) -> None:
-        """A zero point times sums: one value for a row or column, unless it has many itself."""
+        """Start the stage that multiplies a zero point by sums.
+
+        Its value is shared by a row or column unless the zero point itself varies.
+        """
         if getattr(self.spec, zero) in ("row", "column"):
             self._stage(output, f"{zero}_times_sums", note, zero)
         else:
             self._shared(f"{zero}_times_{sums}", note, zero)
 
     def _terms(self) -> Argument:
-        """How many products are summed."""
+        """Return the number of products in a sum."""
         batch = self.plan.batch
         terms = self.plan.sizes["k"] * (batch.count if batch else ONE)
         known = value(terms)
@@ -247,11 +265,11 @@ class _Finisher:
 
     @property
     def _kind(self) -> str:
-        """The type in which alpha and beta act."""
+        """The type in which alpha and beta are applied."""
         return self.spec.factor_type
 
     def _multiplied(self, total: Argument, output: Output) -> Argument:
-        """``alpha * acc``."""
+        """Return ``alpha * acc``."""
         if self.spec.type != self._kind:
             self._stage(output, self._kind, f"Convert the sums to {self._kind}.")
         total = self._as(total, self.spec.type, self._kind)
@@ -261,7 +279,7 @@ class _Finisher:
         return self.b("mul", total, self._factor("alpha", self._kind))
 
     def _factored(self, total: Argument, output: Output) -> Argument:
-        """``alpha * acc + beta * C``."""
+        """Return ``alpha * acc + beta * C``."""
         spec, b, kind = self.spec, self.b, self._kind
         total = self._multiplied(total, output)
         if spec.beta == 0:
@@ -274,12 +292,12 @@ class _Finisher:
         factor = self._factor("beta", kind)
         if is_integer(kind):
             return b("add", total, b("mul", old, factor))
-        if spec.beta == "scalar" and not is_integer(c.type):  # where beta is 0, C may hold NaN
+        if spec.beta == "scalar" and not is_integer(c.type):  # if beta is 0, C may hold NaN
             old = b("select", b("eq", factor, 0.0), factor, old)
         return b("fma", old, factor, total)
 
     def _scaled(self, total: Argument, output: Output) -> Argument:
-        """Converted, and multiplied by A's and B's scales."""
+        """Convert the total to floating point and multiply it by A's and B's scales."""
         if self._kind != self.b.real:
             self._stage(output, self.b.real, f"Convert the sums to {self.b.real}.")
         total = self._as(total, self._kind, self.b.real)
@@ -290,7 +308,7 @@ class _Finisher:
         return total
 
     def _converted(self, total: Argument, leaves: _Leaves, output: Output) -> Argument:
-        """The epilogue, and what is done for D's type."""
+        """Apply the epilogue, and the scale and zero point of D."""
         b, spec = self.b, self.spec
         if spec.epilogue is not None:
             expression, entering = self._rewritten(spec.epilogue), self._entering(output)
@@ -306,7 +324,7 @@ class _Finisher:
         return total
 
     def _added(self, total: Argument, output: Output) -> Argument:
-        """All in integers."""
+        """Apply the epilogue and D's zero point in integer arithmetic."""
         if self.spec.epilogue is not None:
             leaves = _Leaves(self, total, output, whole=True)
             total = lower_expression(
@@ -334,7 +352,7 @@ class _Finisher:
         return int(given) if is_integer(kind) else float(given)
 
     def _number(self, name: str, source: str | Expr, element: str) -> Argument:
-        """A number of the call in all lanes, once."""
+        """Return a number that is the same in all lanes; it is made once."""
         key = name, element
         if key not in self.read:
             self.read[key] = self.emitter.splat(source, element, f"{name}_all")
@@ -348,7 +366,7 @@ class _Finisher:
         return self._operand(name, output) if isinstance(given, str) else given
 
     def _operand(self, name: str, output: Output) -> Argument:
-        """What ``name`` has for the lanes of ``output``: floating point, or integers."""
+        """Return operand ``name``'s values for the lanes of ``output``, as floats or integers."""
         operand = self.tile.operands[name]
         address = output.at(operand)
         steps = value(operand.strides[output.line])
@@ -371,7 +389,7 @@ class _Finisher:
             return load(self.emitter, address, active, operand.type, name)
 
     def _name(self, operand: Operand, output: Output) -> str:
-        """What is read of an operand: C and D are read for one output, others for several."""
+        """Return the name for values of an operand. C and D are read once for each output."""
         if operand in (self.plan.output, self.tile.operands["c"]):
             return f"{output.acc.name}_old_{operand.name}"
         place = {"m": str(output.m), "n": str(output.n)}
@@ -379,7 +397,7 @@ class _Finisher:
         return "_".join((operand.name, *(varies or ["all"])))
 
     def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
-        """One element in all lanes, by way of a single one."""
+        """Load one element and broadcast it to all lanes."""
         prefix = f"{self.emitter.prefix}{name}_"
         single = Emitter(self.plan.target, 1, prefix, self.b.real, self.b.whole)
         found = load(single, address, None, operand.type, "one")
@@ -388,7 +406,7 @@ class _Finisher:
         return self.emitter.spread(register, name)
 
     def _gather(self, operand: Operand, output: Output, name: str) -> Address:
-        """Elements that do not follow each other, copied to where they do."""
+        """Copy strided elements to a contiguous buffer, and return its address."""
         lanes = self.emitter.lanes
         every = [_exists(output.active, lane, lanes) for lane in range(lanes)]
         there = [exists for exists in every if exists != 0]
@@ -412,7 +430,7 @@ class _Finisher:
 
 
 def _exists(active: Active, lane: int, lanes: int) -> Expr:
-    """1 if ``lane`` is one of those that are there, else 0."""
+    """Return 1 if ``lane`` is active, else 0."""
     if active is None:
         return ONE
     count = active.active if isinstance(active, MaskRegister) else active * ONE
@@ -420,7 +438,7 @@ def _exists(active: Active, lane: int, lanes: int) -> Expr:
 
 
 class _Leaves:
-    """The leaves of an expression, as ``lower_expression`` asks for them; each is made once."""
+    """The leaves of an expression as values, for ``lower_expression``. Each is computed once."""
 
     def __init__(
         self, finisher: _Finisher, total: Argument, output: Output, whole: bool = False
@@ -447,7 +465,7 @@ class _Leaves:
 
 @cache
 def simplified(expression: Expression) -> Expression:
-    """An expression as sympy leaves it, which takes long."""
+    """Return the expression as sympy simplifies it; cached, because this is slow."""
     return simplify(expression)
 
 
@@ -456,7 +474,7 @@ def _read_type(type_: str, b: Builder) -> str:
 
 
 def _whole_of(spec: Gemm) -> str:
-    """The type of the integers of a tile's end: that of the sums, or s32 beside real ones."""
+    """Return the integer type of the tile's end: that of integer sums, otherwise s32."""
     return spec.type if is_integer(spec.type) else "s32"
 
 

@@ -1,8 +1,8 @@
-"""The K loop of every register tile: unrolled trips, the steps left over, and the tail of K.
+"""The K loop of every register tile: unrolled trips, the remaining steps, and the tail of K.
 
-Outer, dot, block and matrix products give it a ``KStep``: what one step along K loads and
-multiplies, and how elements of K that fill no step are read. All else stands here once: how often
-the loop runs, when straight code takes its place, where pointers move, and the batch loop around.
+Each kind of product (outer, dot, block, matrix) provides a ``KStep``: the loads and multiply-adds
+of one step along K, and how the tail is read. This module decides the rest: the number of trips,
+straight code in place of a loop, where pointers move, and the batch loop.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ from tilewright.symbolic import ONE, ZERO, div, linear, mod, value
 from .tile import Tile
 
 Side = Literal["along", "across"]
-#: Rows that share one pointer when their distance is known only at the call.
+#: The number of rows that share one pointer if the row stride is known only at the call.
 ROWS_PER_POINTER = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PointerPlan:
-    """A pointer of the K loop, to an operand's rows from ``row`` on.
+    """A pointer of the K loop to an operand's rows, the first of which is ``row``.
 
-    ``k_stride`` is how many elements a step along K moves it; rows are ``row_stride`` elements
-    apart.
+    A step along K moves it by ``k_stride`` elements. Rows are ``row_stride`` elements apart.
     """
 
     operand: Operand
@@ -56,30 +55,34 @@ class PointerPlan:
 
     @property
     def walked(self) -> bool:
-        """Whether each step moves it: its stride along K is known only at the call."""
+        """True if the pointer moves after each step, because its K stride is known only at the
+        call.
+        """
         return value(self.k_stride) is None
 
     def address(self, row: int, step: int, element: int = 0) -> Address:
-        """The element so far behind the first one that ``step`` reads of a row."""
+        """Return the address of an element of a row in ``step``; ``element`` counts from the step's
+        first.
+        """
         k_stride = ZERO if self.walked else self.k_stride
         offset = linear(((row - self.row, self.row_stride), (step, k_stride), (element, ONE)))
         return Address(self.point.pointer, offset)
 
     def advance(self, steps: int) -> Op:
-        """Move it by so many steps along K."""
+        """Move the pointer by ``steps`` steps along K."""
         return Advance(self.point.pointer, steps * self.k_stride)
 
     def advance_by(self, elements: int) -> Op:
-        """Move it by so many elements of K."""
+        """Move the pointer by ``elements`` elements of K."""
         return Advance(self.point.pointer, elements * self.operand.strides["k"])
 
 
 def pointer_plans(
     operand: Operand, dimension: str, rows: int, k_elements: int
 ) -> tuple[PointerPlan, ...]:
-    """The pointers to ``rows`` rows of an operand along a dimension of C.
+    """Return the pointers to ``rows`` rows of an operand along dimension m or n.
 
-    A step takes ``k_elements`` elements of K of each.
+    A step reads ``k_elements`` elements of K from each row.
     """
     row_stride, k_stride = operand.strides[dimension], k_elements * operand.strides["k"]
     shared = rows if value(row_stride) is not None else ROWS_PER_POINTER
@@ -92,28 +95,28 @@ def pointer_plans(
 
 
 def pointer_to(row: int, pointers: Sequence[PointerPlan]) -> PointerPlan:
-    """The one of ``pointers`` through which a row is read."""
+    """Return the pointer through which row ``row`` is read."""
     return next(p for p in reversed(pointers) if p.row <= row)
 
 
 @dataclass(frozen=True, slots=True)
 class KStep(ABC):
-    """What one kind of product does in a step along K.
+    """The loads and multiply-adds of one step along K, for one kind of product.
 
-    ``along`` and ``across`` are the pointers to the input whose elements lie along the vectors,
-    and to the other one.
+    ``along`` are the pointers to the input whose elements fill vectors, ``across`` those to the
+    other input.
     """
 
     tile: Tile
     along: tuple[PointerPlan, ...]
     across: tuple[PointerPlan, ...]
 
-    #: Said in C beside the loop over the steps that fill no trip of the unrolled one.
+    #: The comment in C on the loop over the steps that fill no unrolled trip.
     note: ClassVar[str] = "K tail"
 
     @classmethod
     def of(cls, tile: Tile) -> Self:
-        """The steps of ``tile``, and the pointers that they need."""
+        """Return the steps of ``tile`` and the pointers that they need."""
         elements, (along, across) = cls.k_elements(tile), cls.lines(tile)
         return cls(
             tile,
@@ -123,30 +126,32 @@ class KStep(ABC):
 
     @staticmethod
     def k_elements(tile: Tile) -> int:
-        """The elements of K that a step takes of each row of A and column of B."""
+        """Return the elements of K that a step takes from each row of A and column of B."""
         return tile.product.depth
 
     @staticmethod
     def lines(tile: Tile) -> tuple[int, int]:
-        """How many lines along K pointers lead to, of the input along the vectors and the other.
+        """Return the numbers of rows that need pointers, along and across the vectors.
 
-        One where elements of other lines lie beside the first one's.
+        1 if the other rows' elements are adjacent to the first row's, as in a panel.
         """
         return 1, 1
 
     @property
     def count(self) -> Expr:
-        """How many steps there are, without the tail."""
+        """The number of steps, without the tail."""
         return self.tile.steps
 
     @property
     def unroll(self) -> int:
-        """Steps in one trip of the K loop: each accumulator set is summed into equally often."""
+        """The number of steps in one trip of the K loop, a multiple of the number of accumulator
+        sets.
+        """
         return self.tile.chosen.unroll.count
 
     @property
     def straight(self) -> bool:
-        """Whether all steps are straight code: there are fewer than two trips have."""
+        """True if all steps are straight code, because there are fewer than in two trips."""
         return not self.tile.chosen.unroll.loop
 
     @property
@@ -162,27 +167,29 @@ class KStep(ABC):
 
     @property
     def moved(self) -> tuple[PointerPlan, ...]:
-        """The pointers that move from step to step, in the order in which they do."""
+        """The pointers that move along K, in the order in which they move."""
         return self.inputs
 
     @property
     def prefetched(self) -> PointerPlan | None:
-        """The pointer behind which the schedule's ``prefetch`` reads ahead, once a trip.
+        """The pointer whose data is prefetched once a trip, at the schedule's ``prefetch``
+        distance.
 
-        None: what was just packed is in the cache, and may lie at the end of the stack's frame.
+        None for packed operands: they are in cache already, and may be at the end of the stack
+        frame.
         """
         return None if self.tile.along.packed else self.along[0]
 
     @abstractmethod
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """Step ``index`` of ``run`` steps in straight code."""
+        """Emit step ``index`` of ``run`` steps in straight code."""
 
     @abstractmethod
     def tail(self, index: int) -> Iterator[Op]:
-        """The elements of K that fill no step, read as step ``index`` from the pointers on."""
+        """Emit the elements of K that fill no step, as step ``index`` from the pointers on."""
 
     def leave(self, run: int) -> Iterator[Op]:
-        """How pointers move behind straight code of ``run`` steps, which the tail follows."""
+        """Move the pointers after straight code of ``run`` steps and before the tail."""
         if run:
             yield from (p.advance(1) for p in self.moved if p.walked)
 
@@ -192,10 +199,10 @@ class KStep(ABC):
         return self.tile.shape
 
     def order(self, along: int, across: int) -> Iterator[tuple[Side, int, list[tuple[int, int]]]]:
-        """What a step loads of either side, and the products (along, across) it then multiplies.
+        """Yield each load of a step, and the products (along, across) that can follow it.
 
-        There are so many factors along and across. The side that is held is loaded first, the
-        other one passes by, a factor at a time.
+        ``along`` and ``across`` are the numbers of factors. The side that is held in registers is
+        loaded first, then the other side one factor at a time.
         """
         if self.shape.hold == "across":
             yield from (("across", y, []) for y in range(across))
@@ -205,23 +212,25 @@ class KStep(ABC):
             yield from (("across", y, [(x, y) for x in range(along)]) for y in range(across))
 
     def accumulator_set(self, index: int) -> int:
-        """The accumulator set that step ``index`` sums into."""
+        """Return the accumulator set that step ``index`` sums into."""
         return index % self.shape.k_split
 
     def held(self, side: Side) -> Vector:
-        """The vector that holds factors of the input on that side."""
+        """Return the vector type that holds factors of the input on ``side``."""
         return self.tile.product.held(self.tile.plan.target, self.tile.vector, side)
 
 
 def factor(operand: Operand, index: int, step: int, vector: Vector, suffix: str = "") -> Register:
-    """The register of an operand's row or vector ``index`` in a step, named after all three."""
+    """Return the register of an operand's row or vector ``index`` in a step, named after
+    all three.
+    """
     return Register(f"{operand.name}{index}" + (f"_k{step}" if step else "") + suffix, vector)
 
 
 def k_loop(step: KStep) -> Iterator[Op]:
-    """All products of a tile added to its accumulators: pointers, and the steps along K.
+    """Emit the pointers and the loops that add all products to the accumulators.
 
-    The batch loop is around them where it stands inside of the tile.
+    If the tile has the batch loop inside, that loop is around them.
     """
     plan, loops = step.tile.plan, tuple(_k_loops(step))
     if plan.batch is None or "b" not in plan.inner:
@@ -235,7 +244,7 @@ def k_loop(step: KStep) -> Iterator[Op]:
 
 
 def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
-    """The pointer set to the batch's matrix of this trip."""
+    """Point to the current matrix of the batch."""
     return PointBatch(
         pointer=pointer.point.pointer,
         operand=pointer.point.base,
@@ -248,15 +257,17 @@ def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
 
 
 def _hidden(plan: Plan, *pointers: str) -> Iterator[Op]:
-    """Addresses are computed where they are needed, on targets whose compilers must be told."""
+    """Hide pointers from compilers that would otherwise precompute addresses and run out of
+    registers.
+    """
     if plan.target.hints is not None and plan.target.hints.pointers:
         yield from map(Hide, pointers)
 
 
 def _k_loops(step: KStep) -> Iterator[Op]:
-    """All of K: a loop of unrolled trips, the steps left over, and the tail.
+    """Emit all of K: a loop of unrolled trips, the remaining steps, and the tail.
 
-    How many steps are left over may be known only at the call: they are then a loop of their own.
+    If the number of remaining steps is known only at the call, they get a loop.
     """
     trips, left = ZERO, step.count
     if not step.straight:
@@ -273,14 +284,16 @@ def _k_loops(step: KStep) -> Iterator[Op]:
 
 
 def _loop(step: KStep, trips: Expr, count: int, note: str = "") -> Loop:
-    """``count`` steps a trip. Pointers whose stride along K is fixed move once a trip."""
+    """Return a loop of ``count`` steps a trip. Pointers with a fixed K stride move once a trip."""
     last = [p.advance(1) for p in step.moved if p.walked]
     trip = [p.advance(count) for p in step.moved if not p.walked]
     return Loop("kt", trips, (*_run(step, count), *last, *trip), note)
 
 
 def _run(step: KStep, count: int) -> Iterator[Op]:
-    """``count`` steps in straight code; pointers whose stride is of the call move between them."""
+    """Emit ``count`` steps in straight code; pointers with a run-time K stride move
+    between them.
+    """
     ahead, distance = step.prefetched, step.tile.plan.schedule.prefetch
     if ahead is not None and distance is not None and count:
         yield Prefetch(Address(ahead.point.pointer, distance * ahead.k_stride))
@@ -291,12 +304,14 @@ def _run(step: KStep, count: int) -> Iterator[Op]:
 
 
 def step_note(index: int, count: int) -> Note:
-    """What one of ``count`` steps that stand one behind the other computes."""
+    """Return the comment in C on one of ``count`` steps in straight code."""
     return Note("Load, multiply-add" + (f": step {index + 1} of {count}." if count > 1 else "."))
 
 
 def k_group_tail(tile: Tile, ops: Iterable[Op]) -> Iterator[Op]:
-    """The step of a K group that is not whole: a loop of one trip or none if K is of the call."""
+    """Emit the step of an incomplete K group, in a loop of 0 or 1 trips if K is known only at the
+    call.
+    """
     if value(tile.k_tail) is not None:
         yield from ops
         return
@@ -314,11 +329,11 @@ def multiply_add(
     *,
     whole: bool = True,
 ) -> Iterator[Op]:
-    """``acc += x * y``, and its registers kept where they are.
+    """Emit ``acc += x * y``, with compiler hints that keep its operands in registers.
 
-    A vector used by one row only may be read from memory by the multiply-add itself, if it is
-    ``whole``; where vectors lie along K, so may either side's. Parts take an instruction of their
-    own: without order, all of a step may be loaded first.
+    The compiler may fold a load into the multiply-add if a single row uses the vector and the load
+    is ``whole``. For vectors along K this holds for both sides. A partial load stays an instruction
+    of its own, because otherwise the compiler may load all vectors of a step first.
     """
     hints, shape = tile.plan.target.hints, tile.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands

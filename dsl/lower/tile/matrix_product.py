@@ -1,6 +1,6 @@
-"""K steps of a tile whose accumulators are matrices in the registers of a matrix unit.
+"""K steps of a tile whose accumulators are matrix registers of a matrix unit.
 
-Elements of K that fill no step are read from a copy of the operand across, which zeros follow.
+Elements of K that fill no step are read from a zero-padded copy of the operand across.
 """
 
 from __future__ import annotations
@@ -30,29 +30,33 @@ from .tile import Tile
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct(KStep):
-    """Steps of as many K groups as a row of the unit's registers takes."""
+    """The steps of a matrix unit: each takes as many K groups as a row of a matrix
+    register holds.
+    """
 
     @property
     def pointers(self) -> tuple[PointerPlan, ...]:
-        """Those to whole steps, and the one to the copy of the tail."""
+        """The pointers to whole steps, and the pointer to the copy of the tail."""
         whole = self.inputs if self.tile.steps != 0 else self.along
         return whole if self.tile.k_tail == 0 else (*whole, self._copied_tail())
 
     @property
     def moved(self) -> tuple[PointerPlan, ...]:
-        """Along before across, whichever of them is A's."""
+        """The pointers along the vectors, then those across, regardless of which is A."""
         return self.along + self.across
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """A matrix of each band of rows of A times one of each vector of columns of B."""
+        """Multiply the matrix of each band of rows of A by that of each vector of columns of B."""
         yield from self._step(index, self.across[0], index)
 
     def leave(self, run: int) -> Iterator[Op]:
-        """Pointers stay at the last of the steps: the tail moves the one that it reads on."""
+        """Emit nothing: pointers stay at the last step, and the tail moves the pointer that it
+        needs.
+        """
         yield from ()
 
     def tail(self, index: int) -> Iterator[Op]:
-        """A step of the K groups left, the last of which a copy fills up with zeros."""
+        """Emit a step of the remaining K groups; the last group is padded with zeros in a copy."""
         if self.tile.k_tail == 0:
             return
         moves = (p.advance(min(index, 1)) for p in self.along if p.walked)
@@ -60,13 +64,15 @@ class MatrixProduct(KStep):
         yield from k_group_tail(self.tile, (*moves, *step))
 
     def _copied_tail(self) -> PointerPlan:
-        """Where the tail of the operand across is read: in its copy, if there is one."""
+        """Return the pointer to the operand's tail: to its zero-padded copy, if there is one."""
         operand = self.tile.operands.get(f"{self.tile.across.name}_tail", self.tile.across)
         point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
         return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
 
     def _step(self, k: int, across: PointerPlan, across_k: int) -> Iterator[Op]:
-        """Step ``k`` from the pointers along, and ``across_k`` from that one across."""
+        """Emit step ``k``; the operand across is read at step ``across_k`` of the pointer
+        ``across``.
+        """
         group, strides = self.tile.product.group, self.tile.along.strides
 
         def along_at(column: int) -> Place:
@@ -79,14 +85,14 @@ class MatrixProduct(KStep):
         yield from multiplied(self, self.accumulator_set(k), along_at, across_at)
 
 
-#: Where the first row of a matrix lies, and how many elements behind it the next one.
+#: The address of a matrix's first row in memory, and the distance of two rows in elements.
 Place = tuple[Address, Expr]
 
 
 def multiplied(
     step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
 ) -> Iterator[Op]:
-    """Matrices of each column along and each band across, loaded and multiplied."""
+    """Load and multiply the matrices of each column along and each band across."""
     for _, ops in products(step, split, along_at, across_at):
         yield from ops
 
@@ -94,7 +100,7 @@ def multiplied(
 def products(
     step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
 ) -> Iterator[tuple[tuple[int, int], tuple[Op, ...]]]:
-    """The product of each band and column, and what is loaded before it."""
+    """Yield each (band, column) with the operations of its product, loads included."""
     tile, shape, loads = step.tile, step.shape, list[Op]()
     for side, index, multiplies in step.order(shape.columns, shape.bands):
         if side == "along":
@@ -109,7 +115,9 @@ def products(
 
 
 def _along(tile: Tile, column: int) -> MatrixRegister:
-    """A matrix of the operand along the vectors: a row for each K group."""
+    """Return the register for a matrix of the operand along the vectors, with a row for each K
+    group.
+    """
     group, depth, shape = tile.product.group, tile.product.depth, tile.shape
     name = f"{tile.along.name}{_slot(tile, 'along', column, shape.columns)}"
     rows, width = Integer(depth // group), column_lanes(tile, column) * group
@@ -117,17 +125,19 @@ def _along(tile: Tile, column: int) -> MatrixRegister:
 
 
 def _across(tile: Tile, band: int) -> MatrixRegister:
-    """A matrix of the operand across: a row for each row of the accumulators."""
+    """Return the register for a matrix of the operand across, with a row for each row of
+    accumulators.
+    """
     name = f"{tile.across.name}{_slot(tile, 'across', band, tile.shape.bands)}"
     rows, depth = band_rows(tile, band), tile.product.depth
     return MatrixRegister(name, unit_of(tile), tile.product.across, rows, depth)
 
 
 def _slot(tile: Tile, side: Side, index: int, count: int) -> int:
-    """The number of the register that matrix ``index`` of ``count`` of a side is loaded into.
+    """Return the number of the register for matrix ``index`` of ``count`` on one side.
 
-    Each of the side that is held has its own. The others share what registers are left, but for the
-    last, which may have fewer rows or columns: it has its own, too.
+    Each matrix of the held side has its own register. The other side's matrices share the remaining
+    registers. Its last matrix may have fewer rows or columns, so it has its own register.
     """
     shape = tile.shape
     if side == shape.hold:
@@ -138,21 +148,21 @@ def _slot(tile: Tile, side: Side, index: int, count: int) -> int:
 
 
 def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixRegister:
-    """The sums of one band of rows and one vector of columns, in one of the sets."""
+    """Return the accumulator of one band of rows and one vector of columns, in set ``split``."""
     name = tile.accumulator(band, column, split).name
     rows, lanes = band_rows(tile, band), column_lanes(tile, column)
     return MatrixRegister(name, unit_of(tile), tile.product.summed, rows, lanes)
 
 
 def unit_of(tile: Tile) -> MatrixUnit:
-    """The matrix unit of the tile."""
+    """Return the matrix unit of the tile."""
     unit = tile.shape.unit
     assert unit is not None
     return unit
 
 
 def band_rows(tile: Tile, band: int) -> Expr:
-    """How many rows of a band there are."""
+    """Return the number of rows in a band."""
     height, shape = tile.shape.height, tile.shape
     if value(tile.across_size) is None:
         assert shape.bands == 1, "rows known only at the call are one band"
@@ -161,13 +171,13 @@ def band_rows(tile: Tile, band: int) -> Expr:
 
 
 def column_lanes(tile: Tile, column: int) -> int:
-    """The columns of C that an accumulator holds.
+    """Return the number of columns of C that an accumulator holds.
 
-    Those that exist if it is stored directly to C, else also the padding that may be read.
+    Only existing columns if it is stored directly to C, otherwise also padding that may be read.
     """
     active, shape, lanes = tile.chosen.active, tile.shape, tile.vector.lanes
     if tile.product.block:
-        return lanes  # all go by way of buffers
+        return lanes  # sums of blocks go through buffers
     known = None if active is None else value(active)
     if known is None or column < shape.columns - 1:
         return lanes
@@ -176,13 +186,13 @@ def column_lanes(tile: Tile, column: int) -> int:
 
 
 def places(tile: Tile) -> Iterator[tuple[int, int]]:
-    """The band and the column of every accumulator."""
+    """Yield the band and the column of every accumulator."""
     shape = tile.shape
     yield from ((band, column) for band in range(shape.bands) for column in range(shape.columns))
 
 
 def begin(tile: Tile) -> Iterator[Op]:
-    """Accumulators at zero, or at the sums that what is written holds already."""
+    """Set accumulators to 0, or load the sums that the destination already holds."""
     yield Note("Accumulators, named by their band of rows and column of vectors in this tile of C.")
     if begins_from_memory(tile):
         for place in places(tile):
@@ -194,15 +204,16 @@ def begin(tile: Tile) -> Iterator[Op]:
 
 
 def begins_from_memory(tile: Tile) -> bool:
-    """Whether the accumulators take over sums."""
+    """True if the accumulators start at sums in memory."""
     adds = tile.accumulate or (tile.phase == "whole" and tile.plan.spec.beta == 1)
     return adds and direct(tile)
 
 
 def direct(tile: Tile) -> bool:
-    """Whether sums are stored as they are, where they are written.
+    """True if sums are stored to their destination without further arithmetic.
 
-    Partial sums have a buffer whose rows end with whole vectors. Sets of sums are added in vectors.
+    This always holds for unsplit partial sums: rows of their buffer have whole vectors. Several
+    sets are added in vector registers first.
     """
     plan = tile.plan
     if tile.shape.k_split > 1 or tile.product.block:
@@ -215,7 +226,7 @@ def direct(tile: Tile) -> bool:
 
 
 def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
-    """An accumulator stored at its place in an operand."""
+    """Return the store of an accumulator to its place in an operand."""
     strides, shape = operand.strides, tile.shape
     plan = tile.plan
     row, first = band * shape.height, column * tile.vector.lanes

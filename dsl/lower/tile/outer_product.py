@@ -1,4 +1,4 @@
-"""K steps of tiles whose vectors lie along m or n: vectors times an element in all lanes."""
+"""K steps of tiles whose vectors run along m or n: a vector times an element in all lanes."""
 
 from __future__ import annotations
 
@@ -30,33 +30,39 @@ from .tile import Tile
 
 @dataclass(frozen=True, slots=True)
 class OuterProduct(KStep):
-    """Steps of one K group: the elements of K that a multiply-add sums in each lane."""
+    """The steps of one K group, the elements of K that one multiply-add sums in each lane."""
 
     @staticmethod
     def lines(tile: Tile) -> tuple[int, int]:
-        """Vectors are contiguous; elements of the operand across lie in rows of their own."""
+        """Return the numbers of rows that need pointers: 1 along the vectors, each row
+        across them.
+        """
         return 1, tile.shape.rows
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """Elements that share a load over several steps do so if ``run`` holds all of these."""
+        """Emit step ``index``. Steps share one load of several elements if ``run`` includes all of
+        them.
+        """
         shared = self.shape.group
         yield from self.step(index, index // shared * shared + shared <= run)
 
     def tail(self, index: int) -> Iterator[Op]:
-        """Of the last K group the elements that exist are read, the others are 0."""
+        """Emit the last K group if it is not whole: missing elements are 0."""
         if self.tile.k_tail != 0:
             yield from k_group_tail(self.tile, tuple(self.step(index, False, self.tile.k_tail)))
 
     def sum_of(self, row: int, column: int, k: int) -> Register:
-        """What step ``k`` adds the product of a row and a vector to."""
+        """Return the accumulator for the product of a row and a vector in step ``k``."""
         return self.tile.accumulator(row, column, self.accumulator_set(k))
 
     def across_at(self, row: int, k: int) -> Address:
-        """Where a row's elements of step ``k`` lie."""
+        """Return the address of a row's elements in step ``k``."""
         return pointer_to(row, self.across).address(row, k)
 
     def step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
-        """One step; ``shared``: the steps that share a load of the operand across are all there."""
+        """Emit one step. ``shared`` is True if all steps that share a load across are in
+        this run.
+        """
         form = self.shape.form
         in_lanes = form == "lane_s" or (form == "lane_k" and shared)
         if in_lanes:
@@ -74,7 +80,7 @@ class OuterProduct(KStep):
     # --- the operand along the vectors -----------------------------------------------------------
 
     def load(self, column: int, k: int) -> Iterator[Op]:
-        """The vector of that column of vectors in step ``k``."""
+        """Load vector ``column`` of the operand along the vectors, in step ``k``."""
         first = self.tile.position(column) * self.tile.product.depth
         address, target = self.along[0].address(0, k, first), self.tile.plan.target
         active, memory = self.tile.loaded(column), self.tile.along.type
@@ -83,14 +89,16 @@ class OuterProduct(KStep):
 
     @property
     def prefetched(self) -> None:
-        """Nothing once a trip: each load asks for what one will read that is some steps ahead."""
+        """None: each load prefetches the same place some steps later."""
         return None
 
     def _ask_ahead(self, column: int, k: int) -> Iterator[Op]:
-        """The line in which the column's vector of a later step begins, if the schedule says so.
+        """Prefetch the cache line of a later step's vector, if the schedule has a prefetch
+        distance.
 
-        Not where the vector before it is of that line. What was just packed is in the cache, and
-        may lie at the end of the stack's frame.
+        Nothing is prefetched if the previous vector is in the same cache line. Nothing is
+        prefetched from a packed operand: it is in cache already, and may be at the end of the stack
+        frame.
         """
         plan, along = self.tile.plan, self.tile.along
         distance, first = (
@@ -103,13 +111,13 @@ class OuterProduct(KStep):
             yield Prefetch(replace(now, offset=now.offset + distance * self.along[0].k_stride))
 
     def vector(self, column: int, k: int) -> Register:
-        """What holds it."""
+        """Return the register of vector ``column`` in step ``k``."""
         return factor(self.tile.along, column, k, self.held("along"))
 
     # --- the operand across them -----------------------------------------------------------------
 
     def _spread(self, row: int, k: int, existing: Expr | None = None) -> Iterator[Op]:
-        """A row's K group in all lanes."""
+        """Broadcast a row's K group to all lanes."""
         address, memory = self.across_at(row, k), self.tile.across.type
         register = self._spread_register(row, k)
         if register.vector.lanes == 1:
@@ -124,7 +132,9 @@ class OuterProduct(KStep):
         return factor(self.tile.across, row, k, held)
 
     def _pick(self, row: int, k: int) -> Iterator[Op]:
-        """One of the elements that a register repeats, which is filled before the first of them."""
+        """Pick one element from a register that repeats several. The first of their steps
+        loads it.
+        """
         shared, memory = self.shape.group, self.tile.across.type
         repeated = self._lanes_register(row, k // shared * shared)
         if k % shared == 0:
@@ -132,7 +142,9 @@ class OuterProduct(KStep):
         yield Pick(self._spread_register(row, k), repeated, k % shared, memory)
 
     def _load_lanes(self, k: int) -> Iterator[Op]:
-        """Vectors of the operand across: along K for the next steps, or across for this one."""
+        """Load vectors of the operand across: along K for the next steps, or across for
+        this step.
+        """
         rows, lanes = self.shape.rows, self.shape.lanes
         if self.shape.form == "lane_k":
             if k % self.shape.group == 0:
@@ -146,7 +158,9 @@ class OuterProduct(KStep):
             yield self._fill_lanes(self._lanes_register(first // lanes, k), address, active)
 
     def _fill_lanes(self, register: Register, address: Address, active: int | None) -> Op:
-        """Elements in the lanes of a register, once, or again and again where it has more."""
+        """Load elements into the lanes of a register; repeat them if the register has more
+        lanes.
+        """
         op = self.shape.op
         if op.lanes == 0:
             return Load(register, address, active)

@@ -1,4 +1,4 @@
-"""Rows reduced while a tile is finished: partial results in registers, then combined in memory."""
+"""Reduce rows while a tile is finished: in registers first, then combined with memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.symbolic import ONE
 
-#: What a row begins with.
+#: The value with which the reduction of a row begins.
 START = {"row_max": -math.inf, "row_sum": 0.0, "row_absmax": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a register's lanes lie: along ``line`` from row ``m`` on; ``active`` of them exist."""
+    """The place of a register's lanes: along ``line``, from row ``m`` on; ``active`` lanes
+    exist.
+    """
 
     line: str
     m: int
@@ -33,9 +35,9 @@ class Place:
 
 
 class Reducer:
-    """Reduces what an emitter computes to one output, ``fn`` of each row.
+    """Reduces values that an emitter computes to one output: ``fn`` of each row.
 
-    A magnitude is held as its bits in s32: ordered alike, and a NaN is the largest.
+    Magnitudes are compared by their bits as s32. The order is the same, and NaN is the largest.
     """
 
     def __init__(self, emitter: Emitter, fn: str, pointer: str) -> None:
@@ -50,7 +52,7 @@ class Reducer:
         self.active: dict[tuple[str, int], Active] = {}
 
     def add(self, value: Argument, place: Place) -> None:
-        """Take in the lanes of ``value``."""
+        """Include the lanes of ``value`` in the reduction."""
         value = self._held(value)
         if place.line == "n":
             value = filled(self.emitter, value, place.active, self._start)
@@ -60,7 +62,7 @@ class Reducer:
         self.partial[key], self.active[key] = value, place.active
 
     def flush(self) -> None:
-        """Combine all that was taken in with what stands in memory."""
+        """Combine the reduced values with the values in memory."""
         for (line, m), value in self.partial.items():
             if line == "m":
                 self._combine(value, m, self.active[line, m])
@@ -91,7 +93,7 @@ class Reducer:
         store(self.emitter, total, "f32", address, active, "f32")
 
     def _runs(self) -> Iterator[list[int]]:
-        """Rows that follow each other, as many at a time as there are lanes."""
+        """Yield runs of consecutive rows, at most as many as a vector has lanes."""
         rows = sorted(m for line, m in self.partial if line == "n")
         run: list[int] = []
         for m in rows:
@@ -103,9 +105,10 @@ class Reducer:
             yield run
 
     def _across_lanes(self, values: list[Argument]) -> Argument:
-        """The reduction of each value's lanes, in the lane of its index.
+        """Return a vector whose lane i is the reduction of value i's lanes.
 
-        A transposition whose pairs are combined as soon as they are interleaved.
+        This is a transposition that combines each pair of registers as soon as they are
+        interleaved.
         """
         lanes, block = self.emitter.lanes, 1
         while block < lanes:

@@ -1,8 +1,8 @@
-"""K steps of quantized operands on a matrix unit: a block of K is summed in matrices.
+"""K steps of quantized operands on a matrix unit: each block of K is summed in matrix registers.
 
 Parts of a block of B are unpacked into a buffer, from which matrices are loaded. The sums of a
-block go to another one: from there they are scaled row by row, and added to f32 sums that lie
-beside them, in the same operations as where vectors sum.
+block are stored to a second buffer. Vector code scales them row by row and adds them to f32 sums in
+a third buffer, with the same operations as in ``ScaledProduct``.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from .scaled_product import ScaledProduct
 from .store import LINE, Stack
 from .tile import Tile
 
-#: The buffers of a part of B, unpacked, and of the sums of a block; the pointers to rows of sums.
+#: Names of the buffers for an unpacked part of B and for the sums of one block, and of the pointers
+#: to a row of the block's sums and of the tile's f32 sums.
 _UNPACKED, _SUMMED = "b_room", "block_room"
 _BLOCK_ROW, _ROW = "block_row", "sums_row"
 
 
 def sums_beside(tile: Tile) -> Stack:
-    """Where the f32 sums of ``tile`` lie."""
+    """Return the buffer of the f32 sums of ``tile``."""
     shape = tile.shape
     return Stack(tile, shape.bands * tile.shape.height, shape.columns)
 
 
 def begin_beside(tile: Tile) -> Iterator[Op]:
-    """The buffers of a tile; its sums at 0."""
+    """Declare the buffers of a tile, with its f32 sums at 0."""
     shape, product, lanes = tile.shape, tile.product, tile.vector.lanes
     stack, columns = sums_beside(tile), shape.columns * lanes
     yield Note("The sums of this tile of C, and those of one block of K, by way of memory.")
@@ -59,32 +60,37 @@ def begin_beside(tile: Tile) -> Iterator[Op]:
 
 
 def _unpacks(tile: Tile) -> bool:
-    """Whether elements of B change on the way; else matrices are read where the caller's lie."""
+    """True if B is unpacked or converted into a buffer. Otherwise matrices are loaded from B
+    itself.
+    """
     form = tile.plan.quantized
     return form.fields > 1 or form.stored != tile.product.along
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledMatrices(ScaledProduct):
-    """Steps of one block of K, which the unit sums from equal parts of it.
+    """The steps of one block of K, which the matrix unit sums in equal parts.
 
-    What it stores is in the cache only after what it multiplied has come to its end, and vectors
-    wait for that. So the sums of a place of the tile are stored while the next place is multiplied,
-    and those of a band scaled while the one behind it is, also where that is of the next block.
+    A matrix store completes only after the preceding multiplications, and vector loads of its
+    result wait for it. To hide this, the sums of one accumulator are stored while the next
+    accumulator is multiplied, and the sums of a band are scaled while the next band is multiplied.
+    The last band of a block is scaled during the next block.
     """
 
     @property
     def part(self) -> int:
-        """The K groups of a part."""
+        """The number of K groups in a part."""
         return self.tile.product.depth // self.tile.product.group
 
     @property
     def looped(self) -> bool:
-        """Whether a block has several parts."""
+        """True if a block has several parts."""
         return self.groups > self.part
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """A block multiplied, and what was multiplied before it stored, scaled, and added."""
+        """Multiply one block. In between, store and scale the sums of accumulators that are
+        complete.
+        """
         if self.meets_numbers:
             yield from self.looked_up(index).table()
         first, parts = index * self.groups, self.groups // self.part
@@ -110,9 +116,10 @@ class ScaledMatrices(ScaledProduct):
         *,
         zeros: bool = False,
     ) -> Iterator[Op]:
-        """A part of a block, from K group ``first`` on, and between its products what else is due.
+        """Multiply one part of a block from K group ``first`` on, interleaved with vector work.
 
-        That is what is ``left`` of the block before, and of its ``own``: one of each at a time.
+        After each product one item of ``left`` (work on the previous block's sums) and one of
+        ``own`` (work on this block's sums) is emitted.
         """
         unpacks, width = _unpacks(self.tile), self.held("along").lanes
         before, after = iter(left), iter(own)
@@ -137,7 +144,9 @@ class ScaledMatrices(ScaledProduct):
         yield from (op for ops in before for op in ops)
 
     def _unpacked(self, first: int) -> Iterator[Op]:
-        """A part of a block of B in the buffer, the K groups of a vector of columns together."""
+        """Unpack a part of a block of B into the buffer, with a vector's K groups next to each
+        other.
+        """
         width = self.held("along").lanes
         yield Note("What matrices hold of B is unpacked.")
         for column in range(self.shape.columns):
@@ -147,7 +156,7 @@ class ScaledMatrices(ScaledProduct):
                 yield Store(place, self.vector(column, k))
 
     def _asked_for(self, first: int) -> Iterator[Op]:
-        """Prefetches of the lines of B that matrices are loaded from a few blocks on."""
+        """Prefetch the cache lines of B that matrices are loaded from a few blocks later."""
         for column in range(self.shape.columns):
             if (ahead := self._ahead(column)) != 0:
                 for k in range(first, first + self.part):
@@ -158,24 +167,28 @@ class ScaledMatrices(ScaledProduct):
 
     @property
     def _order(self) -> list[tuple[int, int]]:
-        """The places of the tile, band and column, in the order in which they are multiplied."""
+        """The accumulators as pairs (band, column), in the order in which they are multiplied."""
         sides = self.order(self.shape.columns, self.shape.bands)
         return [(band, column) for *_, multiplies in sides for column, band in multiplies]
 
     def _own(self, index: int) -> Iterator[tuple[Op, ...]]:
-        """What is done behind each product of block ``index`` with the sums of that block."""
+        """Yield the work on block ``index``'s sums that follows each of its own products."""
         yield from (self._behind(number, index) for number in range(len(self._order)))
 
     def _left(self, index: int) -> Iterator[tuple[Op, ...]]:
-        """What is done with the sums of block ``index`` while the next one is multiplied."""
+        """Yield the work on block ``index``'s sums that is done while the next block is
+        multiplied.
+        """
         count = len(self._order)
         yield from (self._behind(number, index) for number in (count, count + 1))
 
     def _behind(self, number: int, index: int) -> tuple[Op, ...]:
-        """What follows that product of block ``index``, or of the one after it: the sums of the
-        product before are stored, and those that were stored behind the one before scaled.
+        """Return the vector work after product ``number``, counted from the start of block
+        ``index``.
 
-        A single product's are stored at once: the next one would begin in their register.
+        The sums of the previous product are stored. A band whose last sums were stored one product
+        earlier is scaled. If the tile has one accumulator, its sums are stored at once, because the
+        next block starts in the same register.
         """
         order, late = self._order, min(1, len(self._order) - 1)
         ended = {band: place for place, (band, _) in enumerate(order)}
@@ -188,24 +201,26 @@ class ScaledMatrices(ScaledProduct):
         return tuple(ops)
 
     def _spill(self, place: tuple[int, int]) -> Iterator[Op]:
-        """The sums of a block at one place, to their buffer."""
+        """Store the sums of one accumulator to the buffer of the block."""
         acc = accumulator(self.tile, *place)
         yield StoreMatrix(Address(_SUMMED, self._at(*place)), acc, self._step)
 
     def _at(self, band: int, column: int) -> Expr:
-        """Where the sums of a place begin, in the buffer of a block and in that of the tile."""
+        """Return where an accumulator's sums begin, in the block's buffer and in the tile's."""
         first = (band * self.shape.height, self._step), (column * self.tile.vector.lanes, ONE)
         return linear(first)
 
     @property
     def _step(self) -> Expr:
-        """Elements from row to row of sums."""
+        """The distance of two rows of sums, in elements."""
         return sums_beside(self.tile).step * ONE
 
     # --- scaled, row by row ----------------------------------------------------------------------
 
     def _scaled(self, band: int, index: int) -> Iterator[Op]:
-        """The sums of a block in one band scaled, and added to the tile's."""
+        """Scale the sums of one band of a block and add them to the tile's f32 sums, in a loop over
+        rows.
+        """
         tile, room = self.tile, sums_beside(self.tile)
         rows, own = band_rows(tile, band), self._own_scales
         yield Note(f"The sums of block {index + 1}, rows of band {band + 1}: scaled and added.")
@@ -222,11 +237,11 @@ class ScaledMatrices(ScaledProduct):
 
     @property
     def _own_scales(self) -> list[PointerPlan]:
-        """The pointers to what the rows of A have each."""
+        """The pointers to values that differ between rows of A."""
         return [p for p in self.scales if p.operand.name.startswith("a_") and p.row_stride != 0]
 
     def _row(self, band: int, index: int, of_block: str, sums: str) -> Iterator[Op]:
-        """One row: what belongs to it of A, then each vector of columns."""
+        """Process one row: load A's values, then scale and add each vector of columns."""
         row = band * self.shape.height
         yield from self.zero_of(row, index)
         starts = list(self._starts(row, index))
@@ -246,7 +261,7 @@ class ScaledMatrices(ScaledProduct):
             yield Store(Address(sums, at), acc)
 
     def _starts(self, row: int, index: int) -> Iterator[Broadcast]:
-        """What zero points of B take from a row's sums, where they do."""
+        """Load the correction of a row's sums for B's zero points, if there are any."""
         if "a_starts" in self.tile.operands:
             starts = replace(self.of_block("a_starts", row, index), vector=self.summing)
             yield Broadcast(starts, self.scale_at("a_starts", row, index))

@@ -1,8 +1,8 @@
-"""K steps of a quantized B: a block of K summed apart, then scaled and added in f32.
+"""K steps of a quantized B: each block of K is summed separately, then scaled and added in f32.
 
-A step is one block, whose sums are added up by one FMA for each element, in the order of K. Those
-of integers are exact, and begin at what the zero point of B takes from them, which was made when A
-was quantized.
+One step is one block of K. Blocks are added in the order of K, by one FMA for each element of C.
+Integer sums of a block are exact. They start at the correction for B's zero point, which was
+computed when A was quantized.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ from .k_loop import PointerPlan, factor, multiply_add, pointer_plans, pointer_to
 from .outer_product import OuterProduct
 from .tile import Tile
 
-#: K groups of a block whose sums begin with it that stand in straight code at most.
+#: The most K groups of a block that are unrolled into straight code. Longer blocks get a loop.
 STRAIGHT = 16
-#: The operands that have a value for each block of K.
+#: The operands that have one value for each block of K, for example scales and zero points.
 OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSteps(OuterProduct):
-    """Steps of one block of K; ``scales`` are the pointers to what belongs to blocks, by name."""
+    """The K steps of a quantized B, one block of K each. ``scales`` are the pointers to the values
+    of blocks.
+    """
 
     scales: tuple[PointerPlan, ...] = ()
 
     @classmethod
     def of(cls, tile: Tile) -> Self:
-        """The steps of ``tile``, and the pointers that they need."""
+        """Return the steps of ``tile`` and the pointers that they need."""
         plain = super(BlockSteps, cls).of(tile)
         plan = tile.plan
         found: list[PointerPlan] = []
@@ -66,43 +68,49 @@ class BlockSteps(OuterProduct):
 
     @staticmethod
     def k_elements(tile: Tile) -> int:
-        """A block."""
+        """Return the number of elements of K in a block."""
         return tile.product.block
 
     @property
     def pointers(self) -> tuple[PointerPlan, ...]:
-        """Those to the operands, and to their scales."""
+        """The pointers to A and B and to the values of their blocks."""
         return (*self.inputs, *self.scales)
 
     @property
     def moved(self) -> tuple[PointerPlan, ...]:
-        """All of them, but those that the loop within a block moves."""
+        """The pointers that move after each block. A loop within a block moves those to A and B
+        itself.
+        """
         return self.scales if self.looped else self.pointers
 
     @property
     def groups(self) -> int:
-        """K groups in a block."""
+        """The number of K groups in a block."""
         return self.tile.product.block // self.tile.product.group
 
     @property
     def looped(self) -> bool:
-        """Whether a block has a loop of its own: it is long, or K is walked at run time."""
+        """True if a block has its own loop: it is long, or the stride of K is known only at the
+        call.
+        """
         walked = any(pointer.walked for pointer in self.inputs)
         return (self._even and self.groups > self.most_groups) or walked
 
     @property
     def most_groups(self) -> int:
-        """How many K groups stand in straight code at most."""
+        """The most K groups that are unrolled into straight code."""
         return STRAIGHT
 
     @property
     def _even(self) -> bool:
-        """Whether a block ends with a byte of its elements."""
+        """True if a block ends with the last element of a byte."""
         return self.groups % self.tile.plan.read_format.fields == 0
 
     @property
     def together(self) -> int:
-        """K groups that stand in straight code: all of a short block, else a part of it."""
+        """The number of K groups in straight code: all of a short block, or those of one
+        loop trip.
+        """
         if not self.looped or not self._even:
             return self.groups
         least = self.least_groups
@@ -111,11 +119,13 @@ class BlockSteps(OuterProduct):
 
     @property
     def least_groups(self) -> int:
-        """K groups of which a part of a block has a multiple: those of a byte, and of a load."""
+        """The smallest number of K groups in a trip: whole bytes, and whole loads of A."""
         return lcm(self.tile.plan.read_format.fields, self.shape.group)
 
     def products(self, index: int, count: int) -> Iterator[Op]:
-        """The products of ``count`` K groups; a long block has a loop, which moves the pointers."""
+        """Multiply and add ``count`` K groups. A long block gets a loop, which moves the
+        pointers.
+        """
         first = index * self.groups
         trips, left = divmod(count, self.together) if self.looped else (0, count)
         if trips:
@@ -133,7 +143,7 @@ class BlockSteps(OuterProduct):
         yield from (pointer.advance_by(elements) for pointer in self.inputs)
 
     def across_at(self, row: int, k: int) -> Address:
-        """Where a row's K group lies."""
+        """Return the address of a row's elements in K group ``k``."""
         block, group = self._place(k)
         pointer = pointer_to(row, self.across)
         at = pointer.address(row, block)
@@ -141,12 +151,12 @@ class BlockSteps(OuterProduct):
         return replace(at, offset=linear(((1, at.offset), (1, within))))
 
     def _place(self, k: int) -> tuple[int, int]:
-        """The block and the K group within it, as the pointers see them: a loop has moved them."""
+        """Return the block and the K group in it, relative to pointers that a loop has moved."""
         block, group = divmod(k, self.groups)
         return (0 if self.looped else block), group
 
     def stored(self, column: int, k: int) -> Bytes:
-        """The bytes of a K group's numbers in a vector of columns."""
+        """Return the bytes that hold the numbers of K group ``k`` in a vector of columns."""
         plan = self.tile.plan
         return Bytes(
             target=plan.target,
@@ -159,17 +169,19 @@ class BlockSteps(OuterProduct):
 
     @property
     def prefetched(self) -> None:
-        """Nothing once a trip: each load asks for what one will read that is a few blocks ahead."""
+        """None: each load of B prefetches the same place a few blocks later."""
         return None
 
     def _ahead(self, column: int) -> Expr:
-        """How far ahead a load asks for a line, 0 where the vector before it is of that line."""
+        """Return the prefetch distance in elements, or 0 if the previous vector is in the same
+        line.
+        """
         plan, distance = self.tile.plan, self.tile.plan.schedule.prefetch
         begins = self.tile.position(column) * plan.read_format.group % plan.target.core.line == 0
         return distance * self.along[0].k_stride if distance and begins else ZERO
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
-        """Where the bytes with that part of a K group's numbers lie."""
+        """Return the address of the bytes that hold one plane of a K group's numbers."""
         form = self.tile.plan.read_format
         block, group = self._place(k)
         line, _ = form.place(group, plane)
@@ -177,22 +189,26 @@ class BlockSteps(OuterProduct):
         return self.along[0].address(0, block, first)
 
     def scale_at(self, name: str, row: int, index: int, element: int = 0) -> Address:
-        """Where what is called ``name`` lies for block ``index`` of a row, or of columns."""
+        """Return the address of operand ``name``'s value for block ``index`` of a row or of
+        columns.
+        """
         own = [p for p in self.scales if p.operand.name == name]
         return pointer_to(row, own).address(row, index, element)
 
     def of_block(self, name: str, line: int, index: int) -> Register:
-        """What belongs to a block of a row or of a vector of columns."""
+        """Return the register that holds operand ``name``'s value for a block of a row or of
+        columns.
+        """
         return factor(self.tile.operands[name], line, index, self.tile.vector)
 
     def of_columns(self, index: int) -> Iterator[Op]:
-        """The scales of B, and its zero points, of a block."""
+        """Load the scales and zero points of B for one block."""
         for name in ("b_scales", "b_zeros"):
             if name in self.tile.operands:
                 yield from self._columns(name, index, self.tile.vector)
 
     def _columns(self, name: str, index: int, vector: Vector) -> Iterator[Op]:
-        """What is called ``name`` of a block, in all vectors of columns."""
+        """Load operand ``name``'s values of one block for all vectors of columns."""
         memory = self.tile.operands[name].type
         for column in range(self.shape.vectors):
             at = self.scale_at(name, 0, index, self.tile.position(column))
@@ -202,28 +218,30 @@ class BlockSteps(OuterProduct):
 
 @dataclass(frozen=True, slots=True)
 class ScaledProduct(BlockSteps):
-    """Steps of one block of K, summed apart."""
+    """The K steps of a quantized B whose blocks are summed separately, then scaled."""
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The sums of a block, then scaled and added."""
+        """Sum one block, scale the sums, and add them to the accumulators."""
         yield from self.begin(index)
         yield from self.products(index, self.groups)
         yield from self.add(index)
 
     def tail(self, index: int) -> Iterator[Op]:
-        """There is none: both operands are filled up to whole blocks."""
+        """Emit nothing: both operands are padded to whole blocks."""
         assert self.tile.k_tail == 0, f"block {index} is not whole"
         yield from ()
 
     # --- a block's sums ----------------------------------------------------------------------
 
     def sum_of(self, row: int, column: int, k: int) -> Register:
-        """The sum of a block of K."""
+        """Return the register that sums the block of K group ``k`` for one row and vector of
+        columns.
+        """
         acc = self.tile.accumulator(row, column)
         return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self.summing)
 
     def begin(self, index: int) -> Iterator[Op]:
-        """Each row's sums at what zero points take from them: B's, and A's own."""
+        """Start the sums of a block at the corrections for the zero points of B and of A."""
         yield from self.totals(index)
         for row in range(self.shape.rows):
             yield from self.zero_of(row, index)
@@ -231,7 +249,7 @@ class ScaledProduct(BlockSteps):
                 yield from self.begin_one(row, column, index)
 
     def begin_one(self, row: int, column: int, index: int) -> Iterator[Op]:
-        """The sum of a row and a vector."""
+        """Start the sum of one row and one vector of columns."""
         partial = self.sum_of(row, column, index * self.groups)
         if "a_starts" in self.tile.operands:
             yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
@@ -240,24 +258,26 @@ class ScaledProduct(BlockSteps):
         yield from self.less_zeros(partial, row, column, index)
 
     def totals(self, index: int) -> Iterator[Op]:
-        """The sums of B's elements in a block, where zero points of A multiply them."""
+        """Load the sums of B's elements in a block if zero points of A multiply them."""
         if "b_totals" in self.tile.operands:
             yield from self._columns("b_totals", index, self.summing)
 
     def zero_of(self, row: int, index: int) -> Iterator[Op]:
-        """The zero point of a row of A in a block, if it has one."""
+        """Load the zero point of a row of A in a block, if it has one."""
         if "a_zeros" in self.tile.operands:
             zero = replace(self.of_block("a_zeros", row, index), vector=self.summing)
             yield Broadcast(zero, self.scale_at("a_zeros", row, index))
 
     @property
     def summing(self) -> Vector:
-        """The vector of a block's sums, which may be of f32."""
+        """The vector type of a block's sums: integers, or f32."""
         plan = self.tile.plan
         return plan.target.holding(plan.product.partial, self.tile.vector.lanes)
 
     def less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
-        """``partial`` less the zero point of A times the sum of B's elements: that is negative."""
+        """Correct ``partial`` for A's zero point: add zero point times B's negated sum of
+        elements.
+        """
         if "a_zeros" not in self.tile.operands:
             return
         zero, total = (
@@ -269,7 +289,7 @@ class ScaledProduct(BlockSteps):
         yield Apply(partial, "add", (partial, product))
 
     def load(self, column: int, k: int) -> Iterator[Op]:
-        """The factors of a K group, which share their bytes with those of other groups."""
+        """Load B's elements of a K group. Several K groups share the same bytes."""
         form, dst = self.tile.plan.read_format, self.vector(column, k)
         if self.meets_numbers:
             yield from self.looked_up(k // self.groups).element(dst, self.stored(column, k))
@@ -283,19 +303,23 @@ class ScaledProduct(BlockSteps):
 
     @property
     def meets_numbers(self) -> bool:
-        """Whether factors of B are its numbers, not what its bits count."""
+        """True if multiply-adds read the values of B's numbers, not the integer codes of their
+        bits.
+        """
         plan = self.tile.plan
         return meets_numbers(plan.spec, plan.product, plan.read_format)
 
     def looked_up(self, index: int) -> Numbers:
-        """What makes B's numbers of a block those of A's type."""
+        """Return the conversion of B's stored numbers of a block to A's type."""
         plan, suffix = self.tile.plan, f"_k{index}" if index else ""
         return Numbers(plan.target, plan.read_format, self.held("along"), suffix)
 
     # --- scaled and added --------------------------------------------------------------------
 
     def add(self, index: int) -> Iterator[Op]:
-        """Sums of a block times the scales of its row of A and column of B, added to C's."""
+        """Multiply the sums of a block by the scales of A's row and B's column, and add them to
+        C's.
+        """
         yield Note("The sums of this block of K, scaled and added.")
         yield from self.of_columns(index)
         for row in range(self.shape.rows):
@@ -304,7 +328,7 @@ class ScaledProduct(BlockSteps):
                 yield from self.add_one(self.tile.accumulator(row, column), row, column, index)
 
     def of_row(self, row: int, index: int) -> Iterator[Op]:
-        """The scale of a row of A, and the sum of its elements, of a block."""
+        """Load the scale of a row of A in a block, and the sum of its elements."""
         for name in ("a_scales", "a_totals"):
             if name in self.tile.operands:
                 dst, at = self.of_block(name, row, index), self.scale_at(name, row, index)
@@ -315,17 +339,23 @@ class ScaledProduct(BlockSteps):
 
     @property
     def _scales_sums(self) -> bool:
-        """Whether sums of A's elements, which minima multiply, still lack the scales of a call."""
+        """True if minima multiply sums of A's elements that were not yet multiplied by A's
+        scales.
+        """
         plan = self.tile.plan
         return plan.read_format.minima and plan.spec.scales_of_blocks is not None
 
     def _sums_of(self, row: int, index: int) -> Register:
-        """The sum of a block of A's elements, scaled where minima multiply it."""
+        """Return the register with the sum of A's elements in a block, scaled if minima multiply
+        it.
+        """
         sums = self.of_block("a_totals", row, index)
         return replace(sums, name=f"{sums.name}_scaled") if self._scales_sums else sums
 
     def add_one(self, acc: Register, row: int, column: int, index: int) -> Iterator[Op]:
-        """``acc += (sum - zero * sum of A) * scales``, or with what the minimum adds behind it."""
+        """Emit ``acc += (sum - zero * sum of A) * scales``; with minima, ``acc += sum * scales +
+        min * sum of A``.
+        """
         vector = self.tile.vector
         partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
@@ -345,7 +375,7 @@ class ScaledProduct(BlockSteps):
         sums = self._sums_of(row, index)
         if not self.tile.plan.read_format.minima:
             less = replace(real, name=f"{partial.name}_less")
-            yield Apply(less, "fma", (sums, zeros, real))  # sums of -A: exact
+            yield Apply(less, "fma", (sums, zeros, real))  # A's sums are negated: exact
             yield Apply(acc, "fma", (less, both, acc))
         else:
             yield Apply(acc, "fma", (real, both, acc))
@@ -354,14 +384,15 @@ class ScaledProduct(BlockSteps):
 
 @dataclass(frozen=True, slots=True)
 class RunsOfProducts(ScaledProduct):
-    """Steps of one block of K, whose products are summed in runs, in lanes half as wide.
+    """The steps of one block of K whose products are first summed in lanes of half the width.
 
-    Such a sum holds a run exactly. It is added to the block's by a multiply-add with ones; where a
-    block is one run, that has just begun then.
+    A run is as many K groups as a lane of half the width sums without overflow. A multiply-add with
+    ones then adds the run's sum to the block's sum. If a block is a single run, the block's sum
+    starts just before this.
     """
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The sums of runs and of a block, then scaled and added."""
+        """Sum the runs of a block, scale the block's sums, and add them to the accumulators."""
         few = self._few
         yield Splat(self._ones(index), bits_of_ones(few.then.y, few.then.depth), few.then.depth)
         if self._one:
@@ -380,11 +411,13 @@ class RunsOfProducts(ScaledProduct):
 
     @property
     def _one(self) -> bool:
-        """Whether a block is one run."""
+        """True if a block is one run."""
         return self.groups <= self.tile.product.few
 
     def begin_one(self, row: int, column: int, index: int) -> Iterator[Op]:
-        """The sum of a row and a vector; that of its only run is there already."""
+        """Start the sum of one row and one vector of columns. If the block is one run, add the
+        run's sum.
+        """
         yield from ScaledProduct.begin_one(self, row, column, index)
         if self._one:
             yield from self._widened(row, column, index * self.groups)
@@ -403,7 +436,7 @@ class RunsOfProducts(ScaledProduct):
 
     @property
     def _every(self) -> Iterator[tuple[int, int]]:
-        """The rows and columns of vectors."""
+        """All pairs of a row and a vector of columns."""
         return product(range(self.shape.rows), range(self.shape.vectors))
 
     def _zeros(self, k: int) -> Iterator[Op]:
@@ -418,13 +451,13 @@ class RunsOfProducts(ScaledProduct):
         yield from multiply_add(self.tile, self._few.first, acc, x, y)
 
     def _widened(self, row: int, column: int, k: int) -> Iterator[Op]:
-        """The sum of the run with K group ``k``, added to its block's."""
+        """Add the sum of the run that contains K group ``k`` to the sum of its block."""
         run, by = self._sum_of_run(row, column, k), self._ones(k // self.groups)
         yield MultiplyAdd(self._few.then, self.sum_of(row, column, k), run, by)
 
     @property
     def _few(self) -> Few:
-        """The instructions of both steps."""
+        """The instructions that sum a run and that add a run's sum to a block's."""
         found = few_of(self.tile.plan.target, self.summing)
         assert found is not None, f"{self.summing!r} has no sums of few products"
         return found

@@ -1,4 +1,6 @@
-"""The end of a register tile: its sums as C has them, along or across the vectors."""
+"""The end of a register tile: store its sums to C, which is contiguous along or across the
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from .tile import Tile, add_sets
 
 
 def store_along(tile: Tile) -> Iterator[Op]:
-    """C is contiguous along the vectors."""
+    """Store sums if C is contiguous along the vectors."""
     shape, line = tile.shape, tile.plan.along
     vectors = tuple((tile.position(i), tile.active(i)) for i in range(shape.vectors))
     places = [(row, column) for row in range(shape.rows) for column in range(shape.vectors)]
@@ -62,7 +64,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
 
 
 def store_across(tile: Tile) -> Iterator[Op]:
-    """C is contiguous across the vectors: square blocks are transposed, then stored."""
+    """Store sums if C is contiguous across the vectors: square blocks are transposed first."""
     plan, shape, lanes = tile.plan, tile.shape, tile.vector.lanes
     if lanes == 1:
         yield from _store_scalars(tile)
@@ -98,7 +100,9 @@ def store_across(tile: Tile) -> Iterator[Op]:
 def _lines(
     tile: Tile, line: str, count: int, vectors: tuple[tuple[int, Active], ...]
 ) -> tuple[Stack | None, Lines]:
-    """A tile's sums line by line: on the stack first, unless they stand in memory already."""
+    """Return the lines of a tile's sums, and the stack buffer for them unless they are in
+    memory.
+    """
     if tile.phase == "finish":
         return None, Lines(tile, line, vectors, count * ONE)
     stack = Stack(tile, count, len(vectors))
@@ -106,9 +110,10 @@ def _lines(
 
 
 def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
-    """Square blocks transposed: the band of rows, the first line, operations and results.
+    """Yield each square block: first row and column, the transposition, and its results.
 
-    Where sums stand in memory these are the registers that lines are read to.
+    If the sums are in memory there is no transposition. The results are then the registers to load
+    lines into.
     """
     shape, lanes = tile.shape, tile.vector.lanes
     for band, start in enumerate(range(0, shape.rows, lanes)):
@@ -124,7 +129,7 @@ def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
 
 
 def _existing(tile: Tile, column: int) -> int:
-    """How many lanes of vector ``column`` are elements of C."""
+    """Return the number of lanes of vector ``column`` that are elements of C."""
     if tile.chosen.active is None or column < tile.shape.vectors - 1:
         return tile.vector.lanes
     known = value(tile.chosen.active)
@@ -152,7 +157,9 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
 
 
 def factors(tile: Tile) -> Iterator[Op]:
-    """Alpha and beta in registers, where they are not 1 or 0; and whether C is to be left out."""
+    """Put alpha and beta into registers unless they are 1 or 0, and compare a run-time
+    beta with 0.
+    """
     spec = tile.plan.spec
     if tile.finishes:
         return
@@ -168,7 +175,9 @@ def factors(tile: Tile) -> Iterator[Op]:
 
 
 def _updated(tile: Tile) -> Iterator[Vector]:
-    """The vectors in which C is updated: those that are whole, and single elements."""
+    """Yield the vector types in which C is updated: whole vectors, and single elements for
+    tails.
+    """
     plan, shape = tile.plan, tile.shape
     single = plan.target.of(plan.element)[-1]
     if plan.dot:
@@ -192,12 +201,12 @@ def _factor(tile: Tile, name: str, vector: Vector) -> Register:
 
 
 def _may_leave_out(tile: Tile) -> bool:
-    """Whether beta may be 0 at the call while C holds NaN or infinity, of which 0 makes NaN."""
+    """True if beta may be 0 at the call. C's NaN and infinities must then not reach the result."""
     return tile.plan.spec.beta == "scalar" and not is_integer(tile.plan.element)
 
 
 def _compared(tile: Tile, vector: Vector) -> Iterator[Op]:
-    """A register of ones where beta is 0."""
+    """Fill a register with ones if beta is 0."""
     beta, zero = _factor(tile, "beta", vector), _factor(tile, "zero", vector)
     yield Zero(zero)
     yield Apply(_leaves_out(tile, vector), "eq", (beta, zero))
@@ -210,11 +219,11 @@ def _leaves_out(tile: Tile, vector: Vector) -> Register:
 
 
 def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
-    """``C = alpha * acc + beta * C``: vectors of C are all read before any of them is written.
+    """Emit ``C = alpha * acc + beta * C``: read all vectors of C before the first is written.
 
-    A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
-    narrow C overlap so: read row by row, each would wait for the one before. Single elements,
-    of which there may be hundreds, do not overlap, and are written one after the other.
+    A masked store cannot be forwarded to a load that overlaps its full width. Rows of a narrow C
+    overlap in this way, so each row's load would wait for the previous row's store. Single elements
+    do not overlap. They can be hundreds, so each is written before the next is read.
     """
     reads: Reads = {}
     summed = tile.operands["sums"].type
@@ -243,7 +252,7 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
 
 
 def update_said(alpha: Factor, beta: Factor) -> str:
-    """What the sums become, in words."""
+    """Return the sentence for the generated C that says how C is computed from the sums."""
     times = "" if alpha == 1 else " times alpha"
     plus = "" if beta == 0 else ", plus C" if beta == 1 else ", plus C times beta"
     return f"Store the sums{times}{plus}."
@@ -254,7 +263,7 @@ def _stored(tile: Tile, output: Output) -> Op:
 
 
 def _add_to_sums(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterator[Op]:
-    """Add to the partial sums, or begin these."""
+    """Add registers to the partial sums in memory, or store the first partial sums."""
     adds = tile.accumulate and not tile.resumes
     does = "Add to" if adds else "Store" if tile.accumulate else "Begin"
     yield Note(f"{does} the partial sums.")
@@ -271,17 +280,19 @@ def _add_to_sums(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterato
 
 
 def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
-    """An output whose sums are all there: what exists of it, as the last line may end with it."""
+    """Load an output's sums from the buffer of partial sums, if they are complete there.
+
+    Only active lanes are loaded, because the last row may be at the end of the buffer.
+    """
     if tile.phase == "finish" and tile.operands["sums"].type == tile.plan.element:
         yield Load(output.acc, output.at(tile.operands["sums"]), output.active)
 
 
 class Widened:
-    """Sums in registers of a small type, in the type that is computed with.
+    """Sums of a small type, converted to the larger type of the epilogue's arithmetic.
 
-    A register of the one becomes several of the other, by way of the stack; what the buffer of
-    partial sums holds in the larger type is read from there. ``reads`` are the latter registers,
-    each with the operations that fill it.
+    One register becomes several wider ones, through the stack or from the buffer of partial sums.
+    ``reads`` has the new registers, each with the operations that load it.
     """
 
     def __init__(self, tile: Tile) -> None:
@@ -290,7 +301,7 @@ class Widened:
         self._stored = tile.phase == "finish" and sums.type != tile.plan.element
 
     def taken(self, narrow: Sequence[Output]) -> Iterator[Op]:
-        """Put ``narrow`` where ``reads`` read it."""
+        """Store ``narrow`` to the stack, from where ``reads`` loads it."""
         plan = self.tile.plan
         elements = sum(output.acc.vector.lanes for output in narrow)
         buffer = StackBuffer(f"narrow_{narrow[0].acc.name}", plan.element, elements)
@@ -306,7 +317,7 @@ class Widened:
             first += output.acc.vector.lanes
 
     def _parts(self, output: Output, place: Address) -> Iterator[tuple[Output, tuple[Op, ...]]]:
-        """The registers that one becomes: as many lanes of each as a vector has."""
+        """Yield the wide registers of one narrow register, with the operations that load them."""
         plan, lanes = self.tile.plan, output.acc.vector.lanes
         held = min(lanes, plan.target.of(plan.spec.type)[0].lanes)
         vector = plan.target.holding(plan.spec.type, held)
@@ -324,7 +335,7 @@ class Widened:
 
 
 def _part(active: Active, first: int, vector: Vector) -> tuple[Active, list[Op]]:
-    """What exists of the lanes of ``vector``, which begins at lane ``first``, and its mask."""
+    """Return the active lanes of ``vector``, which begins at lane ``first``, and their mask."""
     if active is None:
         return None, []
     count = active.active if isinstance(active, MaskRegister) else active * ONE
@@ -343,7 +354,9 @@ def _part(active: Active, first: int, vector: Vector) -> tuple[Active, list[Op]]
 
 
 def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:
-    """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
+    """Store partial vectors element by element, loaded from a stack buffer that holds them
+    whole.
+    """
     single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
     buffer = StackBuffer(f"bounce_{tails[0].acc.name}", tile.plan.element, len(tails) * lanes)
     yield Note("What lies partly behind C's edge goes by way of the stack.")
@@ -360,7 +373,7 @@ def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:
 
 
 def updated(tile: Tile, output: Output) -> Iterator[Op]:
-    """One register of the result; a later partial sum adds to C as it is."""
+    """Compute one register of C. A later partial sum is added without alpha and beta."""
     spec, acc, vector = tile.plan.spec, output.acc, output.acc.vector
     if spec.alpha != 1:
         yield Apply(acc, "mul", (acc, _factor(tile, "alpha", vector)))
@@ -371,41 +384,43 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
     if tile.accumulate or spec.beta == 1:
         yield Apply(acc, "add", (acc, old))
         return
-    if _may_leave_out(tile):  # beta is what C is then taken for
+    if _may_leave_out(tile):  # if beta is 0, use 0 in place of C
         read, old = old, Register(f"kept_{acc.name}", vector)
         beta = _factor(tile, "beta", vector)
         yield Apply(old, "select", (_leaves_out(tile, vector), beta, read))
     yield MultiplyAdd(vector.fma, acc, old, _factor(tile, "beta", vector))
 
 
-#: So many operations in straight code are about 4 KiB: more of them, for each of a kernel's tiles,
-#: drive the K loops out of the instruction cache, and compile for seconds.
+#: The most operations in straight code, about 4 KiB. More of them evict the K loops from the
+#: instruction cache and take seconds to compile.
 LONG = 512
 
 
-#: What counts the lines of a loop over them.
+#: The name of the loop counter over lines.
 LINE = "row"
 
 
 class Source(Protocol):
-    """Where the sums of lines are taken from; ``pointer`` leads there, "" where none does."""
+    """A place from which lines of sums are loaded. ``pointer`` is its pointer, or "" for
+    registers.
+    """
 
     @property
     def pointer(self) -> str:
-        """The pointer to them."""
+        """The name of the pointer to the sums."""
 
     def advance(self) -> Iterator[Op]:
-        """From one line to the next."""
+        """Move from one line to the next."""
 
     def line(self, dst: Register, index: int, active: Active = None) -> Iterator[Op]:
-        """Vector ``index`` of the line at hand."""
+        """Load vector ``index`` of the current line."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums behind ``pointer``: vectors follow each other, lines are ``step`` elements apart.
+    """Sums at ``pointer``: a line's vectors are adjacent, and lines are ``step`` elements apart.
 
-    Where K was split there are ``sets`` of them, ``apart`` elements from each other.
+    If K was split, there are ``sets`` copies at distances of ``apart`` elements.
     """
 
     pointer: str
@@ -414,15 +429,15 @@ class Sums:
     apart: Expr = ZERO
 
     def advance(self) -> Iterator[Op]:
-        """To the next line."""
+        """Move the pointer to the next line."""
         yield Advance(self.pointer, self.step)
 
     def line(self, dst: Register, index: int, active: Active = None) -> Iterator[Op]:
-        """Vector ``index`` of the line."""
+        """Load vector ``index`` of the current line."""
         return self.read(dst, index * dst.vector.lanes * ONE, active)
 
     def read(self, dst: Register, offset: Expr, active: Active = None) -> Iterator[Op]:
-        """A vector of the sums, those of all sets added."""
+        """Load a vector of the sums, and add those of all sets."""
         others = (Register(f"{dst.name}_s{index}", dst.vector) for index in range(1, self.sets))
         parts = [dst, *others]
         for index, part in enumerate(parts):
@@ -431,7 +446,7 @@ class Sums:
 
 
 def length(ops: Sequence[Op]) -> int:
-    """Operations that take space: comments take none, a literal once whatever it is called."""
+    """Return the number of operations that become instructions; equal constants count once."""
     literals = {
         (repr(op.source), op.dst.vector)
         for op in ops
@@ -447,11 +462,11 @@ def length(ops: Sequence[Op]) -> int:
 
 @dataclass(frozen=True)
 class Lines:
-    """``trips`` lines of sums that lie as C does, along ``line``.
+    """``trips`` lines of sums, to be stored along dimension ``line`` of C.
 
-    A vector of a line has its place in C's line, in elements, and what exists of it. Without
-    ``sums`` of its own they lie in the buffer of partial sums as in C, and what does not exist is
-    not read.
+    ``vectors`` has the first element and the active lanes of each vector of a line. Without
+    ``sums`` the lines are in the buffer of partial sums, in C's layout, and only active lanes are
+    read.
     """
 
     tile: Tile
@@ -462,24 +477,24 @@ class Lines:
 
     @property
     def other(self) -> str:
-        """The dimension from line to line."""
+        """The dimension in which one line follows another."""
         return "n" if self.line == "m" else "m"
 
     @property
     def long(self) -> bool:
-        """Whether straight code for all of them is longer than should be."""
+        """True if straight code for all lines would exceed ``LONG`` operations."""
         tile = self.tile
         if tile.phase == "sum" or not tile.finishes or self.trips == 1:
             return False
         return bool(length(self._body) * self.trips > LONG)
 
     def loop(self) -> Op:
-        """The lines become C, one after the other."""
+        """Return the loop that stores one line in each trip."""
         return Loop(LINE, self.trips, (*self._body, *self._advance()))
 
     @cached_property
     def _body(self) -> tuple[Op, ...]:
-        """One line's operations."""
+        """The operations of one line."""
         tile, outputs, loads = self.tile, list[Output](), list[Op]()
         operands = tile.operands
         for index, (place, active) in enumerate(self.vectors):
@@ -495,7 +510,7 @@ class Lines:
         return (*loads, *write(tile, outputs))
 
     def _advance(self) -> Iterator[Op]:
-        """All pointers from one line to the next."""
+        """Move all pointers from one line to the next."""
         used = pointers_used(walk(self._body))
         operands = self.tile.operands
         if self.sums is not None and self.sums.pointer not in operands:
@@ -508,7 +523,9 @@ class Lines:
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack buffer for ``lines`` lines of ``vectors`` vectors of sums, and a pointer to it."""
+    """A stack buffer for ``lines`` lines of sums, each of ``vectors`` vectors, and a
+    pointer to it.
+    """
 
     tile: Tile
     lines: int
@@ -518,23 +535,23 @@ class Stack:
 
     @property
     def step(self) -> int:
-        """Elements from line to line."""
+        """The distance of two lines, in elements."""
         return self.vectors * self.tile.vector.lanes
 
     def buffer(self, *, zeros: bool = False) -> Op:
-        """The buffer itself."""
+        """Declare the buffer."""
         return StackBuffer(self.name, self.tile.plan.element, self.lines * self.step, zeros)
 
     def put(self, line: int, vector: int, register: Register) -> Op:
-        """A register to its place."""
+        """Store a register as one vector of a line."""
         offset = line * self.step + vector * self.tile.vector.lanes
         return Store(Address(self.name, offset * ONE), register)
 
     def begin(self) -> Op:
-        """The pointer to the first line."""
+        """Point to the first line."""
         return Point(self.pointer, self.name, ZERO, self.tile.plan.element)
 
     @property
     def sums(self) -> Sums:
-        """The sums that lie there."""
+        """The sums in the buffer."""
         return Sums(self.pointer, self.step * ONE)

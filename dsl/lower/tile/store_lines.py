@@ -1,7 +1,7 @@
-"""The end of a tile whose sums a matrix unit gives by lines: loops over their rows or columns.
+"""The end of a tile whose sums a matrix unit delivers row by row or column by column.
 
-A line is what C is contiguous along: a row of accumulators side by side, or a column of those below
-each other. No more of the sums is in vectors at once than a line of C.
+A *line* is a row or column of sums, in the direction in which C is contiguous. A loop takes one
+line at a time, so vector registers hold only one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tile import Tile, add_sets
 
 
 def store_lines(tile: Tile) -> Iterator[Op]:
-    """All lines become C, those of one band or column of accumulators after those before."""
+    """Store all lines to C: band after band of accumulators, or column after column."""
     plan, shape = tile.plan, tile.shape
     line = plan.across if plan.transposed else plan.along
     vectors = tuple(_rows(tile) if plan.transposed else _columns(tile))
@@ -42,12 +42,12 @@ def store_lines(tile: Tile) -> Iterator[Op]:
 
 
 def _columns(tile: Tile) -> Iterator[tuple[int, Active]]:
-    """The vectors of a row: where each begins, and what of it exists."""
+    """Yield the first element and the active lanes of each vector in a row."""
     yield from ((tile.position(i), tile.active(i)) for i in range(tile.shape.vectors))
 
 
 def _rows(tile: Tile) -> Iterator[tuple[int, Active]]:
-    """The vectors of a column."""
+    """Yield the first element and the active lanes of each vector in a column."""
     rows, height = tile.shape.rows, tile.shape.height
     for first in range(0, rows, height):
         left = rows - first
@@ -56,7 +56,7 @@ def _rows(tile: Tile) -> Iterator[tuple[int, Active]]:
 
 
 def _trips(tile: Tile, place: int) -> Expr:
-    """How many lines there are of the accumulators at a place."""
+    """Return the number of lines in the accumulators of band or column ``place``."""
     shape = tile.shape
     if not tile.plan.transposed:
         return min(shape.height, shape.rows - place * shape.height) * ONE
@@ -67,22 +67,22 @@ def _trips(tile: Tile, place: int) -> Expr:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The lines of the accumulators at one place: of a band their rows, of a column theirs."""
+    """The lines of one band of accumulators (their rows), or of one column (their columns)."""
 
     tile: Tile
     place: int
 
     @property
     def pointer(self) -> str:
-        """They do not lie in memory."""
+        """An empty name: the sums are in registers, not in memory."""
         return ""
 
     def advance(self) -> Iterator[Op]:
-        """The line is counted."""
+        """Emit nothing: the loop counter selects the line."""
         yield from ()
 
     def line(self, dst: Register, index: int, active: Active = None) -> Iterator[Op]:
-        """The part of a line that one accumulator has, that of all sets added."""
+        """Read the part of a line that one accumulator holds, and add the parts of all sets."""
         turned, sets = self.tile.plan.transposed, range(self.tile.shape.k_split)
         band, column = (index, self.place) if turned else (self.place, index)
         parts = [dst, *(Register(f"{dst.name}_s{split}", dst.vector) for split in sets[1:])]

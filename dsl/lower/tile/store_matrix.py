@@ -1,8 +1,8 @@
-"""The end of a tile whose sums lie in matrices: they go to memory, and from there row by row to C.
+"""The end of a tile whose sums are in matrix registers: store them to memory, then finish each row.
 
-Sums that C takes as they are go there at once. Where K is split, all sets' go to the stack, and are
-added as rows are taken from there. Where C is contiguous across the vectors, a copy on the stack is
-transposed before its rows are taken.
+Sums that need no further arithmetic are stored directly to C. If K is split, the sums of all sets
+are stored to the stack, and added when rows are loaded. If C is contiguous across the vectors, a
+copy on the stack is transposed first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .tile import Tile
 
 
 def store_matrices(tile: Tile) -> Iterator[Op]:
-    """All sums on their way out."""
+    """Store all sums: directly, or through the stack and row by row."""
     if direct(tile):
         yield Note("Store the accumulators.")
         for band, column in places(tile):
@@ -43,7 +43,7 @@ def store_matrices(tile: Tile) -> Iterator[Op]:
 
 
 class _Rows:
-    """Where the rows of sums lie, and whether they are transposed on their way."""
+    """The rows of sums in memory, and whether they are transposed first."""
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.shape, self.lanes = tile, tile.shape, tile.vector.lanes
@@ -51,7 +51,7 @@ class _Rows:
         self.sums = Sums("sums", tile.operands["sums"].strides[tile.plan.across])
 
     def spill(self) -> Iterator[Op]:
-        """Sums on the stack, set by set, unless they stand in memory already."""
+        """Store the sums on the stack, set after set, unless they are in memory already."""
         if self.tile.phase == "finish":
             return
         if self.tile.product.block:
@@ -72,7 +72,9 @@ class _Rows:
         self.sums = replace(stack.sums, sets=sets, apart=lines * stack.step * ONE)
 
     def turn(self) -> Iterator[Op]:
-        """The sums transposed, block by block, so that rows are what C is contiguous along."""
+        """Transpose the sums block by block, so that the new rows run in C's contiguous
+        direction.
+        """
         bands, columns = self.shape.bands, self.shape.columns
         stack = Stack(self.tile, columns * self.lanes, bands, "turned_room", "turned")
         yield Note("Transpose the sums, block by block: rows become what C is contiguous along.")
@@ -100,7 +102,7 @@ class _Rows:
             yield stack.put(column * self.lanes + line, band, register)
 
     def _exists(self, row: int) -> Expr:
-        """1 if the tile has that row, else 0."""
+        """Return 1 if the tile has row ``row``, else 0."""
         size = self.tile.across_size
         known = value(size)
         if known is not None:
@@ -108,7 +110,7 @@ class _Rows:
         return div(size + (self.lanes - 1 - row), self.lanes)
 
     def finish(self) -> Iterator[Op]:
-        """Rows become C, one after the other."""
+        """Compute C from the rows of sums, one row after the other."""
         tile, plan = self.tile, self.tile.plan
         line, other = plan.along, plan.across
         sizes = {plan.along: tile.along_size, plan.across: tile.across_size}
@@ -123,7 +125,7 @@ class _Rows:
         yield Lines(tile, line, vectors, sizes[other], self.sums).loop()
 
     def _active(self, size: Expr) -> Iterator[Active]:
-        """What exists of each vector of a row."""
+        """Yield the active lanes of each vector of a row."""
         count = self.shape.bands if self.turned else self.shape.columns
         tail = size - (count - 1) * self.lanes
         for index in range(count):

@@ -1,4 +1,4 @@
-"""One register tile as a program: K loop, batch loop, update of C."""
+"""One register tile as the functions that lower it see it, and the setup of its accumulators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilewright.symbolic import ZERO, linear, value
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What lowering one register tile needs: its place in the plan, and the plan.
+    """A register tile to be lowered, and the plan that it belongs to.
 
     ``here`` has the operands as they are packed where the tile is called.
     """
@@ -48,61 +48,65 @@ class Tile:
 
     @property
     def shape(self) -> TileShape:
-        """Its registers, and how factors reach them."""
+        """The tile's registers, and how the elements of A and B reach them."""
         return self.chosen.shape
 
     @property
     def steps(self) -> Expr:
-        """Groups of K as deep as the multiply-add."""
+        """The number of whole K groups. One multiply-add sums one K group in each lane."""
         return self.chosen.steps
 
     @property
     def k_tail(self) -> Expr:
-        """Elements of one group more, which are read one by one."""
+        """The number of elements of K after the last whole K group; they are read one by one."""
         return self.chosen.k_tail
 
     @property
     def accumulate(self) -> bool:
-        """Whether what is written already holds a part of the sum."""
+        """True if the destination already holds a part of the sums."""
         return self.chosen.accumulate
 
     @property
     def resumes(self) -> bool:
-        """Whether accumulators begin at what is written, in the order of K as without blocks."""
+        """True if accumulators start at the stored sums, so that all of K is added in the same
+        order.
+        """
         adds = self.accumulate and self.phase == "sum"
         return adds and self.plan.unpacks and not self.plan.transposed
 
     @property
     def phase(self) -> Phase:
-        """Whether it only sums up into the buffer of partial sums, or only finishes those."""
+        """The part of the work to do: all, only add to the partial sums, or only finish these."""
         return self.chosen.phase
 
     @property
     def finishes(self) -> bool:
-        """Whether it does more with sums than scale them and add them to C."""
+        """True if the end does more than scale the sums and add them to C, for example an
+        epilogue.
+        """
         later = self.accumulate and not self.plan.partial
         return self.plan.finishes and not (later and self.plan.panel_tile is not None)
 
     @property
     def across_size(self) -> Expr:
-        """Elements of C across the vectors."""
+        """The tile's size in C across the vectors, in elements."""
         return self.chosen.mr if self.plan.across == "m" else self.chosen.nr
 
     @property
     def along_size(self) -> Expr:
-        """Elements of C along the vectors."""
+        """The tile's size in C along the vectors, in elements."""
         return self.chosen.nr if self.plan.across == "m" else self.chosen.mr
 
     @property
     def vector(self) -> Vector:
-        """The vectors of the tile."""
+        """The vector type of the tile."""
         return self.shape.vector
 
     @property
     def sum_along(self) -> str | None:
-        """For vectors along K: the dimension of C along which sums are stored as vectors.
+        """The dimension along which sums are stored as vectors, if vectors run along K.
 
-        None where the tile has one element along it: a masked store of one takes longer.
+        None if the tile has one element along it, because a masked store of one element is slower.
         """
         line = self.plan.sum_along
         length = self.shape.rows if line == self.plan.across else self.shape.vectors
@@ -110,44 +114,44 @@ class Tile:
 
     @property
     def along(self) -> Operand:
-        """The input whose elements lie along the vectors."""
+        """The input whose consecutive elements fill a vector."""
         return self.here.along
 
     @property
     def across(self) -> Operand:
-        """The input whose elements are spread over the lanes."""
+        """The input whose elements are each broadcast to all lanes."""
         return self.here.across
 
     @property
     def product(self) -> Product:
-        """What is multiplied."""
+        """The multiply-add of A and B: its types, K group, and block."""
         return self.plan.product
 
     @property
     def written(self) -> Operand:
-        """Where the tile's elements go."""
+        """The operand that the tile writes: the buffer of partial sums, or C or D."""
         return self.operands["sums"] if self.phase == "sum" else self.plan.output
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to sum."""
+        """True if K is empty, so that there is nothing to sum."""
         return bool(self.steps == 0 and self.k_tail == 0)
 
     def register(self, name: str, vector: Vector | None = None) -> Register:
-        """A register of the tile's vector, or another."""
+        """Return the register ``name`` of the tile's vector type, or of ``vector``."""
         return Register(name, vector or self.vector)
 
     def accumulator(self, across: int, along: int, split: int = 0) -> Register:
-        """Named by row and column of C in units of the tile."""
+        """Return an accumulator. Its name has its row and column of C, counted in vectors."""
         row, col = (along, across) if self.plan.along == "m" else (across, along)
         return self.register(f"c{row}_{col}" + (f"_s{split}" if split else ""))
 
     def block(self, band: int, column: int, split: int = 0) -> Register:
-        """The block of C in that row and column of blocks, where multiply-adds sum such."""
+        """Return the accumulator of one square block of C, for multiply-adds that sum blocks."""
         return self.register(f"s{band}_{column}" + (f"_s{split}" if split else ""))
 
     def summed(self, split: int) -> Iterator[Register]:
-        """What the multiply-adds of one set sum into."""
+        """Yield the accumulators that the multiply-adds of set ``split`` sum into."""
         shape = self.shape
         if self.product.blocks:
             places = product(range(shape.bands), range(shape.columns))
@@ -157,7 +161,7 @@ class Tile:
         yield from (self.accumulator(across, along, split) for across, along in places)
 
     def position(self, along: int) -> int:
-        """Where vector ``along`` starts in the tile, in elements."""
+        """Return the first element of vector ``along``, counted from the start of the tile."""
         size = value(self.along_size)
         if self.chosen.overlapped and along == self.shape.vectors - 1:
             assert size is not None
@@ -165,7 +169,9 @@ class Tile:
         return along * self.vector.lanes
 
     def active(self, along: int) -> Active:
-        """What of vector ``along`` exists: all, a constant number of lanes, or a mask."""
+        """Return the active lanes of vector ``along``: None for all, a constant number, or
+        a mask.
+        """
         if self.chosen.active is None or along < self.shape.vectors - 1:
             return None
         lanes = value(self.chosen.active)
@@ -175,9 +181,9 @@ class Tile:
         return lanes
 
     def loaded(self, along: int) -> Active:
-        """What of vector ``along`` is loaded: all, where there is room for it.
+        """Return the lanes of vector ``along`` to load: all if reading past the tile is safe.
 
-        Where multiply-adds sum groups, the elements of these are counted.
+        For multiply-adds that sum K groups, the number counts elements of groups.
         """
         active = None if self.chosen.loads_whole else self.active(along)
         if active is None or self.product.depth == 1:
@@ -188,14 +194,14 @@ class Tile:
 
 
 def masks(tile: Tile) -> Iterator[Op]:
-    """The masks of a tile, made once."""
+    """Make the tile's masks, once."""
     active = tile.active(tile.shape.vectors - 1)
     if isinstance(active, MaskRegister):
         yield MakeMask(active)
 
 
 def zeros(tile: Tile) -> Iterator[Op]:
-    """All accumulators at zero, or at the sums of the blocks of K before."""
+    """Set all accumulators to 0, or load the sums of earlier blocks of K."""
     yield Note("Accumulators, named by their row and column of vectors in this tile of C.")
     if tile.resumes:
         yield from _sums_before(tile)
@@ -205,7 +211,7 @@ def zeros(tile: Tile) -> Iterator[Op]:
 
 
 def _sums_before(tile: Tile) -> Iterator[Op]:
-    """All accumulators at what the blocks of K before have summed."""
+    """Load all accumulators with the sums of earlier blocks of K."""
     strides, plan = tile.written.strides, tile.plan
     for row, column in product(range(tile.shape.rows), range(tile.shape.vectors)):
         places = (row, strides[plan.across]), (tile.position(column), strides[plan.along])
@@ -214,7 +220,7 @@ def _sums_before(tile: Tile) -> Iterator[Op]:
 
 
 def sum_splits(tile: Tile) -> Iterator[Op]:
-    """Add the accumulator sets pairwise into the first."""
+    """Add all accumulator sets pairwise into the first set."""
     shape = tile.shape
     if shape.k_split == 1:
         return
@@ -226,7 +232,7 @@ def sum_splits(tile: Tile) -> Iterator[Op]:
 
 
 def add_sets(sums: Sequence[Sequence[Register]]) -> Iterator[Op]:
-    """Add what each of ``sums`` has in several sets pairwise into its first."""
+    """Add the registers of each element of ``sums`` pairwise into its first register."""
     left = len(sums[0])
     while left > 1:
         distance = (left + 1) // 2

@@ -1,1 +1,3 @@
-"""What a whole kernel costs: its work, and what its operands cost to arrive."""
+"""Estimate the time of a whole kernel: its work, and the transfers of its operands from
+the caches.
+"""

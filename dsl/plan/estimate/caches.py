@@ -50,7 +50,7 @@ class Region:
         return Region(1, self.run * share, self.stride * share)
 
     def units(self, size: int) -> float:
-        """Return the number of cache lines, or pages, of ``size`` bytes that contain it."""
+        """Return the number of cache lines, or pages, of ``size`` bytes that the region touches."""
         if not self.run:
             return 0.0
         aligned = self.stride % size == 0
@@ -198,7 +198,7 @@ def work(nest: Nest) -> Cycles:
 
 
 def passing(nest: Nest, cache: Holds) -> dict[str, float]:
-    """Return the amount of each operand that a nest transfers into a cache that is empty first."""
+    """Return the transfer of each operand into a cache that has nothing of it before the nest."""
     match nest:
         case Piece():
             return {name: cache.taken(region) for name, region in nest.regions.items()}
@@ -217,7 +217,7 @@ def passing(nest: Nest, cache: Holds) -> dict[str, float]:
 
 
 def _times(nest: Repeat, name: str, left: float, cache: Holds) -> float:
-    """Return the transfer of an operand in all iterations, divided by that of one iteration.
+    """Return how often one iteration's transfer of an operand occurs in the whole loop.
 
     ``left`` is the share of the operand that has left the cache when the next iteration begins.
     Regions of neighbouring iterations may share cache lines.
@@ -260,7 +260,7 @@ def coming(nest: Nest, cache: Holds, *, cold: bool) -> dict[str, float]:
 
 
 def scattered(nest: Nest) -> dict[str, float]:
-    """Return the share of each operand that is read in rows which are not prefetched."""
+    """Return the share of each operand that is not prefetched: short rows that are far apart."""
     found: dict[str, list[float]] = {}
     for times, piece in _pieces(nest, 1.0):
         for name, region in piece.regions.items():

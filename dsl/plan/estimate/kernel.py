@@ -58,7 +58,7 @@ _LOOK_UP = 7
 #: A line from beyond L2 that was not prefetched takes this number of times as long as a prefetched
 #: one.
 _LATE = 2.5
-#: The share of the time for such lines that no work hides.
+#: The share of the time for lines without prefetch that no work hides.
 _EXPOSED = 0.3
 #: The share of a core's part of the last cache that other cores do not use.
 _SHARED = 0.5
@@ -251,7 +251,7 @@ class _Walk:
         return len(set(self.configured.values()))
 
     def _configuring(self) -> Piece:
-        """Return the work of loading a configuration of the matrix unit."""
+        """Return the work of loading one configuration of the matrix unit."""
         unit = self.plan.target.matrix
         assert unit is not None
         return Piece({}, Cycles({CONFIGURING: unit.configuring}))
@@ -280,7 +280,7 @@ class _Walk:
     # --- regions of memory -----------------------------------------------------------------------
 
     def region(self, name: str, extents: Mapping[str, int]) -> Region:
-        """Return the memory of a block with ``extents`` in an operand that tiles read or write."""
+        """Return the region of an operand that a block with ``extents`` uses."""
         operand = self.plan.output if name == "c" else self.here.operands[name]
         return self._region_of(name, operand, extents)
 
@@ -299,7 +299,7 @@ class _Walk:
         return Region(extents[outer] * count, run, stride)
 
     def regions(self, parts: Sequence[Nest], extents: Mapping[str, int]) -> dict[str, Region]:
-        """Return the memory that nests use which together cover a block with ``extents``."""
+        """Return the regions that nests use together, for a block with ``extents``."""
         found: dict[str, Region] = {}
         for part in parts:
             for name, region in part.regions.items():
@@ -310,7 +310,7 @@ class _Walk:
         return found
 
     def series(self, parts: Sequence[Nest], moves: frozenset[str]) -> Nest:
-        """Return nests that run one after another and cover the block as one nest."""
+        """Return one nest for nests that run one after another and together cover the block."""
         if len(parts) == 1:
             return parts[0]
         return Series(tuple(parts), moves, self.regions(parts, self.extents))

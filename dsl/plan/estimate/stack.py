@@ -1,4 +1,4 @@
-"""The cycles of a stack of products: of one of them, as often as there are, and what arrives."""
+"""Estimate the cycles of a stack of products: one product times their number, plus transfers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tilewright.symbolic import evaluate, value
 from .caches import Cycles, Nest, Piece, Region, Repeat
 from .kernel import NOMINAL, Estimate, estimate_of, nest_of
 
-#: What bounds products side by side, multiply-adds among them: elements change places twice.
+#: The name of the time for products that share vectors: mostly moving elements into lanes and back.
 MOVING = "moves between products and lanes"
 
 
 def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = False) -> Estimate:
-    """What a call takes by the numbers of the plan's core, as ``estimate`` says of one product.
+    """Return the estimated time of a call on the plan's core, like ``estimate`` for one product.
 
-    ``sizes`` are those of the call by their slots; one that is not given counts as ``NOMINAL``.
+    ``sizes`` are the sizes of the call by name; a missing one is taken as ``NOMINAL``.
     """
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     count = evaluate(plan.batch.count, slots)
@@ -33,7 +33,7 @@ def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = Fa
 
 
 def _product(plan: StackPlan, slots: Mapping[str, int]) -> tuple[Nest, float]:
-    """What one product does, and its cycles at the peak."""
+    """Return the nest of one product, and its cycles at the peak."""
     if plan.each is not None:
         return nest_of(plan.each, {s: slots[s] for s in plan.each.slots if s in slots})
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
@@ -48,11 +48,11 @@ def _product(plan: StackPlan, slots: Mapping[str, int]) -> tuple[Nest, float]:
 
 
 def _serves_all(plan: StackPlan, name: str) -> bool:
-    """Whether one matrix serves all products."""
+    """True if all products use the same matrix."""
     stride = plan.batch.strides.get(name[0])
     return stride is not None and value(stride) == 0
 
 
 def _of_all(region: Region, count: int) -> Region:
-    """What ``count`` products touch, one behind the other."""
+    """Return the region of ``count`` matrices, one after another in memory."""
     return Region(count, region.span, region.span)

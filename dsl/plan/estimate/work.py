@@ -102,19 +102,21 @@ def peak(plan: Plan) -> float:
 
 
 def convert_cycles(plan: Plan) -> float:
-    """Cycles to convert one element before it is used: what takes longest is to store vectors."""
+    """Return the cycles to convert one element before the loops; vector stores are the limit."""
     core = plan.target.core
     return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
 
 
 def unpack_cycles(plan: Plan) -> float:
-    """Cycles to unpack an element of a quantized B: operations, and a store beside them."""
+    """Return the cycles to unpack an element of a quantized B: its operations, or its store."""
     core = plan.target.core
     return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.vectors[0].lanes
 
 
 def move_cycles(plan: Plan, name: str) -> float:
-    """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
+    """Return the cycles to pack one element: the longest of load, store, and transposing
+    shuffles.
+    """
     if plan.unpacks:
         return unpack_cycles(plan)
     core, line = plan.target.core, "k" if plan.dot else LINE[name]

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, overload
 
+from tilewright.errors import SpecError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
-from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack, PackQuantized, weight_packing
+from tilewright.spec.operands import Matrix, Packed
+from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type, weight_packing
 
-from .packed_b import PackedFormat, packed_format, packed_format_named
+from .packed_b import (
+    PackedFormat,
+    grouped_format,
+    packed_a_format,
+    packed_format,
+    packed_format_named,
+)
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
 
-Format = PackedFormat | QuantizedFormat
+#: A format without blocks of scales: of known sizes, or of those that only the call knows.
+PlainFormat = PackedFormat[Any]
+Format = PlainFormat | QuantizedFormat
 
 
 @overload
-def format_of(spec: Pack, target: Target) -> PackedFormat: ...
+def format_of(spec: Pack, target: Target) -> PlainFormat: ...
 @overload
 def format_of(spec: PackQuantized, target: Target) -> QuantizedFormat: ...
 @overload
@@ -25,6 +34,9 @@ def format_of(spec: Gemm, target: Target) -> Format: ...
 def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
     """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
     if isinstance(spec, Pack):
+        if spec.rows:
+            a = Packed(spec.type, mb=spec.nb)
+            return packed_a_format(target, a, spec.a, spec.n, spec.k, spec.sums)
         packed = Packed(spec.type, spec.nb)
         return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
     if isinstance(spec, PackQuantized):
@@ -34,9 +46,8 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
     return plain_format(spec, target) if spec.quantized is None else quantized_format(spec, target)
 
 
-def plain_format(spec: Gemm, target: Target) -> PackedFormat:
+def plain_format(spec: Gemm, target: Target) -> PlainFormat:
     """That of a packed B whose elements have a type of their own."""
-    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
     b = rounded_b(spec)
     return packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type)
 
@@ -47,16 +58,48 @@ def rounded_b(spec: Gemm) -> Packed:
     return spec.b if spec.math is None else Packed(spec.rounded[1], spec.b.nb)
 
 
+def copied_format(spec: Copy, name: str, target: Target) -> PackedFormat[int] | None:
+    """The packed format of ``name``, "a" or "d", of a copy; None if it is not packed."""
+    layout, (k, n) = getattr(spec, name), (spec.rows, spec.cols)
+    if isinstance(layout, Matrix):
+        return None
+    assert isinstance(k, int) and isinstance(n, int), "a packed matrix has fixed sizes"
+    if isinstance(layout, str):
+        found = packed_format_named(layout)
+        if found is None:
+            raise SpecError(
+                f"{name} has an unknown packed format", got=layout, expected="PackedMatrix.format"
+            )
+        return found.of(k, n)
+    if layout.bits is not None:
+        return grouped_format(layout, k, n)
+    return format_of(Pack(k, n, layout_type(layout), nb=layout.nb), target)
+
+
 def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
     """The formats of packed operands by name."""
+    if isinstance(spec, Copy):
+        copied = {name: copied_format(spec, name, target) for name in "ad"}
+        return {name: form for name, form in copied.items() if form is not None}
     if isinstance(spec, Pack | PackQuantized):
         return {"out": format_of(spec, target)}
+    found: dict[str, Format] = {}
+    if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
+        found["a"] = format_of_a(spec, target)
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
-        return dict.fromkeys(names, format_of(spec, target))
+        found |= dict.fromkeys(names, format_of(spec, target))
     if isinstance(spec, Network):
         return {one.name: format_of(weight_packing(one.shape), target) for one in spec.packed}
-    return {}
+    return found
+
+
+def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
+    """The format of a packed A: of target, types, that of sums among them, m, k and mb alone."""
+    assert isinstance(spec.a, Packed)
+    a, b = spec.rounded
+    packed = Packed(a, mb=spec.a.mb)
+    return packed_a_format(target, packed, b, spec.m, spec.k, spec.sum_type)
 
 
 def format_named(text: str) -> Format | None:

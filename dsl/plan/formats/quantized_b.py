@@ -139,6 +139,20 @@ class QuantizedFormat:
         return self.zeros_at + self._room(self.zeros)
 
     @property
+    def is_open(self) -> bool:
+        """Always False: a low-bit matrix has known sizes."""
+        return False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The sizes k and n."""
+        return self.k, self.n
+
+    def of(self, k: int, n: int) -> QuantizedFormat:
+        """The format with these sizes."""
+        return replace(self, k=k, n=n)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of one matrix, and of what a vector reads that begins at its last column."""
         return self.sums_at + self._room(self.sums) + ALIGNMENT

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sympy import Expr
+
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
@@ -13,8 +15,8 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
-from ..formats.lookup import format_of
-from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_product
+from ..formats.lookup import PlainFormat, format_of
+from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed_product
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 
@@ -29,7 +31,8 @@ STRIP_VECTORS, COLUMN_BYTES = 16, 128
 class PackPlan(Decided):
     """A packing with every choice made.
 
-    ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. Of a block's
+    ``format`` is that of one matrix, with formulas for sizes that only the call knows;
+    ``operands`` are B as it is given, and ``out``. Of a block's
     columns ``strip`` are packed together, ``chunk`` elements of K at a time; ``summing`` is the
     product with ones that sums columns. ``slots`` are the run-time sizes.
     """
@@ -38,7 +41,7 @@ class PackPlan(Decided):
     target: Target
     product: Product
     summing: Product
-    format: PackedFormat
+    format: PackedFormat[Expr]
     operands: Mapping[str, Operand] = field(hash=False)
     batch: BatchPlan | None
     strip: int
@@ -57,9 +60,16 @@ class PackPlan(Decided):
         return accumulator(self.spec.a, self.spec.type)
 
     @property
+    def shift(self) -> int:
+        """What is added to each element."""
+        return self.product.shifts["a" if self.spec.rows else "b"]
+
+    @property
     def lanes(self) -> int:
         """The columns of a vector; of a column alone, the groups for which there is room."""
         vectors, form = self.target.of(self.sums), self.format
+        if form.rows:
+            return next(v.lanes for v in vectors if form.nb % v.lanes == 0)
         if not form.column:
             return vectors[0].lanes
         each = max(ITEMSIZE[self.sums], form.group * form.itemsize)
@@ -69,12 +79,17 @@ class PackPlan(Decided):
 def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
     check_unscheduled(schedule)
-    format_ = format_of(spec, target)
+    k, n = (size_expr(slot, getattr(spec, slot)) for slot in "kn")
+    format_ = format_of(spec, target).of(k, n)
     held = held_as(target, spec.a, spec.type, spec.sums)
-    product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)
+    if spec.rows:
+        product = packed_a_product(target, spec.type, spec.a, spec.sums)
+    else:
+        product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)
     out = packed_by_caller(format_, None)
     strip, chunk = _pieces(spec, format_, target)
-    given, written = _given(spec), Operand("out", out.type, out.strides)
+    strides = {"n" if d == "m" else d: step for d, step in out.strides.items()}
+    given, written = _given(spec), Operand("out", out.type, strides)
     if format_.column and value(given.strides["k"]) != 1:
         given, written = _group_by_group(given, written)
     operands = {"b": given, "out": written}
@@ -82,30 +97,40 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         spec=spec,
         target=target,
         product=product,
-        summing=_summing(target, product),
+        summing=_summing(target, product, format_.stored, rows=spec.rows),
         format=format_,
         operands=operands,
         batch=_batch(spec),
         strip=strip,
         chunk=chunk,
-        decisions=tuple(_decisions(format_, product)),
+        decisions=tuple(_decisions(format_of(spec, target), product)),
         slots=tuple(slot for slot, _ in spec.runtime_sizes()),
     )
 
 
-def _summing(target: Target, product: Product) -> Product:
-    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups."""
-    if product.op.form not in ("matrix", "block") or product.accumulator != "s32":
+def _summing(target: Target, product: Product, stored: str, *, rows: bool) -> Product:
+    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups.
+
+    So are rows of A, which are not along the vectors of the product.
+    """
+    matrices = product.op.form in ("matrix", "block")
+    if not (matrices or rows) or product.accumulator != "s32":
         return product
-    vectors, stored = replace(target, matrix=None), product.along
-    found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in ("u8", "s8"))
+    vectors = replace(target, matrix=None)
+    others = ("u8", "s8") if stored in ("u8", "s8") else (stored,)
+    found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in others)
     return next(each for each in found if not each.shifts["b"])
 
 
 def _given(spec: Pack) -> Operand:
-    leading = size_expr("ldb", spec.contiguous_size if spec.ldb is None else spec.ldb)
     lines, line = ("k", "n") if spec.order == "C" else ("n", "k")
-    return Operand("b", spec.source, {lines: leading, line: ONE})
+    return Operand("b", spec.source, {lines: _leading(spec), line: ONE})
+
+
+def _leading(spec: Pack) -> Expr:
+    if spec.ldb is not None:
+        return size_expr("ldb", spec.ldb)
+    return size_expr("n" if spec.order == "C" else "k", spec.contiguous_size)
 
 
 def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
@@ -122,15 +147,14 @@ def _batch(spec: Pack) -> BatchPlan | None:
         return None
     stride = spec.batch.b
     if stride is None:
-        lines = spec.k if spec.order == "C" else spec.n
-        leading = spec.contiguous_size if spec.ldb is None else spec.ldb
-        step = lines * size_expr("ldb", leading)
+        lines = size_expr("k", spec.k) if spec.order == "C" else size_expr("n", spec.n)
+        step = lines * _leading(spec)
     else:
         step = size_expr("stride_b", stride)
     return BatchPlan("strided", size_expr("count", spec.batch.count), {"b": step}, {})
 
 
-def _pieces(spec: Pack, format_: PackedFormat, target: Target) -> tuple[int, int]:
+def _pieces(spec: Pack, format_: PackedFormat[Expr], target: Target) -> tuple[int, int]:
     """The columns that are packed together, and how far down K.
 
     Contiguous rows are read from end to end. Of contiguous columns whole lines of the cache are
@@ -144,12 +168,12 @@ def _pieces(spec: Pack, format_: PackedFormat, target: Target) -> tuple[int, int
     return STRIP_VECTORS * lanes, max(line, COLUMN_BYTES // ITEMSIZE[format_.stored])
 
 
-def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:
+def _decisions(format_: PlainFormat, product: Product) -> list[Decision]:
     name = product.mnemonic or "multiply, add"
     how = "an element" if product.unit else "a lane"
     found = [Decision("format", format_.text, f"{name} sums {product.depth} products {how}")]
-    if product.shifts["b"]:
-        found.append(
-            Decision("shift", f"{product.shifts['b']:+d}", "so that B has the sign it multiplies")
-        )
+    name = "a" if format_.rows else "b"
+    if shift := product.shifts[name]:
+        why = f"so that {name.upper()} has the sign it multiplies"
+        found.append(Decision("shift", f"{shift:+d}", why))
     return found

@@ -30,6 +30,7 @@ from tilewright.symbolic import ONE, size_expr, value
 from ..loops import Decided, Decision
 from ..operands import Operand
 from ..tiling.parts import Part, cut
+from .copy import Layout, exchanged_square, turning
 
 #: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
 #: at the call there are many tiles, for all that may be left over.
@@ -326,7 +327,7 @@ class TransposePlan(Decided):
 
 def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:
     """The plan; ScheduleError if the schedule asks for what a transposition does not have."""
-    if not target.of(spec.type):
+    if ITEMSIZE[spec.type] >= 4 and not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     _refuse(schedule)
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in ("rows", "cols")}
@@ -338,10 +339,13 @@ def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> T
         "x": Operand("x", spec.type, {"rows": leading["ldx"], "cols": ONE}),
         "out": Operand("out", spec.type, {"cols": leading["ldout"], "rows": ONE}),
     }
-    tile, why = _tile(spec, schedule, target)
+    small = ITEMSIZE[spec.type] < 4
+    tile, why = _small_tile(schedule, operands, target) if small else _tile(spec, schedule, target)
     square = None
     if spec.rows == spec.cols and value(leading["ldx"] - leading["ldout"]) in (None, 0):
-        square = _choose(target, spec, square=True)[0]
+        square = (
+            exchanged_square(target, spec.type) if small else _choose(target, spec, square=True)[0]
+        )
     return TransposePlan(
         spec=spec,
         schedule=schedule,
@@ -405,6 +409,23 @@ def _refuse(schedule: Schedule) -> None:
                 got=f"{name}={getattr(schedule, name)!r}",
                 expected="tile, in rows and columns of x, or nothing",
             )
+
+
+def _small_tile(
+    schedule: Schedule, operands: Mapping[str, Operand], target: Target
+) -> tuple[tuple[int, int], str]:
+    """Return the rows and columns of a tile of elements of 8 or 16 bits."""
+    x, out = operands["x"], operands["out"]
+    source = Layout("x", x.type, x.strides["rows"])
+    move = turning(target, source, Layout("out", x.type, out.strides["cols"], along=True), ())
+    lines, depth = move.tile
+    if schedule.tile is not None:
+        raise ScheduleError(
+            "tiles of elements of 8 and 16 bits are not scheduled",
+            got=f"tile={schedule.tile}",
+            expected="no tile",
+        )
+    return (depth, lines), "words of elements, transposed in registers"
 
 
 def _tile(spec: Transpose, schedule: Schedule, target: Target) -> tuple[tuple[int, int], str]:

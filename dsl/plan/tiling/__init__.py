@@ -1,1 +1,1 @@
-"""Register tiles: their shapes and what they cost, how C is cut into them, the loops around."""
+"""Register tiles: their shapes and costs, how they cut C, and the loops around them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import gcd
@@ -11,13 +11,13 @@ from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, is_multiple, mod, symbol, value
 
 from ..operands import LINE, Operand, odd_vectors, whole_groups, whole_vectors
 from ..plan import Environment, Plan
 from ..staging import is_empty, packed_across, packed_along
 from .partition import Region, partition
-from .parts import Part, cut, panel_parts
+from .parts import Part, panel_parts, whole_and_rest
 from .requests import request_at
 from .tiles import (
     Cell,
@@ -219,19 +219,32 @@ class _Cutting:
             later = replace(block, first="", accumulate=True)
             first = self._grids(replace(block, first=""))
             return FirstOrLater(block.first, first, self._grids(later))
-        width = self.plan.columns
-        if width is None:
+        width, height = self.plan.columns, self.plan.rows
+        if width is None and height is None:
             return Grids(None, tuple(self._cells(block)))
-        step = self.plan.blocks.get("n", width)
-        if step % width and width % step:
-            raise ScheduleError(
-                "blocks of columns of a packed B would be cut",
-                got=f"block['n'] == {step}, and B in blocks of {width} columns",
-                expected="one to be a multiple of the other",
-            )
-        found = cut(block.extents["n"], width)
-        cells = (Cell(None, part, self._of(block.of("n", part.size))) for part in found)
-        return Grids(width, tuple(cells))
+        parts: dict[str, list[Part | None]] = {"m": [None], "n": [None]}
+        rows = ("m", height, "panels of rows of a packed A", "A in panels of {} rows")
+        columns = ("n", width, "blocks of columns of a packed B", "B in blocks of {} columns")
+        for d, each, what, which in (rows, columns):
+            if each is None:
+                continue
+            step = self.plan.blocks.get(d, each)
+            if step % each and each % step:
+                raise ScheduleError(
+                    f"{what} would be cut",
+                    got=f"block[{d!r}] == {step}, and {which.format(each)}",
+                    expected="one to be a multiple of the other",
+                )
+            parts[d] = [*whole_and_rest(block.extents[d], each)]
+        return Grids(width, tuple(self._each(block, parts)), height)
+
+    def _each(self, block: _Block, parts: Mapping[str, Sequence[Part | None]]) -> Iterator[Cell]:
+        """The cells of all pairs of a part of the rows and one of the columns; None for all."""
+        for m, n in product(parts["m"], parts["n"]):
+            inside = block
+            for d, part in (("m", m), ("n", n)):
+                inside = inside if part is None else inside.of(d, part.size)
+            yield Cell(m, n, self._of(inside))
 
     def _cells(self, block: _Block) -> Iterator[Cell]:
         """What panels of A and of B have in common: whole ones, and what is left over."""
@@ -239,11 +252,7 @@ class _Cutting:
         for name, d in zip("ab", "mn", strict=True):
             width = self.plan.panel(name) if name in block.packed else None
             parts[d] = [None] if width is None else [*panel_parts(block.extents[d], width)]
-        for m, n in product(parts["m"], parts["n"]):
-            inside = block
-            for d, part in (("m", m), ("n", n)):
-                inside = inside if part is None else inside.of(d, part.size)
-            yield Cell(m, n, self._of(inside))
+        yield from self._each(block, parts)
 
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, here, extents = self.plan, block.here, block.extents
@@ -347,7 +356,7 @@ def _loads_whole(here: Environment, region: Region) -> bool:
     """
     plan = here.plan
     part, block = region.along, plan.blocks.get(plan.along, 0)
-    steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
+    steps = [part.start, block * ONE, *([] if part.single else [part.size])]
     lanes = region.fitting.shape.vector.lanes
-    aligned = all(mod(step, lanes) == 0 for step in steps)
+    aligned = all(is_multiple(step, lanes) for step in steps)
     return plan.padded and (here.along.packed or aligned)

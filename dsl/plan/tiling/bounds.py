@@ -63,7 +63,7 @@ def _rates(core: Core, vector: Vector, op: MulAdd, latency: int) -> Rates:
     speed, between = core.speed(op.mnemonic), core.between(op.mnemonic, op.instructions)
     waits = (latency or core.fma_latency) if speed is None else speed.latency
     started = core.fma_units if speed is None else 1 / speed.cycles
-    chains = max(1, ceil(waits * started - 0.01))  # measured: a hundredth is none
+    chains = max(1, ceil(waits * started - 0.01))  # below 1 % is noise
     return Rates(core, between, waits, chains, scalars)
 
 
@@ -134,21 +134,25 @@ def bounds(shape: TileShape, core: Core, own: Rates | None = None) -> dict[str, 
         shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
         pairs = max(_pairs(shape) * core.spread / 2, shuffled / core.fma_units)
         if pairs > found["multiply-add units"]:
-            found["broadcasts"] = pairs  # of the same units: else it is their own bound
+            # broadcasts use the multiply-add units, so this replaces their bound
+            found["broadcasts"] = pairs
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 
 def _pairs(shape: TileShape) -> int:
-    """Multiply-adds and broadcasts that may wait for the same units: elements of floating point.
+    """Return the multiply-adds and broadcasts that compete for the same units, in f32 or f64.
 
-    Integers and groups of elements are broadcast by what loads alone (``vpbroadcastd``).
+    Integers and groups of elements are broadcast by loads alone (``vpbroadcastd``).
     """
     alone = shape.op.factors == ALIKE and not is_integer(shape.vector.element)
     return shape.multiply_adds + shape.bands if alone and shape.form == "broadcast" else 0
 
 
 def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[str, float]:
-    """The bounds of a block of K from those of a K group; shorter vectors wait as whole ones do."""
+    """Return the bounds of a block of K, given those of a K group.
+
+    Shorter vectors wait as long for units as whole ones.
+    """
     scaled, core = shape.scaled, whole.at(shape.vector.nbytes)
     assert scaled is not None
     if not scaled.apart:
@@ -162,7 +166,7 @@ def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[st
     ends = (scaled.scaling + WIDENING * scaled.runs) * shape.outputs
     arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
     products = group["multiply-add units"] * scaled.groups
-    hidden = shape.outputs if scaled.scaling > 1 else 0  # an FMA beside products of integers
+    hidden = shape.outputs if scaled.scaling > 1 else 0  # integer products hide an FMA
     bytes_alone = scaled.fields == 1 and scaled.converting
     share = SHARED + (core.shared * (NARROWING - SHARED) if bytes_alone else 0)
     beside = ends - hidden + share * unpacking
@@ -176,11 +180,12 @@ def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[st
 
 
 def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[str, float]:
-    """The bounds of a block of K from those of a part of it that matrices hold.
+    """Return the bounds of a block of K on a matrix unit, given those of a part of the block.
 
-    B's elements are stored before, and sums after: rows of these are loaded, scaled, and added to
-    others in memory. Stores, what vectors do, and rows of A that come from the second cache take
-    turns, and half of the time products do as well (measured on Granite Rapids).
+    Elements of B are stored before the products and sums after them. Rows of sums are then loaded,
+    scaled, and added to other sums in memory. Stores, vector work, and loads of A's rows from L2 do
+    not overlap with each other, and take turns with half of the products (measured on Granite
+    Rapids).
     """
     scaled = shape.scaled
     assert scaled is not None
@@ -204,5 +209,5 @@ def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[s
 
 
 def tightest(each: dict[str, float]) -> str:
-    """The bound that is reached first."""
+    """Return the name of the largest bound."""
     return max(each, key=lambda name: each[name])

@@ -1,4 +1,6 @@
-"""How often a matrix unit is told the shapes of its registers: tiles share what fits them."""
+"""Count the configurations of a matrix unit that tiles need; tiles share one if their
+shapes fit.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,15 @@ from sympy import Expr
 
 from .tile_shape import TileShape
 
-#: The rows of a register, by a number or a formula, and what its rows hold.
+#: The shape of a register: its number of rows (or a formula), and what a row holds.
 Shape = Hashable
 
 
 def numbered(wanted: Sequence[Shape], known: Sequence[Shape], most: int) -> list[int] | None:
-    """A register of each wanted shape, new ones behind those known; None if too few are left."""
+    """Return a register number for each wanted shape; None if there are too few registers.
+
+    Shapes that are not among ``known`` get new numbers.
+    """
     free, numbers, end = list(range(len(known))), [], len(known)
     for shape in wanted:
         same = next((number for number in free if known[number] == shape), None)
@@ -26,7 +31,7 @@ def numbered(wanted: Sequence[Shape], known: Sequence[Shape], most: int) -> list
 
 
 def configurations_of(tiles: Iterable[Sequence[Shape]], most: int) -> list[int]:
-    """For each tile, by the shapes of its registers, which configuration it uses."""
+    """Return the number of the configuration that each tile uses, given its registers' shapes."""
     found: list[list[Shape]] = []
     used: list[int] = []
     for shapes in tiles:
@@ -43,9 +48,9 @@ def configurations_of(tiles: Iterable[Sequence[Shape]], most: int) -> list[int]:
 
 
 def register_shapes(shape: TileShape, across: Expr | int, last: Expr | int) -> tuple[Shape, ...]:
-    """The shapes of the registers of a tile of a matrix unit that has configurations.
+    """Return the register shapes of a tile if its matrix unit has configurations, else nothing.
 
-    It has so many rows ``across``, and ``last`` lanes in its last vector. Nothing for other tiles.
+    The tile has ``across`` rows and ``last`` active lanes in its last vector.
     """
     unit = shape.unit
     if unit is None or not unit.template:

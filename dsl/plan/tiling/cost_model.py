@@ -60,7 +60,7 @@ def does_not_fit(
     legal = [(smaller, tile[1])] if smaller else []
     lanes = 1 if request.dot else vector.lanes
     legal += [(tile[0], fewer * lanes)] if fewer else []
-    turn = 1 if along == "n" else -1  # to mr and nr, of A's rows and B's columns
+    turn = 1 if along == "n" else -1  # from (across, along) to (mr, nr)
     (height, width), (a, b) = tile[::turn], (budget.across, budget.along)[::turn]
     kind = "vector" if request.unit is request.sums else "matrix"
     return ScheduleError(
@@ -111,7 +111,7 @@ def ranking(
     """Return all cuts that were compared; the first is the one that ``choose`` returns."""
     compared = [
         choice
-        for vector in reversed(request.vectors)  # of equally good ones, the narrowest
+        for vector in reversed(request.vectors)  # the narrowest of equally good ones
         for choice in _cuts(target, vector, across, along, cuts, request)
         if choice.cycles != inf
     ]
@@ -390,10 +390,10 @@ class _FewRows:
 def steady_cuts(
     target: Target, along: int, multiple: int, request: TileRequest
 ) -> tuple[Choice, ...]:
-    """The cuts of ``along`` elements into tiles for many rows; ``cycles`` are those of one row.
+    """Return the cuts of ``along`` elements into tiles for many rows, the cheapest first.
 
-    Those come first that take the fewest; none where a last vector cannot be cut to what there is.
-    ``multiple`` is what the number of rows is a multiple of.
+    ``cycles`` are those of one row. A vector type is left out if its last vector cannot be cut to
+    the tail. ``multiple`` is a known divisor of the number of rows.
     """
     found: list[Choice] = []
     for vector in request.vectors:
@@ -413,34 +413,37 @@ def steady_cuts(
 
 
 def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
-    """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
+    """True if ``rows`` rows fit the registers with a masked last vector, and with narrower
+    vectors.
+    """
     narrower = (v for v in request.vectors if v.lanes < vector.lanes)
     return _fits(target, vector, rows, 1, True, request) and all(
         _fits(target, v, rows, 1, False, request) for v in narrower
     )
 
 
-#: Estimates that are so near are alike.
+#: Estimates up to this factor apart count as equal.
 ALIKE = 1.003
-#: Up to so many times the fewest cycles tiles may take that lose less beside a busy neighbour, and
-#: the share of the mean that they take at most.
+#: A tile that is less affected by a busy second thread may take ``CLOSE`` times the fewest cycles,
+#: if its mean over the target's states is at most ``GAIN`` times that of the fastest tile.
 CLOSE, GAIN = 1.05, 0.97
-#: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
+#: The instructions of a trip of the K loop itself: two pointer updates, comparison and branch.
 LOOP_OVERHEAD = 3
-#: A K that issues in so many cycles may go without a loop; and so many take the steps of a trip
-#: whose multiply-adds read memory, where these are no more than that.
+#: ``SHORT``: the most issue cycles of a K that is unrolled completely, and of a trip whose
+#: multiply-adds read memory. ``MOST_STEPS``: the most steps of such a trip.
 SHORT, MOST_STEPS = 32, 4
 
 
 def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> int:
-    """K steps per trip, a multiple of ``group``: as few as hide the loop's own instructions.
+    """Return the K steps in a trip, a multiple of ``group``: the fewest that hide the loop's
+    overhead.
 
-    Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
-    beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
-    the registers even if the compiler lifted the loads it may to the top. Where loads read several
-    factors, the loop's own instructions weigh more: a step for each that one can read. So they do
-    where multiply-adds read memory, in short steps: on Granite Rapids four steps a trip make
-    16x6x64 1.09 times as fast, and 6x15x64 1.07 times.
+    More steps would make loads jump further in each trip, which defeats prefetchers if the operand
+    is not in L1. A short K is unrolled completely if it has few operations, and its loads would fit
+    the registers even if the compiler moved them to the top. If a load reads several factors, a
+    trip has at least as many steps, because the overhead weighs more. Short steps whose
+    multiply-adds read memory are unrolled further for the same reason: on Granite Rapids, four
+    steps in a trip make 16x6x64 1.09 times as fast, and 6x15x64 1.07 times.
     """
     if shape.unit is not None:
         return group

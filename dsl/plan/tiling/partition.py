@@ -36,18 +36,17 @@ from .tile_costs import Fitting, fitting, shape_of, tile_table
 from .tile_shape import TileRequest
 from .tiles import Search
 
-#: The share of a tile's cycles that one of narrower vectors saves at least, where it is added for
-#: tails of some lengths: it is more code.
+#: The least share of a tile's cycles that a further tile, of narrower vectors, saves for tails.
 WORTH = 1 / 5
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A grid of tiles of one shape; ``active`` are the lanes of the last vector, None all.
+    """A grid of equal tiles. ``active`` are the lanes of the last vector, None for all.
 
-    With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
-    the one before, which hold the same values, since C is read before it is written. ``search`` is
-    None for a tile that was asked for.
+    If ``overlapped``, the last vector is whole and ends at the tile's end. It shares lanes with the
+    previous vector; both compute the same values, because C is read before it is written.
+    ``search`` is None if the schedule gave the tile.
     """
 
     fitting: Fitting
@@ -60,14 +59,14 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A vector and the parts along it."""
+    """A vector type and the parts of C along it."""
 
     vector: Vector
     parts: tuple[Part, ...]
 
 
 def partition(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> list[Region]:
-    """The regions of a block of C of ``across`` x ``along`` elements."""
+    """Return the regions of a block of C with ``across`` x ``along`` elements."""
     regions = list(_regions(plan, across, along, request))
     return [r for r in regions if r.along.count != 0 and r.across.count != 0 and r.along.size != 0]
 
@@ -99,7 +98,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
         ranked = steady(plan.target, request, multiples, plan.few_across)
-        if request.streams and request.dot:  # no tile has two lines of both
+        if request.streams and request.dot:  # tiles have one row or one column
             ranked = tuple(one for one in ranked if _within(one, rows, columns))
         search = _search(plan, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
@@ -125,7 +124,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
 
 
 def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
-    """Whether a tile along K has no more lines than there are, where that is known."""
+    """True if a tile of vectors along K has no more rows and columns than C, as far as known."""
     across, along = choice.across[0][0], choice.along[0][0]
     return across <= (rows or across) and along <= (columns or along)
 
@@ -133,19 +132,18 @@ def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
 def _side_by_side(
     plan: Plan, axis: Axis, across: Sequence[Part], request: TileRequest, search: Search | None
 ) -> Iterator[Region]:
-    """The regions of each part along with each of those across."""
+    """Yield the regions of each part along combined with each part across."""
     for part in axis.parts:
         for other in across:
             yield _region(plan, axis.vector, part, other, request, search)
 
 
 def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
-    """Tiles of ``most`` rows, and what they leave.
+    """Yield tiles of ``most`` rows, and parts for the remaining rows.
 
-    Where tiles unpack B, or few rows read it where it lies, each does so anew: one takes all that
-    is left. Where there is a whole one it shares with that, for few rows are too few chains of
-    multiply-adds. Else it is in powers of 2, or of 4 where panels are and C may have many rows:
-    what is left is little beside the rest.
+    If each tile unpacks B, or reads it in place for few rows, the remainder is one tile, so that it
+    does this only once. It shares rows with the last whole tile, because few rows have too few
+    chains of multiply-adds. Otherwise it is cut by powers of 2, or of 4 with panels and many rows.
     """
     unit, panels = plan.product.unit, plan.panel_tile is not None
     unpacking = plan.spec.quantized is not None and unit is None and not plan.unpacks
@@ -164,10 +162,10 @@ def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
 def _search(
     plan: Plan, ranked: Sequence[Choice], extents: Mapping[str, int], request: TileRequest
 ) -> Search:
-    """What to say of the first of ``ranked``, and of the next that cuts C in another way.
+    """Return the texts for the best of ``ranked``, and for the next one that cuts C differently.
 
-    ``extents`` are those of the block, by dimension; none where a size is of the call: then the
-    cycles of tiles for a large block are compared, per element.
+    ``extents`` are those of the block, by dimension. They are empty if a size is known only at the
+    call; cycles for each element of a large block are then compared.
     """
     best, *others = ranked
     own = _cut_text(plan, best, extents)
@@ -185,7 +183,7 @@ def _search(
 
 
 def _cut_text(plan: Plan, choice: Choice, extents: Mapping[str, int]) -> str:
-    """How a block is cut: ``32 tiles of 3 rows and 2 of 2, 3 of 24 columns``."""
+    """Return how a block is cut, for example ``32 tiles of 3 rows and 2 of 2, 3 of 24 columns``."""
     lanes = _lanes(plan, choice.vector)
     along = tuple((units * lanes, count) for units, count in choice.along)
     parts = {plan.across: choice.across, plan.along: along}
@@ -211,7 +209,7 @@ def _cycles(choice: Choice) -> str:
 
 
 def _bound(plan: Plan, choice: Choice, request: TileRequest) -> str:
-    """What bounds the largest tile of a cut."""
+    """Return text for what bounds the largest tile of a cut."""
     target, largest = plan.target, (choice.across[0][0], choice.along[0][0])
     found = shape_of(target, choice.vector, *largest, False, request)
     return f", bound by {tightest(bounds(found, target.core))}" if found else ""
@@ -221,7 +219,7 @@ def _bound(plan: Plan, choice: Choice, request: TileRequest) -> str:
 
 
 def _may_cut(plan: Plan, request: TileRequest) -> bool:
-    """Whether the last vector of a tile may be cut; a matrix unit is told how much there is."""
+    """True if the last vector of a tile may be partial; a matrix unit knows the number of lanes."""
     if plan.product.unit is not None:
         return True
     return plan.schedule.tails != "narrow" or bool(request.vectors[0].partial_load)
@@ -246,9 +244,9 @@ def _lanes(plan: Plan, vector: Vector) -> int:
 
 
 def _vector_for(plan: Plan, columns: int) -> Vector:
-    """The narrowest of the vectors that cover ``columns`` with the fewest registers.
+    """Return the narrowest vector type that covers ``columns`` with the fewest registers.
 
-    Of those that take as many registers in all, the ones of which fewer cover them.
+    If two types take equally many registers, it is the one with fewer vectors.
     """
     if plan.dot:
         return _dot_vector(plan)
@@ -265,9 +263,9 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 
 
 def _dot_vector(plan: Plan) -> Vector:
-    """The widest vector along K of which the asked tile fits; the widest of all if none does.
+    """Return the widest vector type along K with which the asked tile fits, or the widest of all.
 
-    One of fewer lanes is taken for having fewer registers, and for nothing else.
+    A type with fewer lanes is used only if it has fewer registers.
     """
     assert plan.asked_tile is not None
     request, vectors = tile_request(plan, plan.sizes["k"], False), plan.vectors
@@ -277,7 +275,7 @@ def _dot_vector(plan: Plan) -> Vector:
 
 
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
-    """Whether the schedule lets a tail of ``tail`` lanes stay in one register of ``vector``."""
+    """True if the schedule allows a tail of ``tail`` lanes in one register of ``vector``."""
     tails = plan.schedule.tails
     if tails == "bounce" or plan.product.unit is not None:
         return True
@@ -303,7 +301,7 @@ def _check_fits(
 def _tiled(
     plan: Plan, rows: int, columns: int, tile: tuple[int, int], request: TileRequest
 ) -> Iterator[Region]:
-    """The asked tile where it is whole; tails get blocks of their own."""
+    """Yield the asked tile where it is whole, and separate regions for the tails."""
     height, width = min(tile[0], rows), min(tile[1], columns)
     whole_rows, whole_columns = rows // height * height, columns // width * width
     overlap = plan.schedule.tails == "overlap"
@@ -356,7 +354,7 @@ def _check_overlap(
 
 
 def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tuple[Vector, Part]]:
-    """A tile's width in one vector type, or in ever narrower ones side by side."""
+    """Yield a tile's width in one vector type, or in adjacent parts of narrower types."""
     vector = _vector_for(plan, width)
     lanes = _lanes(plan, vector)
     wide = plan.vectors
@@ -373,7 +371,7 @@ def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tup
 
 
 def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector, Part]]:
-    """The asked width where it is whole, then the tail."""
+    """Yield parts of the asked width, then the tail."""
     whole, tail = divmod(columns, width)
     if whole:
         yield from _whole_parts(plan, 0, width, whole)
@@ -384,7 +382,7 @@ def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector,
 def _free(
     plan: Plan, rows: tuple[int, int], columns: tuple[int, int], request: TileRequest
 ) -> Iterator[Region]:
-    """The cost model's cut of a fixed stretch, equal parts both ways."""
+    """Yield the cost model's cut of a block of fixed size into nearly equal parts."""
     height, width = rows[1] - rows[0], columns[1] - columns[0]
     ranked = ranking(plan.target, height, width, _may_cut(plan, request), request)
     choice = ranked[0]
@@ -404,7 +402,7 @@ def _free(
 def _many_rows(
     plan: Plan, across: Expr, columns: int, ranked: Sequence[Choice], request: TileRequest
 ) -> Iterator[Region]:
-    """The cost model's cut of so many elements along, for any number of rows across."""
+    """Yield the cost model's cut of ``columns`` elements along, for any number of rows."""
     search, best = _search(plan, ranked, {}, request), ranked[0]
     for other in _parts_across(plan, across, best.across[0][0]):
         own = _for_rows(plan, best, ranked, other.units, request)
@@ -415,9 +413,9 @@ def _many_rows(
 def _for_rows(
     plan: Plan, best: Choice, ranked: Sequence[Choice], rows: int, request: TileRequest
 ) -> Choice:
-    """The cut for tiles of so many rows: that of ``best``, or one that saves the share ``WORTH``.
+    """Return the cut for tiles of ``rows`` rows: that of ``best``, or one that saves ``WORTH``.
 
-    The few rows that tall tiles leave are too few chains of multiply-adds for as many columns.
+    With the same columns, a remainder of few rows would have too few chains of multiply-adds.
     """
     of_rows = [choice for choice in ranked if choice.across[0][0] == rows]
     same = next((choice for choice in of_rows if _alike(choice, best)), None)
@@ -427,14 +425,14 @@ def _for_rows(
 
 
 def _alike(choice: Choice, other: Choice) -> bool:
-    """Whether both cut the elements along in the same way."""
+    """True if both cut the elements along in the same way."""
     return choice.vector == other.vector and choice.along == other.along
 
 
 def _along_parts(
     plan: Plan, choice: Choice, columns: tuple[int, int]
 ) -> Iterator[tuple[Part, int]]:
-    """Whole parts, the last one cut to what exists."""
+    """Yield whole parts; the last one ends where the elements end."""
     lanes = _lanes(plan, choice.vector)
     start = columns[0]
     for vectors, count in choice.along:
@@ -450,9 +448,9 @@ def _along_parts(
 
 
 def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterator[Axis]:
-    """Parts along a size known only at the call: whole tiles, fewer registers, then a tail.
+    """Yield parts along a size known only at the call: whole tiles, smaller ones, then a tail.
 
-    Where there is a tile for each number of rows there are fewer of them, which are less code.
+    If there is a tile for each number of rows, fewer sizes are used to limit the code.
     """
     lanes = _lanes(plan, vector)
     fixed = value(total)
@@ -483,7 +481,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
 
 
 def _masks(plan: Plan, vector: Vector) -> bool:
-    """Whether any part of a vector along C is computed in one register of it."""
+    """True if any number of lanes along C is computed in one register of this vector type."""
     if plan.product.unit is not None:
         return True
     cuts = plan.schedule.tails in ("auto", "mask") and not plan.transposed and not plan.dot
@@ -492,9 +490,9 @@ def _masks(plan: Plan, vector: Vector) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """A tile that takes all that whole tiles leave, if that is from ``least`` to ``most``.
+    """A tile for a remainder of ``least`` to ``most`` elements after whole tiles.
 
-    It has so many ``units`` of ``vector``, of which the last may be cut.
+    It has ``units`` vectors of type ``vector``; the last may be partial.
     """
 
     vector: Vector
@@ -507,11 +505,11 @@ class _Tail:
 def _wide_tails(
     plan: Plan, total: Expr, vector: Vector, vectors: int, rows: int, request: TileRequest
 ) -> tuple[_Tail, ...]:
-    """Tiles of ``rows`` for each number of elements that whole tiles may leave of ``total``.
+    """Return tiles of ``rows`` rows for each remainder of ``total``; none if it is cut instead.
 
-    None where that is known, one does not fit, or tails are few beside the tiles of panels: then
-    what is left is cut. For what fills at most half of its last vector narrower ones serve, where
-    they save the share ``WORTH``.
+    It is cut if it is known, if a tile does not fit, or if panels make it unimportant. If it fills
+    at most half of its last vector, a tile of narrower vectors is used if that saves the share
+    ``WORTH``.
     """
     if not _masks(plan, vector) or plan.panel_tile is not None:
         return ()
@@ -545,7 +543,7 @@ def _tail(
     limits: tuple[int, int],
     request: TileRequest,
 ) -> _Tail | None:
-    """The tile for what is left within ``limits``; None where it does not fit."""
+    """Return the tile for a remainder within ``limits``; None if it does not fit the registers."""
     found = tile_table(plan.target, request).best(vector, rows, units, True)
     return None if found is None else _Tail(vector, units, *limits, found.cycles)
 
@@ -553,7 +551,7 @@ def _tail(
 def _in_one_tile(
     total: Expr, vector: Vector, vectors: int, tails: Sequence[_Tail]
 ) -> Iterator[Axis]:
-    """Whole tiles, and one of ``tails`` for what they leave."""
+    """Yield whole tiles, and one of ``tails`` for the remainder."""
     width = vectors * vector.lanes
     whole, left = div(total, width), mod(total, width)
     start = total - left
@@ -566,7 +564,9 @@ def _in_one_tile(
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
-    """What a tail is made of, largest first: partial accesses of ``vector``, narrower vectors."""
+    """Yield the parts of a tail, largest first: partial accesses of ``vector``, narrower
+    vectors.
+    """
     sizes = {v.lanes: v for v in plan.vectors if v.lanes < vector.lanes}
     if plan.schedule.tails != "mask" and not plan.padded:
         sizes |= {s: vector for s in vector.partial_load if not s & (s - 1)}

@@ -1,4 +1,4 @@
-"""An extent cut into equal parts, and ever smaller ones for what those leave over."""
+"""Cut an extent into equal parts, and smaller parts for the remainder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tilewright.symbolic import ONE, ZERO, Least, div, mod, symbol, value
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``count`` equal parts of ``size`` elements side by side, from ``start`` on.
+    """``count`` adjacent parts of ``size`` elements each, from element ``start`` on.
 
-    ``units`` is the extent of one in what it is made of: registers along the vectors of a tile,
-    else elements. ``size`` of a masked tail of a size known only at the call is an expression.
-    ``once``: there is one at most, and the call knows whether. ``given`` are the sizes, each by its
-    name, that the call computes before, of which other formulas of the part make use.
+    ``units`` is the size of a part in registers along the vectors of a tile, otherwise in elements.
+    If a masked tail is known only at the call, ``size`` is an expression. ``once`` is True if there
+    is at most one part, and only the call knows whether. ``given`` are named sizes that the call
+    computes first; other formulas of the part use them.
     """
 
     start: Expr
@@ -30,25 +30,25 @@ class Part:
 
     @property
     def single(self) -> bool:
-        """Whether there is no second one."""
+        """True if there is at most one part."""
         return self.once or bool(self.count == 1)
 
     def at(self, counter: str) -> Expr:
-        """Where the part of that number begins."""
+        """Return where the part counted by ``counter`` begins."""
         return self.start if self.single else self.nth(symbol(counter))
 
     def nth(self, index: Expr) -> Expr:
-        """Where the part of that index begins."""
+        """Return where part ``index`` begins."""
         return self.start + self.size * index
 
 
 def cut(
     total: Expr, most: int, lanes: int = 1, *, tail: bool = True, by: int = 2
 ) -> Iterator[Part]:
-    """``total`` elements in parts of ``most`` units of ``lanes`` elements, then in smaller ones.
+    """Cut ``total`` elements into parts of ``most`` units of ``lanes`` elements, then smaller ones.
 
-    A tail of known size is one part with ``tail``; what is left else is cut in powers of ``by``,
-    2 or 4, down to one unit: 4 takes less code, and more steps.
+    With ``tail``, a remainder of known size is one part. Otherwise it is cut into parts of powers
+    of ``by`` units, down to one unit. ``by`` is 2, or 4 for less code but more steps.
     """
     start, left, units, above = ZERO, total, most, 0
     while units and left != 0:
@@ -66,10 +66,10 @@ def cut(
 
 
 def exact_parts(total: Expr, most: int) -> Iterator[Part]:
-    """``total`` elements in parts of ``most``, then one of just what those leave over.
+    """Cut ``total`` elements into parts of ``most``, then one part for the exact remainder.
 
-    Of a size known only at the call there is a part for each number that may be left, with a count
-    of 1 where it is the one.
+    If ``total`` is known only at the call, there is a part for each possible remainder. Its count
+    is 1 if the remainder has this size, else 0.
     """
     whole, left = div(total, most), mod(total, most)
     if whole != 0:
@@ -81,11 +81,11 @@ def exact_parts(total: Expr, most: int) -> Iterator[Part]:
 
 
 def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
-    """``total`` elements, known only at the call, in parts of ``most``, the last two of them even.
+    """Cut ``total`` elements into parts of ``most``, where the last two parts are nearly equal.
 
-    What whole parts leave is often little, and the last of these then shares with it. There is a
-    part for each size that the two may have: with a count of 2 where they are equal, and with the
-    whole ones where they are as large.
+    ``total`` is known only at the call. A remainder alone is often small, so it shares with the
+    last whole part. There is a part for each possible size of these two. Its count is 2 if both
+    have this size; parts of size ``most`` are counted with the whole ones.
     """
     names = (f"{dimension}_{name}" for name in ("tiles", "whole", "left", "low", "tall"))
     tiles, whole, left, low, tall = names
@@ -93,7 +93,8 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     given = (
         (tiles, div(total + (most - 1), most)),
         (whole, symbol(tiles) - Least(symbol(tiles), Integer(2))),
-        (left, total - most * symbol(whole)),  # by name, so that halves of it are not negative
+        # a named size, so that half of it cannot become negative
+        (left, total - most * symbol(whole)),
         (low, several * div(symbol(left), 2)),
         (tall, symbol(left) - symbol(low)),
     )
@@ -104,14 +105,14 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
 
     yield Part(ZERO, Integer(most), most, symbol(whole) + last(most), given=given)
     for size in range(1, most):
-        second = (symbol(tall) - size) * (size + 1)  # behind one that is taller by an element
+        second = (symbol(tall) - size) * (size + 1)  # the part before may have one more element
         yield Part(start + second, Integer(size), size, last(size), given=given)
 
 
 def panel_parts(total: Expr, width: int) -> Iterator[Part]:
-    """``total`` elements in panels: all whole ones, then what is left, in one of its own.
+    """Cut ``total`` elements into whole panels and one panel for the remainder.
 
-    That one is there where its size is positive.
+    The last panel exists if its size is positive.
     """
     whole, left = div(total, width), mod(total, width)
     if whole != 0:
@@ -120,8 +121,15 @@ def panel_parts(total: Expr, width: int) -> Iterator[Part]:
         yield Part(whole * width, left, width, ONE)
 
 
+def whole_and_rest(total: Expr, most: int) -> Iterator[Part]:
+    """``total`` elements in parts of ``most``, then one of what is left."""
+    yield from (cut if value(total) is not None else panel_parts)(total, most)
+
+
 def across_parts(unit: MulAdd | None, total: Expr, most: int, by: int = 2) -> Iterator[Part]:
-    """Parts across a size known only at the call; a matrix has as many rows as are left."""
+    """Yield parts across a size known only at the call; a matrix register holds any remainder of
+    rows.
+    """
     if unit is None:
         yield from cut(total, most, tail=False, by=by)
         return
@@ -140,20 +148,23 @@ def across_parts(unit: MulAdd | None, total: Expr, most: int, by: int = 2) -> It
 
 
 def perhaps(start: Expr, size: Expr, units: int, exists: Expr) -> Part:
-    """One part where ``exists`` is 1, and none where it is 0, which only the call may know."""
+    """Return one part if ``exists`` is 1, none if it is 0; only the call may know which."""
     return Part(start, size, units, exists, once=value(exists) is None)
 
 
 def positive_part(tail: Expr, lanes: int) -> Expr:
-    """1 if ``tail`` (below ``lanes``) is positive, else 0, as a formula."""
+    """Return a formula that is 1 if ``tail`` (less than ``lanes``) is positive, else 0."""
     return div(tail + (lanes - 1), lanes)
 
 
 def equals_part(tail: Expr, size: int, lanes: int) -> Expr:
-    """1 if ``tail`` (below ``lanes``) is ``size``, else 0, as a formula."""
+    """Return a formula that is 1 if ``tail`` (less than ``lanes``) equals ``size``, else 0."""
     return at_least_part(tail, size, lanes) - at_least_part(tail, size + 1, lanes)
 
 
 def at_least_part(tail: Expr, size: int, lanes: int) -> Expr:
-    """1 if ``tail`` (below ``lanes``) is ``size`` or more, which is positive, as a formula."""
+    """Return a formula that is 1 if ``tail`` (less than ``lanes``) is at least ``size``, else 0.
+
+    ``size`` is positive.
+    """
     return ZERO if size >= lanes else positive_part(tail - (size - 1), lanes)

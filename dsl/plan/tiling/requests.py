@@ -1,4 +1,4 @@
-"""What the cost model must know of a plan's register tiles: what they read, and from where."""
+"""Collect the facts about a plan on which the cost of its register tiles depends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from ..staging import takes_scalars
 from .scaled import ADDING, CHOOSING, SCALING, UNPACKING, Scaled
 from .tile_shape import STEPS, TileRequest
 
-#: K groups in a register of which multiply-adds take one.
+#: The K groups in a register from which multiply-adds use one at a time.
 LANES = 4
-#: Rows of an operand in blocks of K that lie in the first cache at once, where only the call knows
-#: how far apart they are: those that are 10 KiB apart, as many multiples of a large power of two.
+#: The rows that L1 is assumed to hold at once if operands are in blocks of K and the row stride is
+#: known only at the call. It fits rows that are 10 KiB apart, or other multiples of a large power
+#: of two.
 KEPT = 16
-#: Rows that a core asks for ahead by itself, where a matrix unit reads them side by side: on
-#: Emerald Rapids 2048x2048 by 8 columns in bf16 takes 0.59 ms in tiles of 32 rows, 1.1 of 79.
+#: The rows in parallel that a hardware prefetcher follows, for rows that a matrix unit reads. On
+#: Emerald Rapids, 2048x2048 times 8 columns in bf16 takes 0.59 ms in tiles of 32 rows, and 1.1 ms
+#: in tiles of 79 rows.
 FOLLOWED = 32
-#: Bytes of a line up to which the next one is near enough for a core to ask for both ahead.
+#: Rows with fewer bytes than this are near enough for a core to prefetch the next row as well.
 SHORT_LINE = 2048
 
 
@@ -82,10 +84,10 @@ def request_at(here: Environment, steps: Expr, accumulate: bool) -> TileRequest:
 
 
 def _beyond(here: Environment) -> bool:
-    """Whether the operand along the vectors is read in place, and more than the first cache.
+    """True if tiles read more along the vectors than L1 holds.
 
-    Or it is packed, and a block of K of it passes for each row of tiles; one of a length that only
-    the call knows is as much.
+    The operand is read in place, or it is packed and each row of tiles reads a block of K of it. A
+    length that is known only at the call counts as more.
     """
     plan = here.plan
     operand, core = here.along, plan.target.core
@@ -99,9 +101,10 @@ def _beyond(here: Environment) -> bool:
 
 
 def _streams(here: Environment, steps: int | None) -> bool:
-    """Whether the lines of a matrix are read once, by few rows or columns of the other one.
+    """True if a matrix is read once, for few rows or columns of the other matrix.
 
-    Where vectors lie along K these are one, and lines long. Else few lines of K at a time say so.
+    With vectors along K, there is one row or column and the rows along K are long. Otherwise the
+    schedule has blocks of at most ``LINES`` of K.
     """
     plan = here.plan
     if not plan.dot:
@@ -111,7 +114,7 @@ def _streams(here: Environment, steps: int | None) -> bool:
 
 
 def _long(here: Environment, steps: int | None) -> bool:
-    """Whether vectors lie along lines of K so long that they do not follow each other.
+    """True if vectors run along K and rows are too long for a core to prefetch the next row.
 
     Short ones are one to a core that asks for them ahead.
     """
@@ -123,9 +126,10 @@ def _long(here: Environment, steps: int | None) -> bool:
 
 
 def _kept(here: Environment) -> tuple[float, float]:
-    """How many rows along the vectors, and across them, lie in the first cache at once.
+    """Return the rows along and across the vectors that L1 holds at once, if they are read in
+    place.
 
-    Of those that are read in place: where they lie a power of two apart they share few sets.
+    Rows that are a power of two apart share few sets of L1.
     """
     plan = here.plan
     if plan.product.unit is not None:
@@ -144,7 +148,7 @@ def _kept(here: Environment) -> tuple[float, float]:
 
 
 def _from_afar(here: Environment) -> bool:
-    """Whether the operand across is read in place and the second cache may not hold it."""
+    """True if the operand across is read in place and L2 may not hold it."""
     plan = here.plan
     across = here.across
     if across.packed or across.name in plan.packs:
@@ -156,7 +160,7 @@ def _from_afar(here: Environment) -> bool:
 
 
 def _passing(plan: Plan) -> int:
-    """The bytes of a line of C along the vectors, if no near cache holds all of C; else 0."""
+    """Return the bytes of a row of C along the vectors if L2 cannot hold C; else 0."""
     along, across = (value(plan.sizes[d]) for d in (plan.along, plan.across))
     inside = plan.along in plan.blocks or plan.transposed or plan.product.unit is not None
     if along is None or across is None or inside:
@@ -166,11 +170,12 @@ def _passing(plan: Plan) -> int:
 
 
 def _far(plan: Plan, steps: int | None) -> bool:
-    """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps.
+    """True if L1 cannot hold what a matrix unit reads in ``steps`` K steps.
 
-    Of a K of the call nobody knows: it has none for blocks, nor for rows or columns of the call,
-    which may be many. On Emerald Rapids 196x96x576 in bf16, with all sizes of the call, takes 62 us
-    in tiles of 32x32, which read few matrices for each product, and 91 in those of 80x16.
+    If K is known only at the call, this is assumed for blocks, and for rows or columns known only
+    at the call, which may be many. On Emerald Rapids, 196x96x576 in bf16 with all sizes known only
+    at the call takes 62 us in tiles of 32x32, which read few matrices for each product, and 91 us
+    in tiles of 80x16.
     """
     if plan.product.op.form != "matrix" or plan.product.block:
         return False
@@ -183,9 +188,9 @@ def _far(plan: Plan, steps: int | None) -> bool:
 
 
 def _places(here: Environment) -> int | None:
-    """The rows that a block of K finds in the first cache at once; None where it matters not.
+    """Return the number of rows that L1 holds at once in a block of K; None if there is no limit.
 
-    Those that begin a power of two apart share few sets of it.
+    Rows that are a power of two apart share few sets of L1.
     """
     plan = here.plan
     across = here.across
@@ -198,7 +203,9 @@ def _places(here: Environment) -> int | None:
 
 
 def _several(here: Environment) -> tuple[int, ...]:
-    """How many factors of blocks one load reads, most first, where none is converted by it."""
+    """Return the numbers of factors that one load can read, largest first; none with
+    conversions.
+    """
     plan = here.plan
     if plan.product.op.form != "block":
         return ()
@@ -212,7 +219,7 @@ def _several(here: Environment) -> tuple[int, ...]:
 
 
 def _scaled(plan: Plan) -> Scaled | None:
-    """What a block of K is to a tile, where it has scales of its own."""
+    """Return the description of a block of K with its own scales, or None."""
     if not plan.product.block:
         return None
     form = plan.read_format
@@ -238,31 +245,35 @@ def _scaled(plan: Plan) -> Scaled | None:
 
 
 def _splits(plan: Plan, steps: int | None, count: int) -> tuple[int, ...]:
-    """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
+    """Return the numbers of accumulator sets to compare; each set needs at least two steps."""
     if plan.product.block or plan.unpacks:
-        return (1,)  # blocks are added in the order of K
+        return (1,)  # blocks must be added in the order of K
     if steps is None:
         return 1, 2, 4
     return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
 
 
 def _spare(here: Environment, *, reads: bool) -> int:
-    """Return how many registers accumulators and operands must leave to the compiler, and to
-    conversions where the tile ``reads`` A and B.
+    """Return the registers that tiles leave to the compiler.
+
+    This includes registers for conversions if the tile ``reads`` A and B.
     """
     plan = here.plan
     if plan.product.unit is not None:
         return 0
     along, element = here.along.type, plan.product.along
-    counted = plan.unpacks or plan.product.partial  # by the tile, as its blocks' bytes
+    # the tile counts registers for the bytes of blocks itself
+    counted = plan.unpacks or plan.product.partial
     loaded = counted or not reads or loads_as(plan.target, along, element)
     converting = 0 if loaded else STEPS
     return converting if plan.schedule.tile else _spare_for_compilers(plan) + converting
 
 
 def _spare_for_compilers(plan: Plan) -> int:
-    """What they take themselves. Where no hints hold a step's loads behind the step before it,
-    as on vectors that are groups of registers, some of the next step's are lifted.
+    """Return the registers that compilers need themselves.
+
+    Without hints, a compiler moves some loads of the next step before the current step. This
+    happens on vector types that are groups of registers.
     """
     if plan.target.hints is not None:
         return plan.target.hints.spare
@@ -271,10 +282,10 @@ def _spare_for_compilers(plan: Plan) -> int:
 
 
 def _overlaps(plan: Plan, steps: int | None, accumulate: bool) -> bool:
-    """Whether a tile's last vector may overlap the one before.
+    """True if a tile's last vector may overlap the previous one.
 
-    Two stores that overlap are not forwarded to a load that spans them: where C is read, K
-    must be long enough to hide the wait of whoever reads it next.
+    A load that spans two overlapping stores must wait for both. If C is read, K must therefore be
+    long enough to hide the wait of the next reader.
     """
     tails = plan.schedule.tails
     if plan.dot or plan.transposed or plan.finishes or tails not in ("auto", "overlap"):
@@ -286,7 +297,7 @@ def _overlaps(plan: Plan, steps: int | None, accumulate: bool) -> bool:
 
 
 def _converts(here: Environment) -> bool:
-    """Whether one element alone takes steps to become what is multiplied."""
+    """True if a single element is converted to a factor by several operations."""
     plan = here.plan
     product = plan.product
     if product.unit is not None:
@@ -303,12 +314,12 @@ def _converts(here: Environment) -> bool:
 
 
 def _shifted(plan: Plan, operand: Operand) -> bool:
-    """Whether tiles shift groups of an operand as they spread them."""
+    """True if tiles shift an operand's K groups when they broadcast them."""
     return not operand.packed and plan.product.shifts.get(operand.name, 0) != 0
 
 
 def _source(here: Environment) -> str:
-    """What an element of the operand across is converted from as it is spread."""
+    """Return the type from which elements across are converted when broadcast; "" if none are."""
     plan = here.plan
     across = here.across
     same = takes_scalars(plan.target, across.type, plan.product) or _shifted(plan, across)
@@ -317,20 +328,20 @@ def _source(here: Environment) -> str:
 
 
 def _stride(here: Environment) -> int:
-    """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
+    """Return the bytes from the vectors of one K step to those of the next; 0 if unknown."""
     plan = here.plan
     along = here.along
     if plan.product.block:
-        return 0  # whole lines of bytes
+        return 0  # whole rows of bytes
     step = value(along.strides["k"]) if not plan.dot else None
     return (step or 0) * plan.product.depth * ITEMSIZE[along.type]
 
 
 def _line(here: Environment, d: str) -> int:
-    """Bytes from one line along K of an operand to the next, where they are read as they are.
+    """Return the bytes between rows of an operand along K that are read in place and unconverted.
 
-    0 where vectors do not lie along K, there is one line, all begin in their place, or it is
-    unknown.
+    The result is 0 if vectors do not run along K, there is one row, all rows are aligned, or the
+    stride is unknown.
     """
     plan = here.plan
     operand = here.input_of(d)

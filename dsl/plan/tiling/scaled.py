@@ -1,35 +1,36 @@
-"""Steps of a tile that are a block of K: what they hold, and the operations beside products."""
+"""Describe tiles whose K step is a block of K with its own scale: contents and extra operations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Registers, and operations for each vector, in which elements of few bits become f32.
+#: The registers that converting low-bit elements to f32 takes, and its operations for each vector.
 UNPACKING = 4
-#: Registers in which they are chosen among the numbers of a table, bit by bit of their codes.
+#: The registers for converting elements that are selected from a table, bit by bit.
 CHOOSING = 7
-#: What scales the sums of a block and adds them: a product of scales, a conversion, an FMA.
+#: The operations that scale the sums of a block and add them: multiply, convert, FMA.
 SCALING = 3
-#: What does so with sums of f32 where A has no scales: an FMA.
+#: The operations that scale and add sums in f32 if A has no scales: an FMA.
 ADDING = 1
-#: What adds sums of a run to those of a block.
+#: The operations that add the sums of a run to those of a block.
 WIDENING = 2
-#: What part of operations on vectors beside products takes the units of these; and of those that
-#: make bytes bf16 where conversions have no units of their own: the one that narrows takes several.
+#: The share of other vector operations that takes time from the multiply-add units. ``NARROWING``
+#: is the cost of converting bytes to bf16 if conversions use these units; it takes several
+#: operations.
 SHARED, NARROWING = 1 / 3, 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load.
+    """A K step that is a block of K with ``groups`` K groups; ``fields`` of them share the bytes of
+    a load.
 
-    Numbers have so many ``bits``, in so many ``planes``.
-
-    ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
-    of their own; else elements are scaled before they are multiplied. ``converting`` operations
-    make factors of bytes that hold numbers alone. ``runs`` of its groups are summed in narrower
-    lanes first, 0 where none are. A block's sum is added by ``scaling`` operations. Elements become
-    f32 in ``unpacking`` registers.
+    A number has ``bits`` bits in ``planes`` planes. ``zeros`` is True if the block has zero points
+    besides scales. ``apart`` is True if its sums have separate registers; otherwise elements are
+    scaled before they are multiplied. ``converting`` is the number of operations that convert whole
+    bytes to factors. ``runs`` is the number of runs that are first summed in narrower lanes, 0 if
+    there are none. A block's sum is added by ``scaling`` operations. Elements become f32 in
+    ``unpacking`` registers.
     """
 
     groups: int
@@ -45,15 +46,15 @@ class Scaled:
 
     @property
     def sets(self) -> int:
-        """Registers for each vector of C: its sums, those of a block, and those of a run of it."""
+        """The registers for each vector of C: its sums, those of a block, and those of a run."""
         return 1 + self.apart + (self.runs > 1)
 
     @property
     def parts(self) -> float:
-        """Operations that take the factors of a K group in a vector out of their bytes."""
+        """The operations that extract the factors of a K group in a vector from their bytes."""
         return 3 * self.planes - 1 - 1 / self.fields if self.fields > 1 else self.converting
 
     @property
     def lines(self) -> float:
-        """Loads of the bytes in a vector of a block's columns, and of its scales."""
+        """The loads of a block's bytes and scales for one vector of columns."""
         return self.groups * self.bits / 8 + 1

@@ -39,7 +39,7 @@ class Budget(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of registers; of the accumulators only if they are in registers of a unit."""
+        """The number of registers; those of the unit alone if it holds the accumulators."""
         return self.accumulators if self.unit else self.accumulators * self.registers + self.beside
 
     @property

@@ -1,6 +1,6 @@
-"""The register tiles of a plan, each with its reasons, the grids of them, and the loops around.
+"""The register tiles of a plan with their reasons, the grids of tiles, and the loops around them.
 
-Made once, by the planner; the lowering walks them, and ``explain`` prints the reasons.
+The planner makes them once. The lowering turns them into code, and ``explain`` prints the reasons.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .parts import Part
 from .tile_costs import Fitting
 from .tile_shape import TileShape
 
-#: What a tile does with sums: all of it, or only sum them into a buffer, or only finish them there.
+#: The work of a tile: all, only add to a buffer of partial sums, or only finish these sums.
 Phase = Literal["whole", "sum", "finish"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """The K loop of a tile: ``count`` steps a trip, or no loop at all.
+    """The K loop of a tile: ``count`` steps a trip, or no loop.
 
-    Where vectors lie along K a step is a vector of it, ``lanes`` steps of the accumulators.
+    If vectors run along K, a step is a vector of ``lanes`` elements or K groups.
     """
 
     count: int
@@ -42,13 +42,13 @@ class Unroll:
 
     @property
     def steps(self) -> int:
-        """K steps of the accumulators in a trip; 0 where there is no loop."""
+        """The K groups in a trip; 0 if there is no loop."""
         return self.count * self.lanes if self.loop else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Why the cost model cut a block as it did: its estimate, and what came next."""
+    """The reason why the cost model cut a block as it did: its estimate, and the next best cut."""
 
     estimate: str
     runner_up: str
@@ -56,18 +56,19 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """A register tile of ``mr`` x ``nr`` elements of C, and why it is as it is.
+    """A register tile of ``mr`` x ``nr`` elements of C, with the reasons for its shape.
 
-    ``number`` is its place in the plan. ``active`` are the lanes of the last vector, None all.
-    With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
-    the one before, which hold the same values, since C is read before it is written.
-    ``loads_whole``: where part of the last vector exists there is room to load all of it;
-    ``loads_bands``: so it is with the last rows across, where the multiply-add takes several.
-    ``steps`` are K groups as deep as the multiply-add, ``k_tail`` elements of one more;
-    ``accumulate``: C, or the buffer of sums, already holds a part of the sum.
+    ``number`` is its index in the plan. ``active`` are the lanes of the last vector, None for all.
+    If ``overlapped``, the last vector is whole and ends at the tile's end. It shares lanes with the
+    previous vector; both compute the same values, because C is read before it is written.
+    ``loads_whole`` is True if a partial last vector may be loaded whole, because the memory after
+    it is padding. ``loads_bands`` is the same for the last rows across, if a multiply-add takes
+    several. ``steps`` is the number of whole K groups, ``k_tail`` the elements of an incomplete
+    one. ``accumulate`` is True if C or the buffer of sums already holds a part of the sum.
 
-    ``search`` says why it has this size, None where it was asked for, or is left over by one that
-    was; ``bound`` what bounds its K loop, ``why_split`` why there are so many accumulator sets.
+    ``search`` has the reason for the size; it is None if the schedule gave the tile, or for the
+    remainder of such a tile. ``bound`` says what bounds the K loop, ``why_split`` why there are so
+    many accumulator sets.
     """
 
     number: int
@@ -88,13 +89,13 @@ class RegisterTile:
     why_split: str
 
     def extent(self, dimension: str) -> Expr:
-        """Its elements along a dimension of C."""
+        """Return the tile's elements along a dimension of C."""
         return self.mr if dimension == "m" else self.nr
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Equal register tiles side by side, along the vectors and across them."""
+    """Equal register tiles side by side, along and across the vectors."""
 
     tile: RegisterTile
     along: Part
@@ -106,9 +107,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The ``grids`` of the part of a block of C that panels of A, ``m``, and of B, ``n``, make.
+    """The ``grids`` for one kind of panels of A, ``m``, and of B, ``n``.
 
-    None stands for all of it, where an operand is not packed in panels.
+    None means all of the block, if the operand is not packed in panels.
     """
 
     m: Part | None
@@ -117,26 +118,30 @@ class Cell:
 
     @property
     def given(self) -> tuple[tuple[str, Expr], ...]:
-        """The sizes that the call computes for its grids, by name, in their order."""
+        """The named sizes that the call computes for the grids, in order."""
         parts = (part for grid in self.grids for part in (grid.along, grid.across))
         return tuple(dict.fromkeys(each for part in parts for each in part.given))
 
 
 @dataclass(frozen=True, slots=True)
 class Grids:
-    """The grids of a block of C, of each kind of panels that operands are packed in.
+    """The grids of a block of C, for each kind of panels of the operands.
 
-    ``width`` is how many columns a block of the caller's packed B has; None where there is one, or
-    panels are the kernel's own.
+    ``width`` is the number of columns in a block of the caller's packed B. It is None if there is
+    only one block, or if the kernel packs the panels. ``height`` is the number of rows in a panel
+    of the caller's packed A.
     """
 
     width: int | None
     cells: tuple[Cell, ...]
+    height: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FirstOrLater:
-    """``first`` in the first trip of the loop over K that counts ``counter``, else ``later``."""
+    """``first`` in the first trip of the loop over K with counter ``counter``, ``later`` in all
+    others.
+    """
 
     counter: str
     first: Step
@@ -145,7 +150,9 @@ class FirstOrLater:
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """Within ``body`` the tiles read ``operand``, a packed block of what has its name."""
+    """``body``, in which tiles read the packed block ``operand`` in place of the operand of that
+    name.
+    """
 
     operand: Operand
     body: Step
@@ -153,9 +160,10 @@ class PackedBlock:
 
 @dataclass(frozen=True, slots=True)
 class SummedBlock:
-    """``fill`` makes all sums of a block of C, and ``finish`` what is made of them.
+    """A block of C: ``fill`` computes all of its sums into buffers, ``finish`` computes C from
+    them.
 
-    They lie in buffers, ``sums`` of each product, from the block's first element on.
+    ``sums`` are the buffers, one for each product; they start at the block's first element.
     """
 
     sums: tuple[Operand, ...]
@@ -165,7 +173,7 @@ class SummedBlock:
 
 @dataclass(frozen=True, slots=True)
 class OverBatch:
-    """``first`` for the first element of the batch, ``later`` for each further one."""
+    """``first`` for the first element of the batch, ``later`` for each further element."""
 
     first: Step
     later: Step | None
@@ -173,11 +181,11 @@ class OverBatch:
 
 @dataclass(frozen=True, slots=True)
 class OverBlocks:
-    """Blocks of ``size`` along the dimension ``letter``, ``trips`` of them, and a tail.
+    """Blocks of ``size`` along dimension ``letter``: ``trips`` whole blocks and a tail.
 
-    ``body`` is a whole block, ``tail`` the block of the ``tail_size`` elements that those leave
-    over; each None where there is none. Along K ``head`` is the first whole block, whose sums
-    begin, ``only`` all of K where there is no whole block.
+    ``body`` is a whole block, and ``tail`` is the block of the remaining ``tail_size`` elements;
+    each is None if there is none. Along K, ``head`` is the first whole block, which starts the
+    sums, and ``only`` is all of K if there is no whole block.
     """
 
     letter: str
@@ -194,11 +202,11 @@ class OverBlocks:
 
 @dataclass(frozen=True, slots=True)
 class OverEqual:
-    """``body`` for equal blocks along ``letter``: as few as have at most ``most`` elements.
+    """``body`` for equal blocks along ``letter``, the fewest with at most ``most`` elements each.
 
-    Each has the next multiple of ``multiple``, the last one what is left. The call computes how
-    many; there is one where ``extent`` is 0. ``here`` is what the call names a block's size, and
-    ``label`` begins the names of its other numbers.
+    A block's size is rounded up to a multiple of ``multiple``; the last block has the remaining
+    elements. The call computes the number of blocks, which is 1 if ``extent`` is 0. ``here`` is the
+    name of a block's size at the call. ``label`` begins the names of the other numbers.
     """
 
     letter: str
@@ -212,42 +220,42 @@ class OverEqual:
 
     @property
     def counter(self) -> str:
-        """What counts the blocks."""
+        """The name of the counter of blocks."""
         return f"{self.label}0"
 
     @property
     def count(self) -> str:
-        """What their number is called."""
+        """The name of the number of blocks."""
         return f"{self.label}_blocks"
 
     @property
     def step(self) -> str:
-        """What the size of a whole block is called."""
+        """The name of the size of a whole block."""
         return f"{self.label}_step"
 
     @property
     def trips(self) -> Expr:
-        """How many blocks there are."""
+        """The number of blocks."""
         last = self.most - 1
         return div(self.extent + 1 - Least(self.extent, ONE) + last, self.most)
 
     @property
     def size(self) -> Expr:
-        """The elements of a whole block, given how many there are."""
+        """The elements of a whole block, given the number of blocks."""
         count = symbol(self.count)
         equal = Quotient(self.extent + count - 1, count)
         return div(equal + (self.multiple - 1), self.multiple) * self.multiple
 
     @property
     def elements(self) -> Expr:
-        """The elements of this block."""
+        """The elements of the current block."""
         step = symbol(self.step)
         return Least(step, self.extent - symbol(self.counter) * step)
 
 
 @dataclass(frozen=True, slots=True)
 class UnlessEmpty:
-    """``step``; ``empty`` in its place where the call's batch has no element."""
+    """``step``, or ``empty`` if the call's batch has no element."""
 
     step: Step
     empty: Step
@@ -265,17 +273,17 @@ Step = (
 )
 
 
-#: Blocks of K in a trip of tiles where a matrix holds a whole one: each trip ends with waiting for
-#: the sums of the last one.
+#: The blocks of K in a trip of tiles if a matrix register holds a whole block. Each trip ends by
+#: waiting for the sums of its last block.
 BLOCKS = 4
 
 # --- why -----------------------------------------------------------------------------------------
 
 
 def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> Unroll:
-    """The K loop of a tile with so many ``steps``; ``asked`` is the schedule's ``k_unroll``.
+    """Return the K loop of a tile with ``steps`` steps; ``asked`` is the schedule's ``k_unroll``.
 
-    Without a loop where there are fewer steps than two trips have.
+    There is no loop if K has fewer steps than two trips.
     """
     lanes = shape.vector.lanes if dot else 1
     trips = div(steps, lanes) if dot else steps
@@ -310,7 +318,7 @@ def _count(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
 
 
 def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot: bool) -> str:
-    """What a trip must hide, or why there is no loop."""
+    """Return text for what a trip must hide, or why there is no loop."""
     core = target.core
     if shape.unit is not None:
         if shape.k_split == 1:
@@ -346,7 +354,9 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
 
 
 def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
-    """The cycles of a trip, and those in which its operations and the loop's own are issued."""
+    """Return two numbers of cycles as text: those of a trip, and those for issuing its
+    instructions.
+    """
     issued = steps * shape.issued + LOOP_OVERHEAD
     return f"{steps * step_cycles(shape, core):.3g}", f"{issued / core.issue:.3g}"
 
@@ -373,7 +383,9 @@ def why_split(fitting: Fitting, target: Target, asked: int | None) -> str:
 
 
 def _other_sets(fitting: Fitting) -> str:
-    """The tile's cycles, and those with the next best number of sets."""
+    """Return text for the tile's cycles, and those with the next best number of
+    accumulator sets.
+    """
     own, other = f"{fitting.cycles:.0f} cycles a tile", fitting.other
     if other is None:
         return f"{own}; K is too short for more"
@@ -383,7 +395,7 @@ def _other_sets(fitting: Fitting) -> str:
 
 
 def bound_text(shape: TileShape, target: Target, product: Product) -> str:
-    """What bounds the K loop, the share of the peak, and all that was compared."""
+    """Return text for what bounds the K loop, the share of the peak, and all bounds."""
     each = bounds(shape, target.core)
     share = each["multiply-add units"] / max(each.values())
     cycles = ", ".join(f"{name} {count:.3g}" for name, count in each.items())
@@ -392,7 +404,7 @@ def bound_text(shape: TileShape, target: Target, product: Product) -> str:
 
 
 def steps_text(product: Product, count: int) -> str:
-    """What the K loop counts: steps, or groups of as many as the multiply-add sums."""
+    """Return the name of what the K loop counts: steps, blocks, or K groups of the multiply-add."""
     if product.unit is not None:
         return f"step{'s' if count > 1 else ''} of {product.depth} K"
     if product.block:
@@ -402,7 +414,7 @@ def steps_text(product: Product, count: int) -> str:
 
 
 def grids_of(step: Step | None) -> Iterator[Grid]:
-    """All grids within ``step``, in the order of the calls."""
+    """Yield all grids within ``step``, in the order of the calls."""
     match step:
         case Grids():
             for cell in step.cells:

@@ -15,6 +15,7 @@ from tilewright.ir.nest import Program
 from tilewright.isa.target import Target
 from tilewright.plan.formats.lookup import format_of, formats_of
 from tilewright.plan.formats.quantized_b import quantized_format
+from tilewright.runtime.call.pack_source import pack_a_for
 from tilewright.runtime.fuzz.cases import draw
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, gain, matrices, sample
@@ -85,21 +86,38 @@ class Interpreted:
     def _given(self, parameter: ArrayParameter, array: Any) -> Any:
         if not parameter.packed:
             return array
+        if parameter.name == "a":
+            return self._packed_a(array)
         if parameter.kind == "sequence":
             return [self._packed(one) for one in array]
         packed = [self._packed(one) for one in (array if array.ndim == 3 else [array])]
         return np.concatenate([np.empty(0, np.uint8), *packed])  # none in an empty batch
+
+    def _packed_a(self, a: Any) -> Any:
+        """What ``kernel.pack_a`` makes of A, interpreted."""
+        packing, turned = pack_a_for(self.spec, a)
+        sizes = {"k": turned.shape[0], "n": turned.shape[1]}
+        sizes["ldb"] = sizes["n" if packing.order == "C" else "k"]
+        form = format_of(packing, self.target).of(sizes["k"], sizes["n"])
+        out = np.zeros((1, form.nbytes), np.uint8)
+        lie = np.ascontiguousarray if packing.order == "C" else np.asfortranarray
+        slots = [sizes[slot] for slot, _ in packing.runtime_sizes()]
+        given = lie(turned).ravel(order="K")
+        interpret_kernel(packing, Schedule(), self.target, [given, out], slots)
+        return out[0]
 
     def _packed(self, b: Any) -> Any:
         """What ``tw.Pack`` makes of B, interpreted as well; of few bits the bytes by numpy."""
         spec = self.spec
         if isinstance(b, QuantizedMatrix):
             return quantized_bytes(b, quantized_format(spec, self.target))
-        assert isinstance(spec.k, int) and isinstance(spec.n, int)
         nb = getattr(spec.b, "nb", None)
         packing = Pack(
-            spec.k, spec.n, spec.b.type, a=spec.a.type, nb=nb, sums=spec.sum_type
+            *spec.sizes_of_b, spec.rounded[1], a=spec.rounded[0], nb=nb, source=spec.b.type,
+            sums=spec.sum_type,
         )  # fmt: skip
-        out = np.zeros((1, format_of(packing, self.target).nbytes), np.uint8)
-        interpret_kernel(packing, Schedule(), self.target, [np.ascontiguousarray(b), out])
+        k, n = b.shape
+        sizes = [{"k": k, "n": n}[slot] for slot, _ in packing.runtime_sizes()]
+        out = np.zeros((1, format_of(packing, self.target).of(k, n).nbytes), np.uint8)
+        interpret_kernel(packing, Schedule(), self.target, [np.ascontiguousarray(b), out], sizes)
         return out[0]

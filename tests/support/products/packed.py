@@ -33,7 +33,7 @@ _SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, 127.5, -128
             465.0)  # fmt: skip
 
 
-def layout(form: PackedFormat, b: Array) -> Array:
+def layout(form: PackedFormat[int], b: Array) -> Array:
     """The bytes of ``b``, which has the format's type; what holds nothing is zero."""
     data = stored(form, b)
     parts = [data.view(np.uint8)]
@@ -45,7 +45,7 @@ def layout(form: PackedFormat, b: Array) -> Array:
     return np.concatenate([np.pad(part, (0, -part.size % LINE)) for part in parts])
 
 
-def stored(form: PackedFormat, b: Array) -> Array:
+def stored(form: PackedFormat[int], b: Array) -> Array:
     """The elements alone: groups of K together, within a block of columns group after group."""
     (rows, cols), v, nb = b.shape, form.group, form.nb
     groups, blocks = -(-rows // (v * form.step)) * form.step, -(-cols // nb)
@@ -83,7 +83,7 @@ def draw(type_: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         return mixed.astype(dtype)
 
 
-def differing(form: PackedFormat, got: Array, expected: Array) -> Array:
+def differing(form: PackedFormat[int], got: Array, expected: Array) -> Array:
     """The indices of bytes that differ, but for what kind of NaN they are part of."""
     wrong = got != expected
     if not form.sums and got.size:

@@ -1,0 +1,143 @@
+"""The program that moves a matrix from one layout and element type to another.
+
+In goes a ``Move``, which says where the elements are in both. The nest calls a tile for each block
+of lines and depth. A packed format's padding is filled with zeros first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import gcd
+
+from sympy import Expr, Integer
+
+from tilewright.ir.nest import Argument, Call, Name, NestNode, Program, When, renamed, repeated
+from tilewright.ir.ops import TileProgram
+from tilewright.plan.routines.copy import CopyPlan, Move
+from tilewright.plan.tiling.parts import Part, cut
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+
+from .move_tile import MoveTile
+from .pack_b import pack_program
+
+#: Vectors of zeros that one call stores.
+ZEROS = 8
+#: Into what the rest of a size of the call is cut: 4 takes less code than 2, and more calls.
+BY = 4
+
+
+def copy_program(plan: CopyPlan) -> Program:
+    """Return the program of a copy."""
+    if plan.packing is not None:
+        program = pack_program(plan.packing)
+        names = {Name("b"): Name("a"), Name("out"): Name("d")}
+        return Program(renamed(program.nest, lambda name: names.get(name, name)), program.tiles)
+    nodes, tiles = move_nest(plan.move)
+    return Program(nodes, tuple(tiles.values()))
+
+
+def move_nest(move: Move) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
+    """Return the nodes and tiles that move a matrix, and fill its padding with zeros."""
+    nest = _Nest(move)
+    nodes = (*nest.padding(), *(nest.rows() if move.copies else nest.blocks()))
+    return tuple(nodes), nest.tiles
+
+
+@dataclass(slots=True)
+class _Nest:
+    """The loops around the tiles, and the tiles made so far."""
+
+    move: Move
+    tiles: dict[str, TileProgram] = field(default_factory=dict)
+
+    def call(
+        self, make: Callable[[MoveTile], str], line: Expr, depth: Expr, out: Expr | None = None
+    ) -> Call:
+        """Return a call of the tile that ``make`` fills and names, for a block that begins there.
+
+        ``out`` is where the tile writes, by default the place of the block.
+        """
+        tile = MoveTile(self.move)
+        name = make(tile)
+        program = self.tiles.setdefault(name, tile.program(name))
+        places = {
+            "x": Argument(Name(self.move.source.name), self.move.source.at(line, depth)),
+            "out": Argument(
+                Name(self.move.made.name), self.move.made.at(line, depth) if out is None else out
+            ),
+        }
+        arguments = (places[p.name] for p in program.parameters if p.name in places)
+        return Call(name, tuple(arguments))
+
+    def rows(self) -> Iterator[NestNode]:
+        """Copy lines that are neighbours in both matrices, one element of the depth at a time."""
+        move = self.move
+        step = move.lanes * (move.together if move.same else 1)
+        for block in self._blocks():
+            whole, tail = div(block.size, step), mod(block.size, step)
+            for deep in cut(move.depth, 1):
+                first, depth = block.at("pt"), deep.at("kp")
+                nodes: list[NestNode] = []
+                for part in cut(whole, move.tile[0] // step, by=BY):
+                    line = first + step * part.at("lp")
+                    call = self.call(_row(Integer(part.units * step)), line, depth)
+                    nodes += repeated("lp", part.count, (call,))
+                if tail != 0:
+                    call = self.call(_row(tail), first + step * whole, depth)
+                    nodes.append(call if value(tail) else When(tail, (call,)))
+                rows = repeated("kp", deep.count, nodes, "rows") if nodes else ()
+                yield from repeated("pt", block.count, rows, "blocks of lines")
+
+    def blocks(self) -> Iterator[NestNode]:
+        """Move blocks of lines and depth."""
+        move = self.move
+        for block in self._blocks():
+            for wide in cut(block.size, move.tile[0], by=BY):
+                line = block.at("pt") + wide.at("lp")
+                nodes: list[NestNode] = []
+                for deep in cut(move.depth, move.tile[1], by=BY):
+                    call = self.call(_block(wide.units, deep.units), line, deep.at("kp"))
+                    nodes += repeated("kp", deep.count, (call,), f"{deep.units} of the depth")
+                lines = repeated("lp", wide.count, nodes, f"{wide.units} lines") if nodes else ()
+                yield from repeated("pt", block.count, lines, "blocks of lines")
+
+    def _blocks(self) -> Iterator[Part]:
+        """Yield the lines in parts, each of which is in one block of both matrices."""
+        widths = [side.width for side in (self.move.source, self.move.made) if side.width]
+        if widths:
+            yield from cut(self.move.lines, gcd(*widths))
+        else:
+            yield Part(ZERO, self.move.lines, 0, ONE)
+
+    def padding(self) -> Iterator[NestNode]:
+        """Fill what a packed format has beside the matrix with zeros."""
+        made = self.move.made
+        lines, depth = value(self.move.lines), value(self.move.depth)
+        if not made.width or lines is None or depth is None:
+            return
+        whole = lines // made.width
+        filled = -(-depth // made.group) * made.group * made.width
+        if filled < made.block and whole:
+            first = made.block * (symbol("pt") if whole > 1 else ZERO) + filled
+            zeros = tuple(self._zeros(first, made.block - filled))
+            yield from repeated("pt", Integer(whole), zeros, "steps of K")
+        yield from self._zeros(Integer(whole * made.block), made.end - whole * made.block)
+
+    def _zeros(self, first: Expr, count: int) -> Iterator[NestNode]:
+        vector, each = MoveTile.zero_vector(self.move)
+        for part in cut(Integer(count), ZEROS * vector.lanes * each):
+            call = self.call(_zeros(part.units), ZERO, ZERO, first + part.at("zp"))
+            yield from repeated("zp", part.count, (call,), "padding")
+
+
+def _row(size: Expr) -> Callable[[MoveTile], str]:
+    return lambda tile: tile.row(size)
+
+
+def _block(lines: int, depth: int) -> Callable[[MoveTile], str]:
+    return lambda tile: tile.block(lines, depth)
+
+
+def _zeros(count: int) -> Callable[[MoveTile], str]:
+    return lambda tile: tile.zeros(count)

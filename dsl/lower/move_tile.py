@@ -1,0 +1,481 @@
+"""The tiles of a move: load a block, convert its elements, store it in another layout.
+
+A block is read in one of three ways: neighbours of a line, groups of the depth, or lines along the
+depth, which are transposed in registers. It is written in one of the same ways. If the types agree,
+32-bit words of elements are moved as they are. Otherwise each lane holds one element of a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from sympy import Expr, Integer
+
+from tilewright.elementwise.builder import Argument as Element
+from tilewright.elementwise.builder import Value
+from tilewright.elementwise.conversions import is_upper_half, narrow, saturate, widen
+from tilewright.ir.access import bits_of, load, store
+from tilewright.ir.dataflow import (
+    pointers_used,
+    prune,
+    sizes_used,
+    stored_in_parts,
+    without_idle_masks,
+    without_unread,
+)
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import transpose
+from tilewright.ir.ops import Interleave, Load, MakeMask, Parameter, Store, TileProgram, Zero
+from tilewright.ir.values import Active, Address, MaskRegister, Register
+from tilewright.isa.vector import Vector
+from tilewright.plan.routines.copy import Layout, Move, clamps
+from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
+from tilewright.symbolic import linear, value
+
+T = TypeVar("T")
+
+
+class MoveTile:
+    """The operations of one tile: loads from ``x``, conversions, and stores to ``out``."""
+
+    def __init__(self, move: Move) -> None:
+        wide = ITEMSIZE[move.source.type] == 8
+        self.move = move
+        self.emitter = Emitter(move.target, move.lanes, "w", "f64" if wide else "f32")
+        self.builder = self.emitter.builder
+        self.lanes, self.together = move.lanes, move.together
+        #: The element type of a register of words. Elements of 32 and 64 bits are words themselves.
+        self.word = move.source.type if self.together == 1 else "s32"
+        self.masks: set[str] = set()
+        self.networks = 0
+
+    def program(self, name: str) -> TileProgram:
+        """Return the tile's program."""
+        move, ops = self.move, list(self.emitter.emit())
+        types = {"x": move.source.type}
+        pointers = sorted(pointers_used(ops), key=("x", "out", "one", "other").index)
+        return TileProgram(
+            name=name,
+            element=move.made.type,
+            parameters=(
+                *(
+                    Parameter(name, "in" if name == "x" else "out", types.get(name, move.made.type))
+                    for name in pointers
+                ),
+                *(Parameter(slot, "size") for slot in sizes_used(ops, move.slots)),
+            ),
+            body=(),
+            end=without_idle_masks(without_unread(tuple(stored_in_parts(ops)))[0]),
+            summary=name.replace("_", " "),
+        )
+
+    # --- whole tiles ---------------------------------------------------------------------------
+
+    def row(self, size: Expr) -> str:
+        """Copy ``size`` neighbours of a line; return the tile's name."""
+        known, same = value(size), self.move.same
+        step = self.lanes * (self.together if same else 1)
+        for first in range(0, step if known is None else known, step):
+            left = None if known is not None and known - first >= step else size - first
+            read, write = (Address(pointer, Integer(first)) for pointer in ("x", "out"))
+            if same:
+                word = self._load_word(read, left, self.together, f"x{first}")
+                self._store_word(write, word, left, self.together)
+            else:
+                self._put(self._converted(self._loaded(read, left, f"x{first}")), write, left)
+        return f"copy_{'tail' if known is None else known}"
+
+    def block(self, lines: int, depth: int) -> str:
+        """Move a block of ``lines`` lines and a part of the depth; return the tile's name."""
+        neighbours = self.move.words and self.move.turns
+        step = self.lanes * (self.together if neighbours else 1)
+        for first in range(0, lines, step):
+            some = min(step, lines - first)
+            if neighbours:
+                self._turn(first, some, depth)
+            elif self.move.words:
+                self._move_words(first, some, depth)
+            else:
+                self._move_elements(first, some, depth)
+        return f"move_{lines}x{depth}"
+
+    def zeros(self, count: int) -> str:
+        """Store ``count`` zeros; return the tile's name."""
+        vector, each = self.zero_vector(self.move)
+        zero, made = Register("zero", vector), self.move.made.type
+        self.emitter.add(Zero(zero))
+        step = vector.lanes * each
+        for first in range(0, count, step):
+            part = None if count - first >= step else count - first
+            memory, group = ("", 0) if vector.element == made else (made, each)
+            self.emitter.add(Store(Address("out", Integer(first)), zero, part, memory, group))
+        return f"zeros_{count}"
+
+    @staticmethod
+    def zero_vector(move: Move) -> tuple[Vector, int]:
+        """Return the vector that stores zeros, and how many elements one of its lanes holds."""
+        each = max(1, 4 // ITEMSIZE[move.made.type])
+        return move.target.of("s32" if each > 1 else move.made.type)[0], each
+
+    # --- words that are moved as they are ------------------------------------------------------
+
+    def _turn(self, first: int, some: int, depth: int) -> None:
+        """Transpose ``some`` lines of neighbours: they become lines along the depth."""
+        for start in range(0, depth, self.square):
+            there = min(self.square, depth - start)
+            for line, row in self._turned("x", (first, some), (start, there)):
+                self._store_row("out", line, start, row, there)
+
+    @property
+    def square(self) -> int:
+        """Lines, and elements of the depth, of the blocks that are transposed in registers."""
+        return self.lanes * self.together
+
+    def exchange(self, extents: tuple[int, int], one: str, other: str) -> None:
+        """Transpose a block at ``one``, of lines and depth up to a square, and one at ``other``.
+
+        Each goes where the other was. If both are the same, the block is transposed in place.
+        """
+        lines, depth = extents
+        turned = [(other, lines, depth, [*self._turned(one, (0, lines), (0, depth))])]
+        if other != one:
+            turned.append((one, depth, lines, [*self._turned(other, (0, depth), (0, lines))]))
+        for pointer, _, there, rows in turned:
+            for line, row in rows:
+                self._store_row(pointer, line, 0, row, there)
+
+    def _turned(
+        self, pointer: str, lines: tuple[int, int], depth: tuple[int, int]
+    ) -> Iterator[tuple[int, Register]]:
+        """Yield lines of a block that is read along them, each as a register along the depth."""
+        (first, some), (start, there), each = lines, depth, self.together
+        left = None if some == self.square else Integer(some)
+        rows = [
+            self._load_word(
+                self._at(pointer, self.move.source, first, k), left, each, f"{pointer}{first}_{k}"
+            )
+            for k in range(start, start + there)
+        ]
+        parts = [self._mixed(rows[at : at + each]) for at in range(0, there, each)]
+        for place in range(min(each, some)):
+            numbers = range(first + place, first + some, each)
+            words = [part[place] for part in parts]
+            yield from zip(numbers, self._transposed(words, len(numbers)), strict=True)
+
+    def _store_row(self, pointer: str, line: int, start: int, row: Register, there: int) -> None:
+        left = None if there == self.square else Integer(there)
+        address = self._at(pointer, self.move.made, line, start)
+        self._store_word(address, row, left, self.together)
+
+    def _mixed(self, rows: list[Register]) -> list[Register]:
+        """Transpose the elements within the words of as many rows as a word has elements.
+
+        Each word of result ``i`` holds element ``i`` of the words of all rows, in their order.
+        """
+        rows = [*rows, *rows[:1] * (self.together - len(rows))]
+        b, size = self.builder, 32 // self.together
+        values: list[Element] = [self.emitter.take(row) for row in rows]
+        half = 1
+        while half < self.together:
+            bits = size * half
+            low = sum(((1 << bits) - 1) << at for at in range(0, 32, 2 * bits))
+            for i in range(self.together):
+                if i & half:
+                    continue
+                x, y = values[i], values[i + half]
+                if 2 * bits == 32:
+                    values[i] = b("or", b("and", x, low), b("shl", y, bits))
+                    values[i + half] = b("or", b("ushr", x, bits), b("and", y, low << bits))
+                else:
+                    kept, moved = b("and", x, low), b("shl", b("and", y, low), bits)
+                    values[i] = b("or", kept, moved)
+                    moved = b("and", b("ushr", x, bits), low)
+                    values[i + half] = b("or", moved, b("and", y, low << bits))
+            half *= 2
+        return [self.emitter.register(each) for each in values]
+
+    def _move_words(self, first: int, some: int, depth: int) -> None:
+        """Move words of the depth between groups, and lines along the depth."""
+        self._write_words(first, some, depth, self._read_words(first, some, depth))
+
+    def _read_words(self, first: int, some: int, depth: int) -> Iterator[Register]:
+        """Yield the words of a few lines, each of them as a register with a lane for each line."""
+        source, each = self.move.source, self.together
+        if not source.along:
+            for k in range(0, depth, source.group):
+                yield from self._load_group(source, first, some, k)
+            return
+        block = self.lanes * each
+        for start in range(0, depth, block):
+            there = min(block, depth - start)
+            left = None if there == block else Integer(there)
+            rows = [
+                self._load_word(self._at("x", source, line, start), left, each, f"x{line}_{start}")
+                for line in range(first, first + some)
+            ]
+            yield from self._transposed(rows, -(-there // each))
+
+    def _write_words(self, first: int, some: int, depth: int, words: Iterable[Register]) -> None:
+        """Store words of a few lines, each of them a register with a lane for each line."""
+        made, each = self.move.made, self.move.made.each
+        if not made.along:
+            for number, group in enumerate(_parts(words, made.group // each)):
+                self._store_group(made, first, some, number * made.group, group)
+            return
+        block = self.lanes * each
+        for start, part in zip(range(0, depth, block), _parts(words, self.lanes), strict=False):
+            left = None if depth - start >= block else Integer(depth - start)
+            for line, row in enumerate(self._transposed(part, some), first):
+                self._store_word(self._at("out", made, line, start), row, left, each)
+
+    def _load_group(self, side: Layout, first: int, some: int, k: int) -> list[Register]:
+        """Load the words of a group of each of ``some`` lines, a register for each word."""
+        each = side.each
+        count = side.group // each
+        found: list[Register] = []
+        for number in range(count):
+            left = min(self.lanes, some * count - number * self.lanes)
+            if left <= 0:
+                found.append(found[0])
+                continue
+            address = self._at("x", side, first, k, number * self.lanes * each)
+            part = None if left == self.lanes else Integer(left * each)
+            name = f"x{first}_{k}" + (f"_{number}" if number else "")
+            found.append(self._load_word(address, part, each, name, side.type))
+        return self._zipped(found, apart=True) if count > 1 else found
+
+    def _store_group(
+        self, side: Layout, first: int, some: int, k: int, words: list[Register]
+    ) -> None:
+        """Store the words of a group of each of ``some`` lines."""
+        each = side.each
+        count = side.group // each
+        while len(words) < count:
+            zero = self.emitter.unnamed(words[0].vector.element)
+            self.emitter.add(Zero(zero))
+            words = [*words, zero]
+        if count > 1:
+            words = self._zipped(words, apart=False)
+        for number, word in enumerate(words):
+            left = min(self.lanes, some * count - number * self.lanes)
+            if left > 0:
+                address = self._at("out", side, first, k, number * self.lanes * each)
+                part = None if left == self.lanes else Integer(left * each)
+                self._store_word(address, word, part, each)
+
+    def _zipped(self, pair: list[Register], *, apart: bool) -> list[Register]:
+        """Interleave the lanes of two registers; with ``apart``, undo this."""
+        x, y = pair
+        blocks = [1 << i for i in range((self.lanes - 1).bit_length())]
+        for block in reversed(blocks) if apart else blocks:
+            even, odd = (self.emitter.unnamed(x.vector.element) for _ in range(2))
+            self.emitter.add(Interleave(even, x, y, block, odd=False))
+            self.emitter.add(Interleave(odd, x, y, block, odd=True))
+            x, y = even, odd
+        return [x, y]
+
+    def _transposed(self, rows: list[Register], count: int) -> list[Register]:
+        """Return the first ``count`` rows of the transpose of a block of registers."""
+        if self.lanes == 1:
+            return rows
+        self.networks += 1
+        rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored as it was loaded
+        steps, turned = transpose(self.move.target, rows, self.lanes, f"t{self.networks}_")
+        self.emitter.add(*prune(steps, turned[:count]))
+        return turned[:count]
+
+    # --- elements that are converted -----------------------------------------------------------
+
+    def _move_elements(self, first: int, some: int, depth: int) -> None:
+        """Move one element of each line at a time, and convert it."""
+        made = self.move.made
+        elements = map(self._converted, self._read_elements(first, some, depth))
+        left = None if some == self.lanes else Integer(some)
+        if not made.along and made.group == 1:
+            for k, found in enumerate(elements):
+                self._put(found, self._at("out", made, first, k), left)
+            return
+        words = map(self.emitter.register, map(self._word_of, _parts(elements, made.each)))
+        self._write_words(first, some, depth, words)
+
+    def _read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
+        """Yield one element of the depth after the other, a lane for each line."""
+        source = self.move.source
+        left = None if some == self.lanes else Integer(some)
+        if source.along and not self._easy:
+            yield from self._read_turned(first, some, depth)
+        elif source.along:
+            for number, word in enumerate(self._read_words(first, some, depth)):
+                at = number * self.together
+                yield from (
+                    self._extracted(word, k) for k in range(at, min(depth, at + self.together))
+                )
+        elif source.group == 1:
+            for k in range(depth):
+                yield self._loaded(self._at("x", source, first, k), left, f"x{first}_{k}")
+        else:
+            for start in range(0, depth, source.group):
+                words = self._load_group(source, first, some, start)
+                for k in range(min(source.group, depth - start)):
+                    yield self._extracted(words[k // source.each], k % source.each)
+
+    @property
+    def _bits(self) -> bool:
+        """True if elements of 8 or 16 bits are kept as bits, not as numbers."""
+        return self.move.same and self.together > 1
+
+    @property
+    def _easy(self) -> bool:
+        """True if few operations take an element out of a word."""
+        source = self.move.source.type
+        whole = is_integer(source) or ITEMSIZE[source] == 4
+        return whole or is_upper_half(source) or self.move.same
+
+    def _read_turned(self, first: int, some: int, depth: int) -> Iterator[Element]:
+        """Yield elements that are converted by loads along the depth, and transposed then."""
+        source = self.move.source
+        for start in range(0, depth, self.lanes):
+            there = min(self.lanes, depth - start)
+            left = None if there == self.lanes else Integer(there)
+            rows = []
+            for line in range(first, first + some):
+                found = self._loaded(self._at("x", source, line, start), left, f"x{line}_{start}")
+                rows.append(self.emitter.register(found))
+            yield from map(self.emitter.take, self._transposed(rows, there))
+
+    def _loaded(self, address: Address, left: Expr | None, name: str) -> Element:
+        """Load an element of each lane, as an s32 value, as bits in s32, or as floating point."""
+        source = self.move.source.type
+        memory = bits_of(source) if self._bits else source
+        element = "s32" if is_integer(memory) else self.builder.real
+        active = self._active(self.emitter.vector(element), left, memory == element)
+        return self._unshifted(load(self.emitter, address, active, memory, name))
+
+    def _extracted(self, word: Register, k: int) -> Element:
+        """Return element ``k`` of the words in a register."""
+        found, source = self.emitter.take(word), self.move.source.type
+        if self.together == 1:
+            return self._unshifted(found)
+        b, bits = self.builder, 8 * ITEMSIZE[source]
+        above = 32 - bits * (k % self.together + 1)
+        moved = b("shl", found, above) if above else found
+        lane = b("shr" if is_signed(source) else "ushr", moved, 32 - bits)
+        if is_integer(source) or self.move.same:
+            return self._unshifted(lane)
+        return widen(b, lane, source)
+
+    def _unshifted(self, found: Element) -> Element:
+        shift = self.move.source.shift
+        return self.builder("sub", found, shift) if shift else found
+
+    def _converted(self, found: Element) -> Element:
+        """Return an element as a value of the type to which it is rounded."""
+        b, rounded, made = self.builder, self.move.rounded, self.move.made.type
+        if self.move.same or ITEMSIZE[made] == 8:
+            return found
+        if is_integer(rounded):
+            if _is_real(found):
+                return narrow(b, found, rounded)
+            return saturate(b, found, rounded) if clamps(self.move.value, rounded) else found
+        found = found if _is_real(found) else b("to_f32", found)
+        return found if rounded in (made, "f32") else widen(b, narrow(b, found, rounded), rounded)
+
+    def _put(self, found: Element, address: Address, left: Expr | None) -> None:
+        """Store an element of each lane, or of the first ``left`` lanes."""
+        made = self.move.made.type
+        memory = bits_of(made) if self._bits else made
+        element = self.builder.real if _is_real(found) else "s32"
+        active = self._active(self.emitter.vector(element), left, memory == element)
+        if element == "s32":  # it fits, as it was converted before
+            plain = "" if memory == "s32" else memory
+            self.emitter.add(Store(address, self.emitter.register(found), active, plain))
+        else:
+            store(self.emitter, found, element, address, active, memory)
+
+    def _word_of(self, elements: list[Element]) -> Element:
+        """Return elements of the depth as words, the first element in the lowest bits."""
+        made = self.move.made.type
+        if ITEMSIZE[made] >= 4:
+            return elements[0]
+        b, bits = self.builder, 8 * ITEMSIZE[made]
+        word: Element = 0
+        for place, element in enumerate(elements):
+            lane = narrow(b, element, made) if _is_real(element) else element
+            if is_signed(made) and place + 1 < self.move.made.each:
+                lane = b("and", lane, (1 << bits) - 1)  # the sign would fill what follows
+            moved = b("shl", lane, bits * place) if place else lane
+            word = b("or", word, moved) if place else moved
+        return word
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def _at(self, pointer: str, side: Layout, line: int, k: int, more: int = 0) -> Address:
+        """Return the address of an element of the block, and ``more`` elements after it."""
+        depth, left = divmod(k, side.group) if not side.along else (k, 0)
+        depth *= 1 if side.along else side.group
+        terms = ((line, side.line_step), (depth, side.depth_step), (left + more, Integer(1)))
+        return Address(pointer, linear(terms))
+
+    def _load_word(
+        self, address: Address, left: Expr | None, each: int, name: str, type_: str = ""
+    ) -> Register:
+        """Load a register of words of ``each`` elements, of which ``left`` elements exist."""
+        type_ = type_ or self.move.source.type
+        register = self.emitter.fresh(name, type_ if each == 1 else "s32")
+        if each == 1:
+            active = self._active(register.vector, left, True)
+            self.emitter.add(Load(register, address, active))
+            return register
+        words = register.vector.mask
+        if left is not None and words is not None and each in words.groups:
+            memory = {4: "u8", 2: "s16"}[each]
+            vector = self.move.target.holding(memory, self.lanes * each)
+            self.emitter.add(Load(register, address, self._mask(vector, left), type_, each))
+        else:
+            self.emitter.add(Load(register, address, _number(left), type_, each))
+        return register
+
+    def _store_word(
+        self, address: Address, register: Register, left: Expr | None, each: int
+    ) -> None:
+        """Store a register of words of ``each`` elements, of which ``left`` elements exist."""
+        made = self.move.made.type
+        if register.vector.element == made:
+            self.emitter.add(Store(address, register, self._active(register.vector, left, True)))
+        else:
+            self.emitter.add(Store(address, register, _number(left), made, each))
+
+    def _active(self, vector: Vector, left: Expr | None, plain: bool) -> Active:
+        """Return the lanes of an access: a mask, if elements are ``plain``, or a number."""
+        if left is not None and vector.mask is not None and plain:
+            return self._mask(vector, left)
+        return _number(left)
+
+    def _mask(self, vector: Vector, left: Expr) -> MaskRegister:
+        mask = MaskRegister(f"{vector.element}_{value(left) or 'tail'}", vector, left)
+        if mask.name not in self.masks:
+            self.masks.add(mask.name)
+            self.emitter.add(MakeMask(mask))
+        return mask
+
+
+def _number(left: Expr | None) -> Active:
+    known = None if left is None else value(left)
+    return left if known is None else known
+
+
+def _is_real(found: Element) -> bool:
+    return isinstance(found, float) or (isinstance(found, Value) and found.element != "s32")
+
+
+def _parts(elements: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield ``elements`` in lists of ``size``, the last of them shorter."""
+    part: list[T] = []
+    for element in elements:
+        part.append(element)
+        if len(part) == size:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -1,0 +1,319 @@
+"""The plan of a copy: where the elements of both matrices are, and how the matrix is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sympy import Expr, Integer
+
+from tilewright.errors import SpecError
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.operands import Matrix
+from tilewright.spec.pack import Copy, Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.symbolic import ONE, div, mod, size_expr, symbol
+
+from ..formats.lookup import copied_format
+from ..formats.packed_b import PackedFormat
+from ..loops import Decided, Decision, check_unscheduled
+from ..operands import Operand
+from .pack_b import PackPlan, plan_packing
+
+#: Vectors of a row that one call copies, and elements of K that one call moves between rows.
+ROW_VECTORS, DOWN = 8, 8
+#: Vectors of a tile that is transposed, where more than a square of them is.
+TURNED = 64
+#: Registers of a tile that may be spilled: wider vectors are worth more than that costs.
+SPILLED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the elements of a matrix of lines and depth are, in elements from its beginning.
+
+    If ``along``, each line is contiguous, and lines are ``step`` elements apart. Otherwise
+    ``group`` elements along the depth are together, then the same group of the next line.
+    Consecutive elements of a depth that is a multiple of ``group`` are ``step`` apart. Lines are
+    then in blocks of ``width`` lines and ``block`` elements; a width of 0 means a single block.
+    ``shift`` was added to each element. ``end`` is the end of what is written, padding included.
+    """
+
+    name: str
+    type: str
+    step: Expr = field(hash=False)
+    along: bool = False
+    group: int = 1
+    width: int = 0
+    block: int = 0
+    shift: int = 0
+    end: int = 0
+
+    @property
+    def each(self) -> int:
+        """Elements of the depth that a 32-bit word holds; 1 if they have 32 or 64 bits."""
+        most = max(1, 4 // ITEMSIZE[self.type])
+        return most if self.along or self.group == 1 else min(most, self.group)
+
+    @property
+    def line_step(self) -> Expr:
+        """Elements from a line to the next one of its block."""
+        return self.step if self.along else Integer(self.group)
+
+    @property
+    def depth_step(self) -> Expr:
+        """Elements from a multiple of ``group`` to the next element of the depth."""
+        return ONE if self.along else self.step
+
+    def at(self, line: Expr, depth: Expr) -> Expr:
+        """Return where an element is; ``depth`` is a multiple of ``group``."""
+        inside = depth * self.depth_step
+        if self.width:
+            inside += div(line, self.width) * self.block
+            line = mod(line, self.width)
+        return inside + line * self.line_step
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A matrix of ``lines`` times ``depth`` elements, to be moved from ``source`` to ``made``.
+
+    ``value`` is the element type of the values in ``source``, ``rounded`` the type to which they
+    are rounded. Both differ from the type in memory if a packed format stores a wider type.
+    ``lanes`` are those of the vectors that move, ``tile`` are the lines and the depth of one call.
+    """
+
+    target: Target
+    source: Layout
+    made: Layout
+    value: str
+    rounded: str
+    lines: Expr
+    depth: Expr
+    lanes: int
+    tile: tuple[int, int]
+    slots: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """True if the bits of elements stay as they are."""
+        types = {self.source.type, self.made.type, self.value, self.rounded}
+        return len(types) == 1 and not self.source.shift
+
+    @property
+    def together(self) -> int:
+        """Elements that a 32-bit word holds; 1 if they have 32 or 64 bits."""
+        return max(1, 4 // ITEMSIZE[self.source.type])
+
+    @property
+    def words(self) -> bool:
+        """True if whole words of elements are moved as they are."""
+        source, made = self.source, self.made
+        parts = source.each < self.together or made.each < self.together  # words are not full
+        if not self.same or self.copies or parts:
+            return False
+        if source.along or made.along:
+            return self.turns or self.together == 1 or self.groups > 1
+        whole = mod(self.depth, source.group) == 0  # otherwise a word would end with padding
+        return whole and source.group > 1 and made.group > 1
+
+    @property
+    def turns(self) -> bool:
+        """True if neighbours in a line of ``source`` become lines along the depth."""
+        return self.made.along and not self.source.along and self.source.group == 1
+
+    @property
+    def copies(self) -> bool:
+        """True if lines of both matrices are contiguous one element beside the other."""
+        return not (self.source.along or self.made.along) and self.groups == 1
+
+    @property
+    def groups(self) -> int:
+        """The larger number of elements in a group."""
+        return max(self.source.group, self.made.group)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CopyPlan(Decided):
+    """A copy with every choice made.
+
+    ``packing`` is the plan of the packing that a format with sums of columns needs.
+    """
+
+    spec: Copy
+    target: Target
+    move: Move
+    sizes: Mapping[str, Expr] = field(hash=False)
+    packing: PackPlan | None
+    decisions: tuple[Decision, ...]
+    slots: tuple[str, ...]
+    batch: None = None
+
+    @property
+    def element(self) -> str:
+        """The type of the elements that are written."""
+        return self.move.made.type
+
+
+def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
+    """Return the plan; ScheduleError if the schedule asks for anything."""
+    check_unscheduled(schedule, "copy")
+    sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in ("rows", "cols")}
+    forms = {name: copied_format(spec, name, target) for name in "ad"}
+    lines, depth = ("cols", "rows") if _by_columns(spec) else ("rows", "cols")
+    source, made = (_layout(spec, name, forms[name], sizes, depth == "rows") for name in "ad")
+    types = spec.type_of("a"), spec.type_of("d")
+    slots = tuple(slot for slot, _ in spec.runtime_sizes())
+    move = Move(target, source, made, *types, sizes[lines], sizes[depth], 1, (1, 1), slots)
+    form = forms["d"]
+    move, reason = _cut(move)
+    packing = None if form is None or not form.sums else _packing(spec, form, move, target)
+    decisions = [
+        Decision(name.upper(), form.text, "packed") for name, form in forms.items() if form
+    ]
+    if packing is None:
+        decisions.append(Decision("tile", "x".join(map(str, move.tile)), reason))
+    return CopyPlan(spec, target, move, sizes, packing, tuple(decisions), slots)
+
+
+def _by_columns(spec: Copy) -> bool:
+    """Return True if columns are lines: neighbours in a row of the input are in one vector."""
+    if isinstance(spec.a, Matrix) and isinstance(spec.d, Matrix):
+        return spec.a.order == "C"
+    return True
+
+
+def _layout(
+    spec: Copy,
+    name: str,
+    form: PackedFormat[int] | None,
+    sizes: Mapping[str, Expr],
+    by_columns: bool,
+) -> Layout:
+    if form is not None:
+        return packed_layout(form, name)
+    given = getattr(spec, name)
+    leading, slot = getattr(spec, f"ld{name}"), f"ld{name}"
+    contiguous = sizes["cols" if given.order == "C" else "rows"]
+    step = contiguous if leading is None else size_expr(slot, leading)
+    return Layout(name, given.type, step, along=(given.order == "C") != by_columns)
+
+
+def packed_layout(form: PackedFormat[int], name: str) -> Layout:
+    """Return the layout of a matrix in ``form``: lines are its columns, K is its depth."""
+    return Layout(
+        name,
+        form.stored,
+        Integer(form.nb),
+        group=form.group,
+        width=form.nb,
+        block=form.block_elements,
+        shift=form.shift,
+        end=form.sums_at // form.itemsize,
+    )
+
+
+def _packing(spec: Copy, form: PackedFormat[int], move: Move, target: Target) -> PackPlan:
+    """Return the plan that packs and sums columns; SpecError if the source cannot be packed so."""
+    if not isinstance(spec.a, Matrix):
+        raise SpecError(
+            "a packed matrix is not packed again with the sums of its columns",
+            got=f"{spec.a!r} to {spec.d!r}",
+            hint="first a copy to tw.Matrix, or tw.Packed(type, bits=32), which has no sums",
+        )
+    plan = next(
+        filter(None, (_packed_for(a, spec, form, target) for a in ("s8", "u8", "s16", "u16"))), None
+    )
+    if plan is None:
+        raise SpecError(
+            "no packing for this target makes the format",
+            got=form.text,
+            hint="kernel.pack_b of the kernel that takes the format",
+        )
+    strides = {"n": move.source.line_step, "k": move.source.depth_step}
+    given = Operand("b", plan.operands["b"].type, strides)
+    return replace(plan, operands={**plan.operands, "b": given}, slots=move.slots)
+
+
+def _packed_for(a: str, spec: Copy, form: PackedFormat[int], target: Target) -> PackPlan | None:
+    """Return the plan that packs for an A of type ``a``, None if its format is not ``form``."""
+    assert isinstance(spec.a, Matrix)
+    kept: dict[str, Any] = {"a": a, "nb": form.nb, "source": spec.a.type, "order": spec.a.order}
+    plain = Pack(form.k, form.n, form.type, **kept)  # type: ignore[arg-type]
+    plan = plan_packing(plain, Schedule(), target)
+    return plan if plan.format == form else None
+
+
+# --- tiles ---------------------------------------------------------------------------------------
+
+
+def _cut(move: Move) -> tuple[Move, str]:
+    """Return ``move`` with its vectors and its tile, and the reason for these."""
+    target, itemsize = move.target, ITEMSIZE[move.source.type]
+    if move.copies:
+        vector = target.of("s32" if not move.same or itemsize < 4 else move.source.type)[0]
+        step = vector.lanes * (move.together if move.same else 1)
+        return replace(move, lanes=vector.lanes, tile=(ROW_VECTORS * step, 1)), "a row at a time"
+    turns = move.source.along or move.made.along
+    lanes = _lanes(move, turns=turns)
+    if not turns:
+        depth = max(move.groups, DOWN // move.groups * move.groups)
+        return replace(move, lanes=lanes, tile=(4 * lanes, depth)), "vectors of lines"
+    each = max(max(1, 4 // ITEMSIZE[side.type]) for side in (move.source, move.made))
+    lines = lanes * (move.together if move.words and move.turns else 1)
+    depth = max(lanes * each, move.groups)
+    if move.words and move.turns:  # whole cache lines are read, and a few lines are written
+        line = target.core.line // itemsize
+        lines, depth = max(lines, line), max(depth, line)
+        while 2 * depth * lines <= TURNED * lanes * move.together:
+            depth *= 2
+    return replace(move, lanes=lanes, tile=(lines, depth)), "square blocks, transposed in registers"
+
+
+def turning(
+    target: Target, source: Layout, made: Layout, slots: tuple[str, ...], square: int | None = None
+) -> Move:
+    """Return a move whose lines become lines along the depth, for tiles within other kernels.
+
+    Vectors are as wide as the target's, or as a ``square`` of elements.
+    """
+    unknown = symbol("lines")
+    type_ = source.type
+    move = Move(target, source, made, type_, type_, unknown, unknown, 1, (1, 1), slots)
+    if square is not None:
+        return replace(move, lanes=square // move.together, tile=(square, square))
+    return _cut(move)[0]
+
+
+def exchanged_square(target: Target, type_: str) -> int:
+    """Return the extent of the largest blocks that are exchanged with their mirrors."""
+    each = max(1, 4 // ITEMSIZE[type_])
+    lanes = (v.lanes for v in target.of("s32") if v.transposes and v.registers == 1)
+    return each * next((n for n in lanes if 2 * n * each <= target.registers + SPILLED), 1)
+
+
+def _lanes(move: Move, *, turns: bool) -> int:
+    """Return the lanes of the widest vectors that the move can use."""
+    target = move.target
+    element = move.source.type if ITEMSIZE[move.source.type] == 8 else "s32"
+    other = element if element != "s32" else "f32"
+    narrow = move.together if move.words and move.turns else 1
+
+    def fits(vector: Vector) -> bool:
+        there = any(v.lanes == vector.lanes for v in target.of(other))
+        registers = vector.lanes * vector.registers * narrow
+        return there and (
+            not turns or (vector.transposes and registers <= target.registers + SPILLED)
+        )
+
+    return next((v.lanes for v in target.of(element) if fits(v)), 1)
+
+
+def clamps(source: str, made: str) -> bool:
+    """Return True if an integer of type ``source`` may lie outside of the integer type ``made``."""
+    wide = ITEMSIZE[made] > ITEMSIZE[source]
+    signed = source[0] == "s" and made[0] == "u"
+    return is_integer(made) and source != made and (signed or not wide)

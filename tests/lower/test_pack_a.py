@@ -1,0 +1,128 @@
+"""Products with an A that is packed ahead: its format, the calls, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.products.interpreted import Interpreted
+
+import tilewright as tw
+from tilewright.errors import ArgumentError, ScheduleError, SpecError
+from tilewright.plan.formats.lookup import format_named, format_of_a
+from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.reference.arguments import samples
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed, Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
+
+M, N, K = dim("m"), dim("n"), dim("k")
+#: A and B packed or not, sizes of the call or not, shifts, groups, sums, and heights of all kinds.
+CASES: Any = (
+    ("scalar", Gemm(37, 20, 33, a=Packed("f32", mb=5))),
+    ("avx2", Gemm(M, N, K, a=Packed("f32", mb=6), b=Packed("f32"))),
+    ("avx2", Gemm(M, 19, K, a=Packed("bf16"), b="bf16", beta=1)),
+    ("avx2+vnni", Gemm(M, N, 33, a=Packed("s8"), b="s8", a_zero=3, b_zero="column")),
+    ("avx512+vnni+bf16", Gemm(37, 50, 33, a=Packed("s8"), b=Packed("s8"), d="u8", b_zero=2)),
+    ("avx512+vnni+bf16", Gemm(M, N, K, a=Packed("bf16"), b=Packed("bf16"))),
+    ("neon", Gemm(37, 20, K, a=Packed("s8", mb=4), b="s8")),
+    ("neon+dotprod", Gemm(M, N, K, a=Packed("u8"), b=Packed("s8"))),
+    ("avx2", Gemm(M, N, K, a=Packed("f32"), b="s8")),
+    ("avx512+vnni+bf16", Gemm(M, N, K, a=Packed("f32"), b=Packed("f32"), math="bf16")),
+    ("sve256", Gemm(M, 20, 33, a=Packed("f32"), b=tw.Matrix("f32", "F"))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "spec"), CASES, ids=str)
+def test_a_packed_a_is_interpreted(target: str, spec: Gemm, cases: Cases) -> None:
+    kernel = Interpreted(spec, Schedule(), resolve(target))
+    for held in samples(spec, kernel.signature, 3, 1):
+        kernel.run(held)
+    cases.count(target, "interpreted")
+
+
+@pytest.mark.twice
+def test_a_packed_a_serves_all_kernels_of_its_format() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, size).astype(np.float32) for size in ((37, 70), (70, 101)))
+    kernel = tw.compile(Gemm(M, N, K, a=Packed("f32", mb=8)))
+    packed = kernel.pack_a(a)
+    assert packed.shape == (37, 70)
+    assert packed.format == "f32 as f32, 37x70 in groups of 1 along k, panels of 8 rows"
+    assert (kernel(packed, b) == a @ b).all()
+    fixed = tw.compile(Gemm(37, 101, 70, a=Packed("f32", mb=8), b=Packed("f32")))
+    assert (fixed(packed, fixed.pack_b(b)) == a @ b).all()
+    assert fixed.pack_a(np.asfortranarray(a)).format == packed.format
+    assert kernel.verify(cases=4).cases >= 4
+    with pytest.raises(ArgumentError, match="a is packed in another format"):
+        fixed(kernel.pack_a(a[:36]), fixed.pack_b(b))
+    with pytest.raises(ArgumentError, match="b has the wrong shape"):
+        kernel(packed, b[:69])
+    with pytest.raises(ArgumentError, match="a has the wrong shape"):
+        fixed.pack_a(a.T)
+    halves = tw.compile(Gemm(4, 3, 5, a=Packed("bf16"), b="bf16"))
+    one = np.ones((4, 5), np.float32)
+    ones = np.ones((5, 3), ml_dtypes.bfloat16)
+    assert (halves(halves.pack_a(one), ones) == 5).all()
+
+
+def test_a_format_of_a_is_a_value() -> None:
+    """It depends on target, types, m, k and mb alone, and its text gives it back."""
+    target = resolve("avx512+vnni+bf16")
+    one = format_of_a(Gemm(37, 5, 70, a=Packed("s8"), b="s8"), target)
+    assert one == format_of_a(Gemm(37, N, 70, a=Packed("s8", mb=one.nb), b=Packed("s8")), target)
+    assert one.text.endswith("in groups of 4 along k, panels of 8 rows and their sums")
+    assert one == format_named(one.text)
+    assert one.family == format_of_a(Gemm(M, N, K, a=Packed("s8"), b="s8"), target)
+    assert one != format_of_a(Gemm(37, 5, 70, a=Packed("s8", mb=4), b="s8"), target)
+
+
+def test_a_large_b_is_packed_in_panels_beside_a_packed_a() -> None:
+    """By default, and in a schedule; with sums that C cannot hold, and with tails of all kinds."""
+    bias = tw.Operand("bias", "f32", per="column")
+    spec = Gemm(129, 301, 1003, a=Packed("f32"), d="bf16", epilogue=tw.acc + bias)
+    kernel = tw.compile(spec, target="avx2")
+    assert (kernel.schedule.loops, dict(kernel.schedule.block)) == ("nkmnk", {"n": 48, "k": 256})
+    assert kernel.verify(cases=1).cases == 1
+    small = Gemm(13, 21, 33, a=Packed("f32", mb=5), b=tw.Matrix("f32", "F"), beta=1)
+    panels = Schedule(loops="nkmnk", pack="b", block={"n": 8, "k": 16})
+    one = Interpreted(small, panels, resolve("avx2"))
+    one.run(one.sample(0, whole=True))
+
+
+REFUSED: Any = (
+    (lambda: Gemm(4, 4, 4, a=Packed("f32", 8)), SpecError, "A is packed in panels of rows"),
+    (lambda: Gemm(4, 4, 4, a=Packed("f32"), batch=Strided(2)), SpecError, "that of one product"),
+    (lambda: Gemm(4, 4, 4, d=Packed("f32")), SpecError, "only A and B can be packed, not D"),  # type: ignore[arg-type]
+    (lambda: Gemm(4, 4, 4, b=Packed("f32", mb=8)), SpecError, "B is packed in blocks of columns"),
+    (
+        lambda: Gemm(4, 4, 4, a=Packed("f32"), b="s8", b_zero=1),
+        SpecError, "b_zero multiplies sums of A",
+    ),
+    (lambda: tw.Copy(4, 4, Packed("f32", mb=4)), SpecError, "in panels of rows"),
+    (lambda: Packed("f32", mb=0), SpecError, "mb, the rows of a panel"),
+    (
+        lambda: tw.compile(Gemm(32, 32, 64, a=Packed("bf16"), b="bf16"), target="amx"),
+        SpecError, "for which no A is packed ahead",
+    ),
+    (
+        lambda: tw.compile(Gemm(64, 8, 8, a=Packed("f32", mb=8)),
+                           Schedule(loops="mnmk", block={"m": 12})),
+        ScheduleError, "panels of rows of a packed A would be cut",
+    ),
+    (lambda: tw.compile(Gemm(4, 4, 4)).pack_a(np.eye(4)), SpecError, "takes no packed A"),
+    (
+        lambda: tw.library("x", {"f": Gemm(4, 4, 4, a=Packed("f32"))}, targets=["scalar"]),
+        SpecError, "no function that packs an A",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "error", "says"), REFUSED, ids=[each[2] for each in REFUSED])
+def test_what_makes_no_sense_is_refused(make: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        make()
