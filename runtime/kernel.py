@@ -1,7 +1,6 @@
 """The class ``Kernel``: a compiled kernel that is called on arrays, and can describe itself.
 
-It is made from a spec, a schedule, a target and an entry of the cache that holds the compiled
-library.
+It is made from a spec, a schedule, a target and the compiled library in the cache.
 """
 
 from __future__ import annotations
@@ -493,11 +492,7 @@ class Kernel(CallableKernel):
         return self._packers[spec](turned)  # type: ignore[no-any-return]
 
     def pack(self, weights: Any) -> PackedWeights:
-        """Return the weights of a network, packed for calls; SpecError for other kernels.
-
-        ``weights`` is a dict with an array of float32 for each weight, by name. Raises
-        ArgumentError if one is missing, unknown, or has another type or shape.
-        """
+        """Return a network's weights, a dict of arrays by name, packed for calls."""
         raise SpecError("this kernel has no weights that could be packed", got=repr(self.spec))
 
     def session(self) -> Session:
