@@ -23,8 +23,17 @@ class PackedWeights:
     They are copies, and never change. A network with the same weights and the same target takes
     them too.
 
+    Parameters
+    ----------
+    layout : tuple
+        Of each weight its name, its shape, and the format of its bytes.
+    arrays : tuple
+        Of each weight an array, or a PackedMatrix.
+
     Attributes
     ----------
+    layout, arrays
+        The parameters.
     names : tuple of str
         The names of the weights, for example ``w.up``.
     nbytes : int
