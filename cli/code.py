@@ -19,6 +19,7 @@ import tilewright as tw
 from tilewright import nn
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.spec import postops, reductions
+from tilewright.spec.network.weights import Weights
 from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Spec
@@ -32,6 +33,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.MatMult: operator.matmul,
     ast.Pow: operator.pow,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
@@ -125,6 +127,10 @@ class _Reading:
                 return getattr(nn, name)(*map(self.of, args), **named)
             case ast.Call(func=ast.Attribute(value=one, attr="astype"), args=[type_]):
                 return self.of(one).astype(self.of(type_))
+            case ast.Attribute(value=ast.Name(id=name), attr=key) if isinstance(
+                self.names.get(name), Weights
+            ):
+                return self.names[name][key]
             case ast.NamedExpr(target=ast.Name(id=name), value=value) if name not in _names():
                 self.names[name] = self.of(value)
                 return self.names[name]

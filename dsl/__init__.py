@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .runtime.bench.timing import Timing
     from .runtime.calibrate.run import Calibrated, calibrate
     from .runtime.call.packed_matrix import PackedMatrix
+    from .runtime.call.packed_weights import PackedWeights
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
@@ -81,6 +82,7 @@ __all__ = [
     "Packed",
     "PackedB",
     "PackedMatrix",
+    "PackedWeights",
     "PlanError",
     "Quantize",
     "Quantized",
@@ -165,6 +167,7 @@ _HOMES = {
     "tune": "tuning.tune",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
+    "PackedWeights": "runtime.call.packed_weights",
     "QuantizedMatrix": "runtime.quantized.matrix",
     **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
     **dict.fromkeys(

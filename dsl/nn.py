@@ -1,4 +1,4 @@
-"""Functions of whole tensors for networks: softmax, norms, and sums, maxima and means of an axis.
+"""Functions of tensors for networks: layers, softmax, norms, sums, maxima and means of an axis.
 
 Each returns an expression. Reductions are computed in f32, or in f64 for tensors of f64. Functions
 that keep a tensor's shape also keep its type.
@@ -15,7 +15,8 @@ from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.sizes import Dim
 
 __all__ = [
-    "extent", "layer_norm", "log_softmax", "max", "mean", "min", "rms_norm", "softmax", "sum",
+    "extent", "layer_norm", "linear", "log_softmax", "max", "mean", "min", "rms_norm", "softmax",
+    "sum",
 ]  # fmt: skip
 
 
@@ -259,6 +260,35 @@ def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6)
     """
     found = x * (1 / sqrt(mean(x * x, keepdims=True) + eps))
     return _as(found if weight is None else found * weight, x)
+
+
+def linear(x: Expression, weight: Expression, bias: Expression | None = None) -> Expression:
+    """Return the product of ``x`` and a weight, plus bias.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor (rows, k) of f32.
+    weight : Expression
+        A weight (k, n) of f32. The weight of ``torch.nn.Linear`` is (n, k): pass ``weight.T``.
+    bias : Expression, optional
+        A summand for each column, for example a weight (n,).
+
+    Returns
+    -------
+    Expression
+        A tensor (rows, n) of f32.
+
+    Examples
+    --------
+    >>> weights = {"up": np.eye(2, 3, dtype=np.float32), "bias": np.ones(3, np.float32)}
+    >>> layer = tw.network(lambda x, w: tw.nn.linear(x, w.up, w.bias))
+    >>> net = tw.compile(layer.of(x=tw.Tensor("f32", (1, 2)), w=weights))
+    >>> net(np.float32([[3, 4]]), net.pack(weights))
+    array([[4., 5., 1.]], dtype=float32)
+    """
+    found = x @ weight
+    return found if bias is None else found + bias
 
 
 def _as(found: Expression, x: Expression) -> Expression:

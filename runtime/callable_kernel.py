@@ -46,7 +46,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
 
     The modules for formats are imported only if they are needed.
     """
-    if not has_formats(spec):
+    if not has_formats(spec) and not getattr(spec, "packed", ()):
         return found
     from tilewright.plan.formats.lookup import formats_of
 

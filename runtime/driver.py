@@ -34,6 +34,7 @@ from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edi
 from .kernel import Kernel
 from .machine import host
 from .pickled import own_programs_of
+from .several import SeveralResults
 from .store import cache
 from .store.damaged import used
 from .store.folders import tunings_file
@@ -214,6 +215,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
     several = getattr(job.spec, "several", False)
     made = SeveralResults if several else _MADE.get(type(job.spec), Kernel)
+    if getattr(job.spec, "packed", ()):
+        from .network_kernel import NetworkKernel
+
+        made = NetworkKernel
     parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
     return made(*parts, tuned=job.tuned, edited=job.edited)
 
@@ -307,32 +312,6 @@ class Copier(Kernel):
         block = new_block(form.nbytes)
         super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, (form.k, form.n), block)
-
-
-class SeveralResults(Kernel):
-    """A compiled network that returns a tuple: ``y, top = kernel(x)``, ``kernel(x, out=(y, top))``.
-
-    By name the results are ``out0``, ``out1`` and so on.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return all results, in order."""
-        names = [p.name for p in self.signature.arrays if p.role == "out"]
-        if out is not None:
-            if not isinstance(out, tuple | list) or len(out) != len(names):
-                raise ArgumentTypeError(
-                    "out is a tuple with an array for each result",
-                    got=type(out).__name__ if not isinstance(out, tuple | list) else len(out),
-                    expected=f"{len(names)} arrays: out=({', '.join(names)})",
-                )
-            named |= dict(zip(names, out, strict=True))
-        found = super().__call__(*arrays, **named)
-        made = iter(found if isinstance(found, tuple) else (found,))
-        first = next(made)
-        given = [named.get(name) for name in names[1:]]
-        return first, *(next(made) if one is None else one for one in given)
 
 
 #: Kernel classes for specs whose calls differ from those of a product.

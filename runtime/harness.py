@@ -32,6 +32,7 @@ from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.pack import weight_packing
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
@@ -324,7 +325,6 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
             "a self-testing program packs no A", got=spec, hint="an A that is not packed"
         )
     if p.packed:
-        assert isinstance(spec, Gemm)
         items, element = [_packed(spec, target, item) for item in items], "u8"
     else:
         element = p.element
@@ -333,8 +333,10 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     return Argument(name, element, blocks, table)
 
 
-def _packed(spec: Gemm, target: Target, b: Array) -> Array:
+def _packed(spec: Spec, target: Target, b: Array) -> Array:
     """Return the bytes that ``pack_b`` makes from ``b``."""
+    if not isinstance(spec, Gemm):
+        return packed_bytes(weight_packing(b.shape), target, [b]).reshape(-1)
     if spec.quantized is not None:
         form = quantized_format(spec, target)
         return np.concatenate([quantized_bytes(matrix, form) for matrix in b])

@@ -1,7 +1,6 @@
 """The class ``Kernel``: a compiled kernel that is called on arrays, and can describe itself.
 
-It is made from a spec, a schedule, a target and an entry of the cache that holds the compiled
-library.
+It is made from a spec, a schedule, a target and the compiled library in the cache.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from tilewright.plan.loops import Decided
     from tilewright.runtime.bench.timing import Timing
     from tilewright.runtime.call.packed_matrix import PackedMatrix
+    from tilewright.runtime.call.packed_weights import PackedWeights
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
 
@@ -490,6 +490,10 @@ class Kernel(CallableKernel):
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](turned)  # type: ignore[no-any-return]
+
+    def pack(self, weights: Any) -> PackedWeights:
+        """Return a network's weights, a dict of arrays by name, packed for calls."""
+        raise SpecError("this kernel has no weights that could be packed", got=repr(self.spec))
 
     def session(self) -> Session:
         """Return a context manager that keeps the kernel's matrix-unit configuration loaded.

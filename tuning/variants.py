@@ -91,10 +91,10 @@ def candidates(
     spec: Gemm | Network, target: str = "host", *, threads: int | None = None
 ) -> list[Candidate]:
     """Return the schedules that ``variants`` yields, with their estimated cycles."""
-    if isinstance(spec, Network):
+    if isinstance(spec, Network) and not spec.packed:
         return _of_rows(spec, resolve(target), usable_cpus() if threads is None else threads)
     if not isinstance(spec, Gemm):
-        raise SpecError("variants are of a Gemm or a Network", got=spec)
+        raise SpecError("variants are of a Gemm, or of a Network without products", got=spec)
     if spec.stacked:
         return _of_stack(spec, target)
     resolved = resolve(target)

@@ -106,7 +106,9 @@ def sizes_of_call(plan: Decided, given: Mapping[str, int]) -> dict[str, int]:
     Sizes that are missing in ``given`` are replaced by ``NOMINAL``.
     """
     slots = {slot for slot, _ in plan.spec.runtime_sizes()}
-    return {slot: given.get(slot, NOMINAL) for slot in routine_of(plan).sizes if slot in slots}
+    return {
+        slot: given.get(slot, NOMINAL) for slot in routine_of(plan).shown(plan) if slot in slots
+    }
 
 
 def _with(sizes: Mapping[str, int]) -> str:

@@ -55,24 +55,62 @@ def in_order(stages: Sequence[Stage]) -> Program:
     """Return one program that runs ``stages`` one after another.
 
     The scratch memory that stages use internally is shared by all stages. The buffers between
-    stages come after it. Two stages may contain the same tile program. Different tile programs must
-    have different names (see ``embedded``).
+    stages come after it. A buffer takes over the memory of one that no later stage reads. Two
+    stages may contain the same tile program. Different tile programs must have different names (see
+    ``embedded``).
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
+    used = {name for stage in stages for name in stage.program.named}
+    stages = [
+        replace(stage, fills=tuple(b for b in stage.fills if str(b.name) in used))
+        for stage in stages
+    ]
     alone: Expr = ZERO
     for stage in stages:
         alone = _larger(alone, _aligned(stage.program.scratch))
-    places: dict[Name, Expr | None] = {}
-    scratch = alone
-    for buffer in (buffer for stage in stages for buffer in stage.fills):
-        places[buffer.name] = None if buffer.on_stack else scratch
-        scratch += ZERO if buffer.on_stack else _aligned(buffer.nbytes)
+    places, scratch = _placed(stages, alone)
     nest: tuple[NestNode, ...] = ()
     for stage in reversed(stages):
         nest = _before(stage, nest, places)
     tiles = {tile.name: tile for stage in stages for tile in stage.program.tiles}
     return Program(nest, tuple(tiles.values()), scratch)
+
+
+class _Room:
+    """A part of scratch memory: its size, the last stage that reads it, and who has it in turn."""
+
+    def __init__(self) -> None:
+        self.nbytes: Expr = ZERO
+        self.last = -1
+        self.buffers: list[Name] = []
+
+
+def _placed(stages: Sequence[Stage], start: Expr) -> tuple[dict[Name, Expr | None], Expr]:
+    """Return where each buffer is in scratch memory from ``start``, and the end of the last one."""
+    rooms: list[_Room] = []
+    places: dict[Name, Expr | None] = {}
+    for number, stage in enumerate(stages):
+        for buffer in stage.fills:
+            places[buffer.name] = None
+            if buffer.on_stack:
+                continue
+            room = next((each for each in rooms if each.last < number), None)
+            if room is None:
+                rooms.append(room := _Room())
+            room.nbytes = _larger(room.nbytes, buffer.nbytes)
+            room.last = _last_reader(stages, number, buffer)
+            room.buffers.append(buffer.name)
+    for room in rooms:
+        places |= dict.fromkeys(room.buffers, start)
+        start += _aligned(room.nbytes)
+    return places, start
+
+
+def _last_reader(stages: Sequence[Stage], number: int, buffer: Buffer) -> int:
+    """Return the last stage that uses a buffer of stage ``number``."""
+    later = range(number + 1, len(stages))
+    return max((n for n in later if str(buffer.name) in stages[n].program.named), default=number)
 
 
 def _before(
@@ -141,4 +179,8 @@ def _larger(one: Expr, other: Expr) -> Expr:
     """Return the larger of two sizes."""
     if ZERO in (one, other):
         return one + other
+    for large, small in ((one, other), (other, one)):
+        terms = (large - small).expand().as_coefficients_dict()
+        if all(coefficient >= 0 for coefficient in terms.values()):  # sizes are 0 or more
+            return large
     return one if one == other else one + other - Least(one, other)

@@ -38,6 +38,7 @@ from .nest import (
     Selected,
     When,
     WhenSame,
+    operands_of,
     passed,
 )
 from .nodes import walk
@@ -329,7 +330,8 @@ def _pack(n: _Nest, node: Pack) -> None:
 def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
     """Return 1 if the buffer of ``node`` takes scratch memory at a known place, else 0.
 
-    PlanError if it overlaps another buffer, or exceeds the scratch memory.
+    PlanError if it overlaps another buffer that is used from here on, or exceeds the scratch
+    memory.
     """
     if node.scratch is None:
         return 0
@@ -340,8 +342,9 @@ def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
     behind = first + elements * ITEMSIZE[node.element]
     if first < 0 or (total is not None and behind > total):
         n.refuse(node, f"lies at bytes {first} to {behind}", f"within {total} of scratch memory")
+    used = {str(name) for name in operands_of((*node.fill, *node.body))}
     for other, low, high in n.taken:
-        if first < high and low < behind:
+        if other in used and first < high and low < behind:
             n.refuse(node, f"lies in the scratch memory of {other}", "memory of its own")
     n.taken.append((str(node.buffer), first, behind))
     return 1

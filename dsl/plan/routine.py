@@ -84,6 +84,10 @@ class Routine(Generic[S, P]):
         """Yield subject, choice and reason for each decision."""
         yield from ((each.what, each.choice, each.reason) for each in plan.decisions)
 
+    def shown(self, plan: P) -> tuple[str, ...]:
+        """Return the sizes of the call for which an explanation of ``plan`` gives numbers."""
+        return self.sizes
+
     def product(self, plan: P) -> Plan | None:
         """Return the plan of the product whose register tiles are those of the program, if any."""
         return None

@@ -204,6 +204,8 @@ class Signature:
         This input is C if there is a D of C's type and order, or the X of a square transposition.
         """
         output = self.output
+        if self.places and any(parameter.packed for parameter in self.arrays):
+            return -1  # an early stage may write the output while later ones read the input
         for index, parameter in enumerate(self.arrays):
             alike = (parameter.type, parameter.order) == (output.type, output.order)
             same = parameter.shape == output.shape

@@ -188,9 +188,8 @@ def _function(
     on = tuple(_on(library, member, choice, made[member.name, choice.rank]) for choice in found)
     parameters = on[0].signature
     name = f"{library}_{member.name}"
-    packer = held.packer(member)
-    made_by = None if packer is None else f"{library}_{packer.name}"
-    about = _about(member, parameters, made[member.name, 0], made_by)
+    packers = {name: f"{library}_{one.name}" for name, one in held.packers(member).items()}
+    about = _about(member, parameters, made[member.name, 0], packers)
     stack = max(made[member.name, choice.rank].stack for choice in found)
     return Function(
         name=name,
@@ -223,13 +222,15 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
     )
 
 
-def _about(member: Member, parameters: Signature, made: Made, packer: str | None) -> Iterator[str]:
+def _about(
+    member: Member, parameters: Signature, made: Made, packers: Mapping[str, str]
+) -> Iterator[str]:
     """Yield the lines of the comment that describes a kernel in the header."""
     packing = isinstance(member.spec, Pack | PackQuantized)
     yield made.formula.rpartition(":")[0] if packing else made.formula
     yield repr(member.spec)
     for p in parameters.arrays:
-        yield f"{p.symbol}: {_described(p)}{_contents(p, packer)}"
+        yield f"{p.symbol}: {_described(p)}{_contents(p, packers)}"
     if parameters.alias >= 0:
         other = parameters.arrays[parameters.alias].symbol
         yield f"{parameters.output.symbol} may be {other} itself."
@@ -264,10 +265,10 @@ def _part(p: ArrayParameter, form: Quantized) -> str:
     return f"{lines}; one{kind} {along} {across}{held}"
 
 
-def _contents(p: ArrayParameter, packer: str | None) -> str:
+def _contents(p: ArrayParameter, packers: Mapping[str, str]) -> str:
     """Describe whether an array is read or written, and which function fills it."""
     if p.packed:
-        return f", made by {packer}"
+        return f", made by {packers.get(p.name) or packers['b']}"
     return {"in": "", "out": "; written", "inout": "; read and written"}[p.role]
 
 

@@ -12,8 +12,9 @@ from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
+from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Pack, PackQuantized, weight_packing
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature
@@ -31,7 +32,8 @@ class Member:
     """One kernel of a library; ``name`` is its C function's name without the library's prefix.
 
     ``schedules`` are the schedules of single targets, by their resolved names. ``packs`` names the
-    kernel for which this member packs B, "" for other members.
+    kernel for which this member packs B, "" for other members. ``operand`` is that B, or the weight
+    of a network.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Member:
     schedule: Schedule
     schedules: tuple[tuple[str, Schedule], ...] = ()
     packs: str = ""
+    operand: str = "b"
 
     def schedule_on(self, target: str) -> Schedule:
         """Return the kernel's schedule for a target, given the target's name with its features."""
@@ -73,9 +76,9 @@ class Contents:
     members: tuple[Member, ...]
     families: tuple[Family, ...]
 
-    def packer(self, member: Member) -> Member | None:
-        """Return the member that packs the B of a kernel, None if B is not packed ahead."""
-        return next((each for each in self.members if each.packs == member.name), None)
+    def packers(self, member: Member) -> dict[str, Member]:
+        """Return the members that pack operands of a kernel, by the names of these."""
+        return {each.operand: each for each in self.members if each.packs == member.name}
 
 
 def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
@@ -151,11 +154,15 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
 
 
 def _packer(member: Member) -> Iterator[Member]:
-    """Yield the member that packs the B of a kernel, from a B with any leading dimension.
+    """Yield members that pack the B of a kernel or the weights of a network, of any ``ldb``.
 
     A low-bit B is given as elements, scales and zero points, with rows without padding.
     """
     spec = member.spec
+    for weight in spec.packed if isinstance(spec, Network) else ():
+        pack = weight_packing(weight.shape, dim("ldb"))
+        name = f"{member.name}_pack_{weight.name}"
+        yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
     if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
         raise SpecError(
             f"kernel {member.name!r}: a library has no function that packs an A",

@@ -61,10 +61,12 @@ class Packing:
     ``sizes`` are C expressions for those sizes that the packing function takes, ``n`` and ``each``
     for the columns and the elements of a matrix. ``count`` is the name of a size if the call passes
     it. ``table`` is True if the matrices are passed as pointers. ``parts`` is the number of arrays
-    of each matrix, 0 if it has only elements.
+    of each matrix, 0 if it has only elements. ``packer`` is the C function
+    that packs it.
     """
 
     name: str
+    packer: str
     index: int
     element: str
     sizes: tuple[str, ...]
@@ -100,29 +102,26 @@ def selftest_files(told: Described) -> dict[str, str]:
 def _calls(told: Described, function: Function, test: Test) -> str:
     checks = tuple(_checks(function, told.choices))
     outputs = [output for check in checks for run in check.runs for output in run.outputs]
-    packer = told.held.packer(function.member)
     text = render(
         "selftest/calls.c.j2",
         tool=VERSION,
         library=told.library,
         f=_Called(
             function,
-            f"{told.library.name}_{packer.name}" if packer else "",
             next((each for each in told.families if function in each.members), None),
         ),
         test=test.name,
         checks=checks,
-        packings=tuple(_packings(function)),
+        packings=tuple(_packings(told, function)),
         types={output.element: FORMATS.get(output.element) for output in outputs},
     )
     return folded(text)
 
 
 class _Called(NamedTuple):
-    """A function as the self-test calls it; ``packer`` packs its B, ``family`` contains it."""
+    """A function as the self-test calls it; ``family`` contains it."""
 
     function: Function
-    packer: str
     family: FamilyFunction | None
 
     @property
@@ -159,25 +158,27 @@ class _Called(NamedTuple):
         return self.function.scratch
 
 
-def _packings(function: Function) -> Iterator[Packing]:
+def _packings(told: Described, function: Function) -> Iterator[Packing]:
     """Yield the operands that the self-test packs before a call."""
-    spec = function.member.spec
+    spec, packers = function.member.spec, told.held.packers(function.member)
     for index, p in enumerate(function.signature.arrays):
         if not p.packed:
             continue
-        assert isinstance(spec, Gemm)
         table = p.kind == "sequence"
         count = None
-        if spec.batch is not None and (table or spec.packs_stack):
+        if isinstance(spec, Gemm) and spec.batch is not None and (table or spec.packs_stack):
             size = matrices_in(p, {}) if p.kind == "flat" else spec.batch.count
             count = "count" if isinstance(size, Dim) else size
         parts = 0 if p.quantized is None else 3 if p.quantized.zeros else 2
-        open_ = [slot for slot in "nk" if isinstance(getattr(spec, slot), Dim)]
+        packer = packers[p.name if p.name in packers else "b"].name
+        packer = f"{told.library.name}_{packer}"
+        shape = dict(zip("kn", p.shape, strict=True))
+        open_ = [slot for slot in "nk" if isinstance(shape[slot], Dim)]
         sizes = {slot: f"sizes[{function.sizes.index(slot)}]" for slot in open_}
-        n, k = (sizes.get(slot, str(getattr(spec, slot))) for slot in "nk")
+        n, k = (sizes.get(slot, str(shape[slot])) for slot in "nk")
         each = f"{k} * {n}" if sizes else str(int(k) * int(n))
         yield Packing(
-            p.name, index, p.type, tuple(sizes.values()), n, each, count, table, parts
+            p.name, packer, index, p.type, tuple(sizes.values()), n, each, count, table, parts
         )  # fmt: skip
 
 

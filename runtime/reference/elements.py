@@ -71,6 +71,8 @@ class Draws:
             numbers = self._rng.integers(-_WHOLE, _WHOLE + 1, shape)
         else:
             numbers = self._rng.uniform(-1, 1, shape)
+            if parameter.packed and parameter.chosen:  # a layer's sums are as large as its inputs
+                numbers *= sqrt(3 / shape[0])
         return encode(numbers, parameter.type)
 
     def stored(self, form: Quantized, shape: tuple[int, ...]) -> Array:

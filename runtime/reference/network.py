@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.runtime.arrays.elements import decode, epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.spec.expression import Expression
+from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.tensors import Cast, Extent, Input, Reduce
 from tilewright.spec.network.value import Network
 from tilewright.spec.signature import Signature
@@ -60,7 +61,7 @@ class _Evaluation(Evaluation):
         if isinstance(leaf, Extent):
             count = np.array(self.sizes[leaf.dim.name], self.dtype)
             return Interval.exactly(count, self.element).rounded()
-        assert isinstance(leaf, Input)
+        assert isinstance(leaf, Input | Weight)
         array = decode(np.asarray(self.arrays[leaf.name]), leaf.type).reshape(
             tuple(value_of(size, self.sizes) for size in leaf.shape)
         )
@@ -71,11 +72,29 @@ class _Evaluation(Evaluation):
         match node:
             case Cast(type_, (given,)):
                 return _cast(self.values[id(given)], type_, self.element)
+            case Product():
+                return self._product(node)
             case Reduce(fn, axis, keepdims, (given,)):
                 assert given.tensor is not None
                 shape = tuple(value_of(size, self.sizes) for size in given.tensor.shape)
                 return _reduced(fn, self.values[id(given)].spread(shape), axis, keepdims)
         return super()._node(node)
+
+    def _product(self, node: Product) -> Interval:
+        """Return the sums of a product: off by a rounding for each step, and by what x is off."""
+        assert node.args[0].tensor is not None
+        shape = tuple(value_of(size, self.sizes) for size in node.args[0].tensor.shape)
+        x, w = self.values[id(node.args[0])].spread(shape), self.values[id(node.weight)]
+        value, size = x.value @ w.value, np.abs(w.value)
+        middle, radius = (x.low + x.high) / 2, (x.high - x.low) / 2
+        most = np.maximum(np.abs(x.low), np.abs(x.high)) @ size
+        unit = epsilon(self.element)
+        whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1, keepdims=True)
+        whole = whole & np.all(w.value == np.rint(w.value), axis=0) & (most * unit < 1)
+        off = np.where(whole, 0, radius @ size + (shape[1] + 4) * unit * most)
+        blank = np.where(most < np.finfo(np.float32).max, 0.0, np.nan)  # sums may overflow
+        of = Interval(value, blank, blank, x.element)
+        return hull(value, [middle @ w.value - off, middle @ w.value + off], of)
 
 
 def _cast(given: Interval, type_: str, element: str) -> Interval:

@@ -26,9 +26,9 @@ def test_a_packed_b_brings_what_packs_it() -> None:
     packed = tw.Gemm(4, 16, 8, a="u8", b=tw.Packed("s8", nb=16))
     held = contents("small", {"layer": packed, "plain": SMALL}, ["scalar"])
     assert [each.name for each in held.members] == ["layer", "layer_pack_b", "plain"]
-    packer = held.packer(held.members[0])
-    assert packer is not None and held.packer(held.members[2]) is None
-    assert packer.spec == tw.Pack(8, 16, "s8", a="u8", nb=16, ldb=tw.dim("ldb"))
+    packers = held.packers(held.members[0])
+    assert list(packers) == ["b"] and not held.packers(held.members[2])
+    assert packers["b"].spec == tw.Pack(8, 16, "s8", a="u8", nb=16, ldb=tw.dim("ldb"))
 
 
 def test_a_family_names_its_members_by_their_sizes() -> None:

@@ -7,8 +7,9 @@ from typing import Any, overload
 from tilewright.errors import SpecError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Matrix, Packed
-from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type
+from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type, weight_packing
 
 from .packed_b import (
     PackedFormat,
@@ -88,6 +89,8 @@ def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         found |= dict.fromkeys(names, format_of(spec, target))
+    if isinstance(spec, Network):
+        return {one.name: format_of(weight_packing(one.shape), target) for one in spec.packed}
     return found
 
 

@@ -10,6 +10,7 @@ from . import (
     exponential,
     gaussian,
     logarithm,
+    products,
     tensors,
     trigonometry,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "operands_of",
     "parameter",
     "postop",
+    "products",
     "tensors",
     "uses",
     "walk",

@@ -65,6 +65,8 @@ class Expression(Opaque):
         """Return the node for a numpy function, so that ``np.maximum(tw.acc, 0)`` works."""
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         entry = REGISTRY.get(name)
+        if name == "matmul" and method == "__call__" and not options:
+            return ARRAY_FUNCTIONS["matmul"](*inputs)
         plain = method == "__call__" and not options and entry is not None and not entry.own
         if (
             plain
@@ -105,6 +107,9 @@ class Expression(Opaque):
 
     def __rtruediv__(self, other: Term) -> Expression:
         return call("div", other, self)
+
+    def __matmul__(self, weight: Expression) -> Expression:
+        return ARRAY_FUNCTIONS["matmul"](self, weight)
 
     def __pow__(self, exponent: float) -> Expression:
         return call("pow", self, 1, parameter("pow", "beta", exponent))
@@ -226,6 +231,8 @@ class Composed(Expression):
     __slots__ = ()
     #: True if ``printed`` puts something after the argument: an operator in it needs parentheses.
     postfix: ClassVar[bool] = False
+    #: The operator between the two arguments in printed code; "" if ``printed`` spells the node.
+    infix: ClassVar[str] = ""
     args: tuple[Expression, ...]
     _hash: int
 
@@ -546,6 +553,8 @@ def _part(node: Expression, args: list[_Part]) -> _Part:
     """Return the printed form of the call ``node``, given the printed forms of its arguments."""
     assert isinstance(node, Composed)
     depth = 1 + max(arg.depth for arg in args)
+    if node.infix:
+        return _Part(f"{args[0].within(2)} {node.infix} {args[1].within(3)}", 2, depth)
     if not isinstance(node, Call):
         return _Part(node.printed([arg.within(_ATOM * node.postfix) for arg in args]), _ATOM, depth)
     if node.fn in _INFIX:

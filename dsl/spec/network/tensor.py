@@ -55,6 +55,12 @@ class Tensor:
                 "a tensor has a stride for each axis",
                 got=f"{len(steps)} strides, {len(sizes)} axes",
             )
+        if steps and 1 not in steps:
+            raise SpecError(
+                "the elements of a tensor follow each other along one axis",
+                got=f"strides {steps}",
+                expected="a stride of 1",
+            )
         check_extent(sizes, ITEMSIZE[found], "a tensor")
         object.__setattr__(self, "type", found)
         object.__setattr__(self, "shape", sizes)

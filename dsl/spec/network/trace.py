@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from inspect import Parameter
 from typing import Any
@@ -14,6 +14,7 @@ from ..expression.nodes import Expression
 from ..expression.tensors import Input
 from .tensor import Tensor
 from .value import Network
+from .weights import Weights
 
 
 class NetworkFunction:
@@ -41,8 +42,10 @@ class NetworkFunction:
         Parameters
         ----------
         **given
-            For each argument of the function a ``tw.Tensor``. Other values, for example numbers,
-            are passed to the function as they are.
+            For each argument of the function a ``tw.Tensor``, or a dict of weights: names with
+            arrays or Tensors, of which types and shapes count. The function reads the weight ``up``
+            of ``w={"up": array}`` as ``w.up``. Other values, for example numbers, are passed to the
+            function as they are.
 
         Returns
         -------
@@ -56,6 +59,7 @@ class NetworkFunction:
             be traced.
         """
         inputs: list[Input] = []
+        spaces: list[Weights] = []
         passed: dict[str, Any] = {}
         for name, default in self.parameters.items():
             if name not in given:
@@ -66,6 +70,9 @@ class NetworkFunction:
             if isinstance(value, Tensor):
                 value = Input(name, value.type, value.shape, value.strides)
                 inputs.append(value)
+            elif isinstance(value, Mapping):
+                value = Weights(name, value)
+                spaces.append(value)
             passed[name] = value
         for name in given:
             if name not in self.parameters:
@@ -77,7 +84,10 @@ class NetworkFunction:
             self._check_result(result)
         if not results:
             self._refuse("the function returns nothing", given)
-        return Network(tuple(inputs), results, several)
+        made = Network(tuple(inputs), results, several)
+        for space in spaces:
+            space.check_used(made.weights)
+        return made
 
     def _check_result(self, result: Any) -> None:
         if not isinstance(result, Expression) or result.tensor is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -9,7 +10,8 @@ from typing import ClassVar, Literal
 from tilewright.errors import SpecError
 
 from ..expression.leaves import Leaf, Operand
-from ..expression.nodes import Expression, every_node, text_of
+from ..expression.nodes import Composed, Expression, every_node, text_of
+from ..expression.products import Product, Weight
 from ..expression.tensors import Extent, Input, Reduce
 from ..names import check_name
 from ..signature import ArrayParameter, Parameters, Role, Stored, parameters_of, symbol_of
@@ -17,7 +19,7 @@ from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
-_SHARED = 4
+SHARED = 4
 #: Names that a tensor cannot have, because calls or printed networks use them.
 TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 
@@ -58,14 +60,31 @@ class Network(Spec):
                     f"a tensor cannot be called {each.name!r}", got=each.name, hint="another name"
                 )
         _check_nodes(self)
+        _check_weights(self)
         check_dims(self._sizes())
 
     def __repr__(self) -> str:
-        names = [each.name for each in self.inputs]
-        body = text_of(self.results, several=self.several, taken=names, shared=_SHARED)
-        made = {each.name: (Tensor(each.type, each.shape, each.strides), None)
-                for each in self.inputs}  # fmt: skip
+        made: dict[str, tuple[object, object]] = {
+            each.name: (Tensor(each.type, each.shape, each.strides), None) for each in self.inputs
+        }
+        spaces: dict[str, dict[str, Tensor]] = {}
+        for each in self.weights:
+            spaces.setdefault(each.space, {})[each.key] = Tensor(each.type, each.shape)
+        made |= {space: (weights, None) for space, weights in spaces.items()}
+        names = list(made)
+        body = text_of(self.results, several=self.several, taken=names, shared=SHARED)
         return f"network(lambda {', '.join(names)}: {body}){call_text('.of', [], made)}"
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The weights, in the order in which the results use them."""
+        return tuple(node for node in _distinct(self.results) if isinstance(node, Weight))
+
+    @property
+    def packed(self) -> tuple[Weight, ...]:
+        """The weights that products use; ``pack`` brings them into the order that kernels read."""
+        nodes = _distinct(self.results)
+        return tuple({node.weight: None for node in nodes if isinstance(node, Product)})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +103,8 @@ class Network(Spec):
         types = dict.fromkeys(each.type for each in self.inputs)
         longest = max((each.shape for each in self.inputs), key=len, default=())
         sizes = [(size.name if isinstance(size, Dim) else "", size) for size in longest]
-        return ["rows", *types, *([sizes_word(*sizes)] if sizes else [])]
+        kind = "network" if self.packed else "rows"
+        return [kind, *types, *([sizes_word(*sizes)] if sizes else [])]
 
     @property
     def filled(self) -> frozenset[Dim]:
@@ -119,6 +139,11 @@ def slot(size: Size) -> str:
     return slot_of(size.name) if isinstance(size, Dim) else ""
 
 
+def _distinct(results: tuple[Expression, ...]) -> list[Expression]:
+    """Return every node of the results once, arguments first; equal nodes once."""
+    return list(dict.fromkeys(every_node(results)))
+
+
 def _check_nodes(network: Network) -> None:
     """Raise SpecError if results use something besides the inputs, or leave one out."""
     known, used = set(network.inputs), set[Expression]()
@@ -145,16 +170,57 @@ def _check_nodes(network: Network) -> None:
             )
 
 
+def _check_weights(network: Network) -> None:
+    """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
+    packed = set(network.packed)
+    if network.weights and not packed:
+        raise SpecError(
+            "a network with weights has a product with one of them",
+            got=network.results,
+            expected="x @ w.up",
+            hint="tensors in place of the weights: bias=tw.Tensor(...)",
+        )
+    for node in _distinct(network.results):
+        args = node.args if isinstance(node, Composed) else ()
+        if not isinstance(node, Product) and (both := packed.intersection(args)):
+            raise SpecError(
+                "a weight of a product is used in no other way",
+                got=node,
+                expected=f"{next(iter(both))!r} in products alone",
+                hint="the array a second time, under another name",
+            )
+    spaces = dict.fromkeys(each.space for each in network.weights)
+    names = [*(each.name for each in network.inputs), *spaces]
+    names += [each.name for each in network.weights]
+    for name in names:
+        if names.count(name) > 1 or name in network.names:
+            raise SpecError("two arrays of a network have one name", got=name, hint="another name")
+
+
 @parameters_of(Network)
 def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
     """Return the parameters of a network: its tensors in order, then its results."""
     inputs = [_tensor(each.name, each.type, each.shape, each.strides, "in") for each in spec.inputs]
+    packed = spec.packed
+    inputs += [_weight(one, formats.get(one.name), one in packed) for one in spec.weights]
     results = []
     for name, result in zip(spec.names, spec.results, strict=True):
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
     return Parameters((*inputs, *results), True, (), places, spec.filled)
+
+
+def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
+    """Return the parameter for a weight: a packed matrix if products use it."""
+    if not packed:
+        return _tensor(one.name, one.type, one.shape, None, "in")
+    # Equal texts must be one object: the dispatcher compares the addresses of these strings.
+    text, stored = ("", "") if form is None else (sys.intern(form.text), form.stored)
+    return ArrayParameter(
+        one.name, one.type, "packed", "in", one.shape, "C", None, tuple(map(str, one.shape)), "",
+        packed=True, format=text, stored=stored, chosen=True,
+    )  # fmt: skip
 
 
 def _tensor(

@@ -1,0 +1,68 @@
+"""Define ``Weights``, the namespace of weights that a traced function reads by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tilewright.errors import SpecError
+
+from ..expression.products import Weight
+from ..names import check_name
+from ..sizes import Dim
+from ..types import type_name
+from .tensor import Tensor
+
+
+class Weights:
+    """Weights by name, as a traced function sees them: ``w.up`` or ``w["up"]``."""
+
+    def __init__(self, space: str, given: Mapping[str, Any]) -> None:
+        check_name(space, "an argument with weights")
+        self._space = space
+        self._found = {key: _weight(space, key, one) for key, one in given.items()}
+
+    def check_used(self, used: Collection[Weight]) -> None:
+        """Raise SpecError if a weight is not among those that the results use."""
+        for weight in self._found.values():
+            if weight not in used:
+                raise SpecError(
+                    f"no result depends on the weight {weight!r}",
+                    got=", ".join(map(repr, self._found.values())),
+                    expected=", ".join(map(repr, used)) or "no weights",
+                )
+
+    def __getitem__(self, key: str) -> Weight:
+        if key not in self._found:
+            raise SpecError(
+                f"{self._space} has no weight {key!r}",
+                got=key,
+                expected=", ".join(self._found) or "no weights were given",
+            )
+        return self._found[key]
+
+    def __getattr__(self, key: str) -> Weight:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        return self[key]
+
+
+def _weight(space: str, key: Any, given: Any) -> Weight:
+    """Return the weight that an array or a Tensor declares."""
+    check_name(key, f"a weight of {space}")
+    if not isinstance(given, Tensor):
+        if not hasattr(given, "shape") or not hasattr(given, "dtype"):
+            raise SpecError(
+                f"the weight {space}.{key} is an array or a tw.Tensor", got=type(given).__name__
+            )
+        given = Tensor(type_name(given.dtype), tuple(given.shape))
+    free = any(isinstance(size, Dim) for size in given.shape)
+    if free or given.strides is not None or 0 in given.shape or not given.shape:
+        raise SpecError(
+            f"the weight {space}.{key} has one or two axes of fixed size, and no strides",
+            got=given,
+            expected='tw.Tensor("f32", (k, n)) or tw.Tensor("f32", n)',
+        )
+    if given.type != "f32":
+        raise SpecError(f"the weight {space}.{key} has type f32", got=given.type)
+    return Weight(space, key, given.type, tuple(int(size) for size in given.shape))

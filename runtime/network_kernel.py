@@ -1,0 +1,151 @@
+"""The class ``NetworkKernel``: a compiled network with products, whose weights are packed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError
+from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.call.frame import Frame
+from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.runtime.call.packed_weights import (
+    Layout,
+    PackedWeights,
+    frozen,
+    weights_by_name,
+)
+from tilewright.spec.network.value import Network
+from tilewright.spec.pack import weight_packing
+from tilewright.spec.schedule import Schedule
+
+from .kernel import Kernel
+from .several import SeveralResults
+
+
+class NetworkKernel(SeveralResults):
+    """A compiled network with products: ``net(x, packed)``, where ``packed = net.pack(weights)``.
+
+    The tensors are passed by position or by name, the packed weights after those that are passed by
+    position. Everything else is as for other kernels.
+    """
+
+    __slots__ = ("_first", "_layout", "_network", "_tensors")
+    _network: Network
+    _layout: Layout
+    #: The number of tensors that a call passes, and the name of the first weight.
+    _tensors: int
+    _first: str
+
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        spec = self.spec
+        assert isinstance(spec, Network)
+        self._network, self._tensors = spec, len(spec.inputs)
+        formats = {parameter.name: parameter.format for parameter in self.signature.arrays}
+        self._layout = tuple((repr(w), w.shape, formats[w.name]) for w in spec.weights)
+        self._first = spec.weights[0].name
+
+    def pack(self, weights: Any) -> PackedWeights:
+        """Return the weights of a network in the order that its kernel reads.
+
+        Parameters
+        ----------
+        weights : dict
+            An array of float32 for each weight, by name. If the function has several arguments with
+            weights, a dict of such dicts.
+
+        Returns
+        -------
+        PackedWeights
+            Copies, to be passed to calls of kernels of this network and target.
+
+        Raises
+        ------
+        ArgumentError
+            A weight is missing, unknown, or has another type or shape.
+
+        Examples
+        --------
+        >>> weights = {"up": np.ones((2, 2), np.float32)}
+        >>> double = tw.network(lambda x, w: x @ w.up)
+        >>> net = tw.compile(double.of(x=tw.Tensor("f32", (tw.dim("rows"), 2)), w=weights))
+        >>> net(np.float32([[1, 2]]), net.pack(weights))
+        array([[3., 3.]], dtype=float32)
+        """
+        found = weights_by_name(self._network.weights, weights)
+        packed = self._network.packed
+        arrays = (
+            self.pack_b(array) if weight in packed else frozen(array)
+            for weight, array in found.items()
+        )
+        return PackedWeights(self._layout, tuple(arrays))
+
+    def pack_b(self, b: Any, **_: Any) -> PackedMatrix:
+        """Return one weight of a product packed for this kernel; ``pack`` does so for all weights.
+
+        Parameters
+        ----------
+        b : array
+            The weight (k, n), float32.
+        """
+        b = np.ascontiguousarray(as_array(b, "b"))
+        spec = weight_packing(b.shape)
+        if spec not in self._packers:
+            self._packers[spec] = self._remake(spec, Schedule(), self.target)
+        return self._packers[spec](b)  # type: ignore[no-any-return]
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Run the network and return its result, or a tuple of results.
+
+        Parameters
+        ----------
+        *arrays : array_like
+            The tensors in the order of the function's arguments, then the packed weights.
+        out : array_like or tuple, optional
+            Where the result goes. By default new arrays are made.
+        **named
+            Tensors by name.
+
+        Raises
+        ------
+        ArgumentError
+            An argument does not fit. Nothing was written.
+        """
+        arrays, named = self._expanded(arrays, named)
+        if self._network.several:
+            return super().__call__(*arrays, out=out, **named)
+        return Kernel.__call__(self, *arrays, out=out, **named)
+
+    def frame(self, *arrays: Any, **named: Any) -> Frame:
+        """Return the checked arguments of one call."""
+        arrays, named = self._expanded(arrays, named)
+        return super().frame(*arrays, **named)
+
+    def _expanded(
+        self, arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with an array for each weight in place of the packed weights."""
+        if not arrays or type(arrays[-1]) is not PackedWeights:
+            if self._first in named:
+                return arrays, named  # all weights by name, as ``verify`` passes them
+            raise ArgumentTypeError(
+                f"{self.name} needs its packed weights",
+                got=", ".join(type(array).__name__ for array in arrays) or "no arguments",
+                expected=f"({', '.join(each.name for each in self._network.inputs)}, packed)",
+                hint="packed = net.pack(weights)",
+            )
+        *given, packed = arrays
+        if packed.layout is not self._layout and packed.layout != self._layout:
+            raise ArgumentTypeError(
+                "the weights were packed for another network or target",
+                got=packed,
+                expected=", ".join(map(repr, self._network.weights)),
+                hint="net.pack(weights) of this kernel",
+            )
+        if len(given) == self._tensors:
+            return (*given, *packed.arrays), named
+        weights = self._network.weights
+        both = zip(weights, packed.arrays, strict=True)
+        return tuple(given), {**named, **{weight.name: array for weight, array in both}}
