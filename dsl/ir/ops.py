@@ -494,6 +494,7 @@ class Apply(Operation):
     fn: str
     args: Reads[tuple[Register | int, ...]]
     begins: bool = False  # later operations may change ``dst``
+    again: bool = False  # ``dst`` has a value, which this one replaces
 
     @property
     def vector(self) -> Vector:
@@ -506,7 +507,9 @@ class Apply(Operation):
 
         A scalar is not const, because clang would then compute its operands twice.
         """
-        return not (self.begins or self.dst in self.args) and self.dst.vector.lanes > 1
+        return (
+            not (self.begins or self.again or self.dst in self.args) and self.dst.vector.lanes > 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
