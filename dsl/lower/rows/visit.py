@@ -49,8 +49,10 @@ def real_of(b: Builder, whole: Argument) -> Argument:
 
 def stored(expression: Expression, type_: str) -> Expression:
     """Return ``expression`` without its cast to ``type_``: the store to ``type_`` rounds it."""
-    is_cast = isinstance(expression, Cast) and expression.type == type_
-    return expression.args[0] if is_cast else expression
+    match expression:
+        case Cast(type=given, args=(inner,)) if given == type_:
+            return inner
+    return expression
 
 
 def reduce_fn(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:

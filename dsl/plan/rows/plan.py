@@ -63,8 +63,8 @@ class RowsPlan(Decided):
 
     @property
     def parallel(self) -> bool:
-        """True if threads share the rows."""
-        return (self.schedule.threads or 1) > 1
+        """True if threads share the rows, or the columns that are reduced."""
+        return (self.schedule.threads or 1) > 1 and (self.columns or self.rows != 1)
 
     @property
     def columns(self) -> bool:
