@@ -60,7 +60,7 @@ ROW_AXES: dict[str, tuple[Level, ...]] = {
     "reducing": (NONE, *REDUCING),
     "step after": (NONE, NONE, *STEPS),
     "second result": (NONE, NONE, *SECOND),
-    "row schedule": (NONE, NONE, NONE, "16 columns", "two threads"),
+    "row schedule": (NONE, NONE, NONE, "64 columns", "two threads"),
 }
 _NAME = re.compile(
     rf"(?<!['\w.])(compile|network|Tensor|dim|nn|Schedule|{'|'.join(postops.NAMES)})\b(?![='])"
@@ -83,8 +83,8 @@ class RowCase:
     def schedule(self) -> Schedule:
         """The case's schedule."""
         match self.arguments["row schedule"]:
-            case "16 columns":
-                return Schedule(tile=(1, 16))
+            case "64 columns":
+                return Schedule(tile=(1, 64))
             case "two threads":
                 return Schedule(threads=2)
         return Schedule()

@@ -120,7 +120,7 @@ class Visit:
         parts = [f"{each.fn} of {_short(each.expression)}" for each in self.each.reductions]
         parts += [f"{held!r}: {_short(made)}" for held, made in self.each.holds]
         parts += [f"{name}: {_short(made)}" for name, made in self.each.stores]
-        return f"Pass over the columns: {'; '.join(parts)}."
+        return f"Pass over the columns: {', and '.join(parts)}."
 
     # --- whole periods -------------------------------------------------------------------------
 
