@@ -26,6 +26,7 @@ from benchmarks.measure.neighbour import neighbour, verdict
 from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 from benchmarks.peers.f32 import Peer, load
+from benchmarks.rows import section as row_programs
 from benchmarks.sections import (
     calls,
     compiling,
@@ -48,7 +49,7 @@ from benchmarks.weights import section as quantized
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
     "calls", "peaks", "startup", "compile", "planning", "spills", "threads", "beside", "sizes",
-    "products", "few", "small", "torch", "quantized",
+    "products", "few", "small", "torch", "quantized", "rows",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -133,6 +134,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(in_torch.run(options))
     if "quantized" in wanted:
         sections.append(quantized.run(options))
+    if "rows" in wanted:
+        sections.append(row_programs.run(options))
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

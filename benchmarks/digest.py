@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import tilewright as tw
 from tilewright import targets
@@ -130,7 +131,7 @@ def wanted() -> Iterator[Wanted]:
     turns = itertools.cycle(range(SHARE))
     for target in names:
         turn = next(turns)
-        every = itertools.chain(_products(), _routines(), _calls(target))
+        every = itertools.chain(_products(), _routines(), _calls(target), _row_programs())
         for name, spec, schedule in itertools.islice(every, turn, None, SHARE):
             yield Wanted(f"{target}: {name}", spec, schedule, target)
 
@@ -204,6 +205,25 @@ def _routines() -> Iterator[tuple[str, Spec, tw.Schedule]]:
     )
     for form in forms:
         yield f"pack {form.type}", tw.PackQuantized(256, 96, form, a="f32"), open_
+
+
+def _row_programs() -> Iterator[tuple[str, Spec, tw.Schedule]]:
+    """Yield row programs."""
+    open_, rows, cols = tw.Schedule(), tw.dim("rows"), tw.dim("cols")
+    column = tw.Tensor("f32", (768,))
+
+    def norm(x: Any, weight: Any, bias: Any) -> Any:
+        return tw.gelu_erf(tw.nn.layer_norm(x.astype("f32"), weight, bias)).astype("bf16")
+
+    softmax, norm_gelu = tw.network(tw.nn.softmax), tw.network(norm)
+    sums = tw.network(lambda x: (tw.nn.sum(x, axis=0), tw.nn.max(abs(x), axis=0)))
+    yield "softmax f32", softmax.of(x=tw.Tensor("f32", (512, 768))), open_
+    yield "softmax bf16", softmax.of(x=tw.Tensor("bf16", (rows, 1000))), open_
+    x = tw.Tensor("bf16", (512, 768))
+    yield "layer_norm bf16", norm_gelu.of(x=x, weight=column, bias=column), open_
+    yield "softmax of the call", softmax.of(x=tw.Tensor("f32", (rows, cols))), open_
+    yield "sums of columns", sums.of(x=tw.Tensor("f32", (rows, 100))), open_
+    yield "softmax, two threads", softmax.of(x=tw.Tensor("f16", (rows, 70))), tw.Schedule(threads=2)
 
 
 def _calls(target: str) -> Iterator[tuple[str, Spec, tw.Schedule]]:

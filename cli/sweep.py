@@ -9,8 +9,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from tilewright.runtime.fuzz.axes import AXES, title
-from tilewright.runtime.fuzz.cases import Case
+from tilewright.runtime.fuzz.axes import title
+from tilewright.runtime.fuzz.drawing import EVERY, AnyCase
 from tilewright.runtime.fuzz.sweep import Outcome, Tally, Verdict, sweep
 from tilewright.runtime.machine.host import resolve
 
@@ -64,7 +64,7 @@ def command(
     The same seed makes the same cases on every target.
     """
     name = resolve(target).name
-    tally, faults = Tally(), list[tuple[Case, Outcome]]()
+    tally, faults = Tally(), list[tuple[AnyCase, Outcome]]()
     flags = [] if optimize is None else [f"-O{optimize}"]
     found = sweep(name, cases, seed, first=first, having=dict(having), jobs=jobs, flags=flags)
     for case, outcome in progress(found, f"{name}, seed {seed}", total=cases):
@@ -84,7 +84,7 @@ def command(
 
 
 def _data(
-    target: str, seed: int, tally: Tally, faults: Sequence[tuple[Case, Outcome]]
+    target: str, seed: int, tally: Tally, faults: Sequence[tuple[AnyCase, Outcome]]
 ) -> dict[str, Any]:
     """Return the results for ``--json``.
 
@@ -113,7 +113,7 @@ def coverage(tally: Tally, heading: str) -> Table:
     An axis is a property of the random cases, for example ``m``. Its levels are the values tried.
     """
     shown = table(heading, "axis", "cases by level")
-    for axis, levels in AXES.items():
+    for axis, levels in EVERY.items():
         counted = tally.levels.get(axis, {})
         parts = []
         for level in dict.fromkeys(map(title, levels)):
@@ -125,7 +125,7 @@ def coverage(tally: Tally, heading: str) -> Table:
     return shown
 
 
-def _show(faults: Sequence[tuple[Case, Outcome]], target: str) -> None:
+def _show(faults: Sequence[tuple[AnyCase, Outcome]], target: str) -> None:
     screen = console()
     for case, outcome in faults:
         screen.print(f"--- case {case.index} {outcome.verdict}")

@@ -493,6 +493,7 @@ class Apply(Operation):
     fn: str
     args: Reads[tuple[Register | int, ...]]
     begins: bool = False  # later operations may change ``dst``
+    again: bool = False  # ``dst`` has a value, which this one replaces
 
     @property
     def vector(self) -> Vector:
@@ -501,11 +502,9 @@ class Apply(Operation):
 
     @property
     def constant(self) -> bool:
-        """True if the result is a new vector that no later operation changes.
-
-        A scalar is not const, because clang would then compute its operands twice.
-        """
-        return not (self.begins or self.dst in self.args) and self.dst.vector.lanes > 1
+        """True if C may declare ``dst`` const; clang computes operands of a const scalar twice."""
+        changed = self.begins or self.again or self.dst in self.args
+        return self.dst.vector.lanes > 1 and not changed
 
 
 @dataclass(frozen=True, slots=True)

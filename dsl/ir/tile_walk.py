@@ -24,6 +24,7 @@ from .alive import Step, from_before, step
 from .dataflow import reads, writes
 from .extents import Pointer, Reach, advances, behind, between
 from .ops import (
+    Apply,
     Loop,
     Op,
     Parameter,
@@ -81,6 +82,8 @@ class Walk:
         if rule is None:
             self.refuse(op, "has no rule", "an entry of RULES in tile_rules.py")
         known, read, written = self.registers, reads(op), writes(op)
+        if isinstance(op, Apply) and op.again:
+            read = (*read, op.dst)  # only a register with a value gets another one
         for register in read:
             found = known.get(register.name)
             if found is None:

@@ -20,7 +20,7 @@ Combinations that ``Gemm`` or ``Schedule`` refuses are left out too:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilewright.errors import SpecError
@@ -156,7 +156,12 @@ AXES: dict[str, tuple[Level, ...]] = {
 
 def deal(seed: int, index: int) -> dict[str, Level]:
     """Return the value (level) of each axis in the random case number ``index``."""
-    return {axis: _card(levels, f"{seed} {axis}", index) for axis, levels in AXES.items()}
+    return dealt(AXES, seed, index)
+
+
+def dealt(axes: Mapping[str, tuple[Level, ...]], seed: int, index: int) -> dict[str, Level]:
+    """Return the value (level) of each of ``axes`` in the random case number ``index``."""
+    return {axis: _card(levels, f"{seed} {axis}", index) for axis, levels in axes.items()}
 
 
 def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:

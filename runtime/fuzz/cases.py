@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2, prod, sqrt
 from typing import Any, Literal
 
-from tilewright.errors import SpecError
 from tilewright.spec import postops, reductions
 from tilewright.spec.expression import Expression, Operand, acc, acc2, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
@@ -37,8 +35,6 @@ from .axes import (
 
 #: Number of calls that verify each kernel: one with whole numbers, and one with arbitrary numbers.
 CASES = 2
-#: A search for cases with given values of axes ends after this many cases in a row without them.
-PATIENCE = 20_000
 #: Magnitude to which sums are scaled before post-ops such as tanh, which is nearly constant for
 #: larger sums.
 _CURVED = 4.0
@@ -97,34 +93,6 @@ def draw(seed: int, index: int) -> Case:
     schedule = _schedule(hand, arguments)
     given = {name: _short(value) for name, value in arguments.items() if value is not None}
     return Case(seed, index, hand.taken, given, schedule)
-
-
-def numbers(seed: int, first: int, having: Mapping[str, str]) -> Iterator[int]:
-    """Yield the numbers of the cases whose axes have the values ``having``, from ``first`` on.
-
-    Raise SpecError for an unknown axis or value, and if no case has all these values.
-    """
-    for axis, level in having.items():
-        _check_level(axis, level)
-    last = first
-    for index in itertools.count(first):
-        if not having or having.items() <= draw(seed, index).levels.items():
-            last = index
-            yield index
-        elif index - last > PATIENCE:
-            raise SpecError(
-                f"none of {PATIENCE} cases has these levels together",
-                got=", ".join(f"{axis} {level}" for axis, level in having.items()),
-                hint="ask for fewer; an axis is left out of cases in which it means nothing",
-            )
-
-
-def _check_level(axis: str, level: str) -> None:
-    if axis not in AXES:
-        raise SpecError("no axis of the sweep", got=axis, expected=", ".join(AXES))
-    levels = dict.fromkeys(map(title, AXES[axis]))
-    if level not in levels:
-        raise SpecError(f"no level of {axis!r}", got=level, expected=", ".join(levels))
 
 
 def _short(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Make random products, run them, and compare with numpy, in processes that work side by side.
+"""Make random kernels, run them, and compare with numpy, in processes that work side by side.
 
 In go a target, a seed and a number of cases. Out come the cases, each with its outcome.
 """
@@ -28,10 +28,12 @@ from tilewright.runtime.call.pack_source import Given, pack_for
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
 
-from .cases import CASES, Case, draw, numbers
+from .cases import CASES
+from .drawing import AnyCase, draw, numbers
 
 Verdict = Literal["passed", "failed", "refused"]
 #: Number of kernels that are compiled into one library.
@@ -56,7 +58,7 @@ class Tally:
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     levels: dict[str, dict[str, Counter[Verdict]]] = field(default_factory=dict)
 
-    def add(self, case: Case, outcome: Outcome) -> None:
+    def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Count the outcome of one case."""
         self.verdicts[outcome.verdict] += 1
         for axis, level in case.levels.items():
@@ -67,8 +69,8 @@ class Tally:
 
 
 def made(
-    cases: Sequence[Case], target: str, flags: Sequence[str] = ()
-) -> Iterator[tuple[Case, Kernel | Outcome]]:
+    cases: Sequence[AnyCase], target: str, flags: Sequence[str] = ()
+) -> Iterator[tuple[AnyCase, Kernel | Outcome]]:
     """Yield each case with its kernel, or with an outcome if the kernel could not be made.
 
     If a library of many cases cannot be made, the cases are halved until the faulty one is found.
@@ -89,15 +91,15 @@ def made(
         yield from zip(cases, kernels, strict=True)
 
 
-def _packs(spec: Gemm) -> Iterator[Pack]:
+def _packs(spec: Gemm | Network) -> Iterator[Pack]:
     """Yield the spec of the kernel that packs B when the kernel of ``spec`` is verified."""
-    if isinstance(spec.b, Packed) and spec.quantized is None:
+    if isinstance(spec, Gemm) and isinstance(spec.b, Packed) and spec.quantized is None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))
         yield pack_for(spec, Given(b))[0]
 
 
-def verified(case: Case, kernel: Kernel) -> Outcome:
+def verified(case: AnyCase, kernel: Kernel) -> Outcome:
     """Verify a case's kernel and return the outcome."""
     try:
         kernel.verify(cases=CASES, seed=case.index)
@@ -130,7 +132,7 @@ def sweep(
     having: Mapping[str, str] | None = None,
     jobs: int = 1,
     flags: Sequence[str] = (),
-) -> Iterator[tuple[Case, Outcome]]:
+) -> Iterator[tuple[AnyCase, Outcome]]:
     """Run cases of a seed and yield each with its outcome, in order.
 
     Parameters

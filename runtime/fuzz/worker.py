@@ -15,7 +15,7 @@ from dataclasses import asdict
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.store.folders import remove
 
-from .cases import draw
+from .drawing import draw
 from .sweep import made, verified
 
 #: Time limit for verifying one kernel, in seconds. Afterwards a signal ends the process.

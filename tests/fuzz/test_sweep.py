@@ -15,10 +15,8 @@ from support.cases import Cases
 from tilewright.cli.sweep import command
 from tilewright.errors import PlanError, SpecError, TargetError, VerificationError
 from tilewright.runtime.driver import compile_many
-from tilewright.runtime.fuzz import cases as drawing
-from tilewright.runtime.fuzz import sweep
-from tilewright.runtime.fuzz.axes import AXES
-from tilewright.runtime.fuzz.cases import draw, numbers
+from tilewright.runtime.fuzz import drawing, sweep
+from tilewright.runtime.fuzz.drawing import EVERY, draw, numbers
 from tilewright.runtime.fuzz.sweep import Outcome, Tally
 from tilewright.runtime.machine import host
 from tilewright.spec.expression import Operand, acc
@@ -213,10 +211,10 @@ def test_levels_that_no_case_has(
 
 def test_every_level_occurs() -> None:
     tally = Tally()
-    for i in range(3000):
+    for i in range(3400):
         tally.add(draw(0, i), Outcome(i, "passed"))
-    assert tally.levels.keys() == AXES.keys()
-    few = {axis for axis, levels in AXES.items() if len(tally.levels[axis]) < len(set(levels))}
+    assert tally.levels.keys() == EVERY.keys()
+    few = {axis for axis, levels in EVERY.items() if len(tally.levels[axis]) < len(set(levels))}
     assert not few
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from support import compilers
 from tilewright import targets
+from tilewright.nn import sum as sum_of
 from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.tensor import Tensor
+from tilewright.spec.network.trace import network
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed, Strided
 from tilewright.spec.pack import PackQuantized
 from tilewright.spec.postops import gelu_erf, relu
@@ -182,6 +185,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Schedule(),
     ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
+    "rows_bf16_mx64_sum": (network(sum_of).of(x=Tensor("bf16", (Dim("M"), 64))), Schedule()),
 }
 
 
@@ -221,6 +225,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_8x16x64_fcc": ("power10", "sme"),
     "pack_u4_64x20_c_with_zeros": ("avx2",),
     "transpose_f32_8x8": ("avx2", "neon"),
+    "rows_bf16_mx64_sum": ("avx2",),
 }
 
 

@@ -7,7 +7,6 @@ block holds columns of its own, so that no lanes are folded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from sympy import Expr, Integer
 
@@ -15,7 +14,7 @@ from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.functions import lower_expression
 from tilewright.ir.access import load, store
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.ops import Advance, Apply, Loop, MakeMask, Op, Point, Zero
+from tilewright.ir.ops import Advance, Loop, MakeMask, Op, Point, Zero
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.rows.passes import Held, Known, Pass, Reduction
 from tilewright.plan.rows.places import Place
@@ -28,7 +27,7 @@ from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, value
 
-from .visit import real_of, reduce_fn, started
+from .visit import into, real_of, reduce_fn, started, stored
 
 #: A value of a column, or of all, in the vector of this index.
 Key = tuple[Expression, int]
@@ -143,7 +142,8 @@ class _Block:
                 made = inner.register(column.of(reduction.expression))
                 inner.add(*self._added(reduction.fn, register, made))
             for name, expression in each.stores:
-                column.put(name, column.of(expression))
+                type_ = self.plan.operands[self.symbol(name)].type
+                column.put(name, column.of(stored(expression, type_)))
         for base, name in names.items():
             inner.add(Advance(name, self.plan.operands[base].strides["m"]))
         return list(inner.emit())
@@ -153,10 +153,7 @@ class _Block:
         prefix = f"with{self.pieces}_"
         emitter = Emitter(self.plan.target, self.plan.vector.lanes, prefix, self.plan.real)
         reduce_fn(emitter.builder, fn, emitter.take(register), emitter.take(made))
-        *ops, last = emitter.emit()
-        assert isinstance(last, Apply) and register in last.args
-        yield from ops
-        yield replace(last, dst=register)
+        yield from into(register, emitter.emit())
 
     def _arrays(self, each: Pass) -> dict[str, tuple[str, bool]]:
         """Return the arrays that the pass visits row by row: their types, and if it writes them."""
@@ -232,9 +229,9 @@ class _Block:
         base = self.symbol(name)
         for place in range(self.width):
             self.emitter.stage(f"{name}_{place}", note=f"Store {name}.")
-            found = self._lowered(expression, place)
-            at = Address(base, place * self.emitter.lanes * ONE)
             type_ = self.plan.operands[base].type
+            found = self._lowered(stored(expression, type_), place)
+            at = Address(base, place * self.emitter.lanes * ONE)
             store(self.emitter, found, self.plan.real, at, self.active, type_)
 
 

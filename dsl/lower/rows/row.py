@@ -20,7 +20,7 @@ from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO, size_expr, value
 
-from .visit import Visit, real_of
+from .visit import Visit, real_of, stored
 
 
 def row_ops(plan: RowsPlan) -> Iterator[Op]:
@@ -102,7 +102,8 @@ class Row:
     def _end(self, name: str, expression: Expression) -> None:
         self.emitter.stage(f"{name}_value", note=f"Store {name}, one for the row.")
         operand = next(o for key, o in self.plan.operands.items() if key.rstrip("_") == name)
-        found = lower_expression(expression, self.emitter.builder, self._leaf, self.plan.real)
+        rounded = stored(expression, operand.type)
+        found = lower_expression(rounded, self.emitter.builder, self._leaf, self.plan.real)
         active = None if self.emitter.lanes == 1 else 1
         address = Address(operand.name, ZERO)
         store(self.emitter, found, self.plan.real, address, active, operand.type)

@@ -7,7 +7,7 @@ are folded in halves: the first with the one half of them further on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sympy import Expr, Integer
@@ -33,7 +33,7 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.rows.passes import Held, Pass, Reduction
 from tilewright.plan.rows.plan import PARTIAL, RowsPlan
 from tilewright.spec.expression.nodes import Expression, every_node
-from tilewright.spec.expression.tensors import Input
+from tilewright.spec.expression.tensors import Cast, Input
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, value
@@ -47,11 +47,33 @@ def real_of(b: Builder, whole: Argument) -> Argument:
     return float(whole) if isinstance(whole, int) else b("to_f32", whole)
 
 
+def stored(expression: Expression, type_: str) -> Expression:
+    """Return ``expression`` without its cast to ``type_``: the store to ``type_`` rounds it."""
+    match expression:
+        case Cast(type=given, args=(inner,)) if given == type_:
+            return inner
+    return expression
+
+
 def reduce_fn(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
-    """Return the sum, or the maximum or minimum, in which NaN stays NaN."""
+    """Return the sum, or the maximum or minimum, in which NaN stays NaN.
+
+    The elementary maximum returns its second operand if one is NaN. Both orders give the same
+    number otherwise, or two zeros, so that the bits of both together are NaN if an operand is.
+    """
     if fn == "sum":
         return b("add", x, y)
-    return lower_function(b, {"max": "maximum", "min": "minimum"}[fn], x, y)
+    if b.real != "f32":
+        return lower_function(b, {"max": "maximum", "min": "minimum"}[fn], x, y)
+    return b("float", b("or", b("bits", b(fn, x, y)), b("bits", b(fn, y, x))))
+
+
+def into(register: Register, ops: Iterable[Op]) -> Iterator[Op]:
+    """Yield ``ops``, the last of which then gives ``register`` a new value."""
+    *before, last = ops
+    assert isinstance(last, Apply)
+    yield from before
+    yield replace(last, dst=register, again=register not in last.args)
 
 
 class Visit:
@@ -98,7 +120,7 @@ class Visit:
         parts = [f"{each.fn} of {_short(each.expression)}" for each in self.each.reductions]
         parts += [f"{held!r}: {_short(made)}" for held, made in self.each.holds]
         parts += [f"{name}: {_short(made)}" for name, made in self.each.stores]
-        return f"Pass over the columns: {'; '.join(parts)}."
+        return f"Pass over the columns: {', and '.join(parts)}."
 
     # --- whole periods -------------------------------------------------------------------------
 
@@ -234,10 +256,7 @@ class Visit:
             self.plan.target, self.lanes, f"{self.prefix}with{self.pieces}_", self.plan.real
         )
         reduce_fn(emitter.builder, fn, emitter.take(register), emitter.take(made))
-        *ops, last = emitter.emit()
-        assert isinstance(last, Apply) and register in last.args
-        yield from ops
-        yield replace(last, dst=register)
+        yield from into(register, emitter.emit())
 
     def _emitter(self, name: str) -> Emitter:
         self.pieces += 1
@@ -358,7 +377,8 @@ class _Column:
         """Store the results of the pass."""
         for name, expression in self.visit.each.stores:
             symbol = self.visit.symbol(name)
-            self._put(self.of(expression), symbol, self.visit.plan.operands[symbol].type)
+            type_ = self.visit.plan.operands[symbol].type
+            self._put(self.of(stored(expression, type_)), symbol, type_)
 
     def _put(self, found: Argument, symbol: str, type_: str) -> None:
         address = Address(self.pointers[symbol], self.place * self.emitter.lanes * ONE)

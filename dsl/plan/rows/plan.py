@@ -63,8 +63,8 @@ class RowsPlan(Decided):
 
     @property
     def parallel(self) -> bool:
-        """True if threads share the rows."""
-        return (self.schedule.threads or 1) > 1
+        """True if threads share the rows, or the columns that are reduced."""
+        return (self.schedule.threads or 1) > 1 and (self.columns or self.rows != 1)
 
     @property
     def columns(self) -> bool:
@@ -77,7 +77,8 @@ class RowsPlan(Decided):
         if self.schedule.tile is not None:
             return self.schedule.tile[1] // self.vector.lanes
         reductions = max(len(each.reductions) for each in self.passes)
-        most = self.target.registers // (2 * TURNS * max(1, reductions))
+        parts = TURNS * max(1, reductions) * self.vector.registers
+        most = self.target.registers // (2 * parts)
         return max(1, min(1 << most.bit_length() - 1 if most else 1, _WIDEST))
 
     @property

@@ -1,0 +1,1 @@
+"""Row programs, compared with PyTorch, Inductor and OpenVINO."""
