@@ -64,5 +64,10 @@ def _weight(space: str, key: Any, given: Any) -> Weight:
             expected='tw.Tensor("f32", (k, n)) or tw.Tensor("f32", n)',
         )
     if given.type != "f32":
-        raise SpecError(f"the weight {space}.{key} has type f32", got=given.type)
+        raise SpecError(
+            f"the weight {space}.{key} has a type that networks do not take yet",
+            got=given.type,
+            expected="f32",
+            hint='weights["..."].astype(np.float32); tw.Gemm takes the other types',
+        )
     return Weight(space, key, given.type, tuple(int(size) for size in given.shape))
