@@ -1,3 +1,1 @@
-"""Make every choice of a kernel, with reasons: multiply-add, packing, vector axis, loops, tiles,
-formats.
-"""
+"""Make every choice of a kernel, with its reason: packing, vector axis, loops, register tiles."""

@@ -97,7 +97,10 @@ def test_every_operation_has_a_meaning() -> None:
     assert set(OPERATIONS) == set(NUMPY)
 
 
-CASES = [(fn, element) for fn, op in OPERATIONS.items() for element in op.elements]
+#: C's functions on numbers have no f16: only vectors add and multiply it (``test_half_sums.py``).
+CASES = [
+    (fn, element) for fn, op in OPERATIONS.items() for element in op.elements if element != "f16"
+]
 
 
 @pytest.mark.parametrize(("fn", "element"), CASES)

@@ -442,7 +442,7 @@ def test_matrices_of_a_batch_are_those_there_are(spec: Gemm, matrix: int) -> Non
         verified(replace(program, nest=changed(program.nest, late)), spec, AVX2)
 
 
-# --- programs that were once found to pass ---------------------------------------------------------
+# --- programs that were once found to pass ----------------------------------------------------
 
 
 def with_end(*ops: Op) -> Program:

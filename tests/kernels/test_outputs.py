@@ -188,7 +188,7 @@ REFUSED: tuple[tuple[str, Any, str], ...] = (
     ("f64", {"a": "f64", "outputs": {"x": row_max(acc)}}, "f32, and of sums in f64"),
     ("dst", {"outputs": {"x": row_max(dst)}}, "there is no D"),
     ("acc2", {"outputs": {"x": row_max(acc2)}}, "there is none"),
-    ("epilogue", {"epilogue": row_max(acc)}, "one of outputs"),
+    ("epilogue", {"epilogue": row_max(acc)}, "reductions of rows are outputs"),
 )
 
 

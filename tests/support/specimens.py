@@ -16,7 +16,7 @@ from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed, Strided
 from tilewright.spec.pack import PackQuantized
 from tilewright.spec.postops import gelu_erf, relu
 from tilewright.spec.quantized import Quantize, Quantized
-from tilewright.spec.reductions import row_absmax
+from tilewright.spec.reductions import row_absmax, row_max
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.transpose import Transpose
@@ -132,6 +132,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(2, 16, 3, a="bf16", b=Packed("bf16"), d="bf16", beta=1, batch=Strided(3)),
         Schedule(),
     ),
+    "gemm_f32_2x9x4_ccc_row_max": (
+        Gemm(2, 9, 4, d="f32", outputs={"most": row_max(acc)}),
+        Schedule(),
+    ),
     "gemm_f32_2x16x8_ccc_row_absmax": (
         Gemm(2, 16, 8, d="f32", outputs={"amax": row_absmax(acc)}),
         Schedule(),
@@ -215,6 +219,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),
     "gemm_f32_2x16x8_ccc_row_absmax": (),
+    "gemm_f32_2x9x4_ccc_row_max": ("avx512",),
     "gemm_f16_8x2x4_fcf_gelu": ("avx2",),
     "gemm_f16_1x64x4_ccc_packed": ("avx512",),
     "gemm_s8_32x32x128_ccc_packed": ("amx",),
