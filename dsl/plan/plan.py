@@ -29,8 +29,7 @@ from .tiling.tiles import Grid, Phase, RegisterTile, Step
 #: The elements of K that are unpacked at once, so that they fill whole bytes: 4 elements of 2 bits
 #: share a byte, and 8 elements of 3 bits share three. Blocks of K are a multiple of half of it.
 UNPACKED = 16
-#: The assumed value of sizes known only at the call, for comparing plans that differ in
-#: conversions.
+#: If a size is known only at the call, plans that differ in conversions are compared for this size.
 NOMINAL = 64
 
 
@@ -121,12 +120,13 @@ class Plan(Decided):
 
     @property
     def few_across(self) -> FewLines | None:
-        """The limit on the number of rows across the vectors if it is small and known only at the
-        call.
+        """The maximum number of rows across the vectors, if C has few and only the call knows how
+        many.
 
-        None if it may be large, is known, or a matrix unit multiplies. If the other operand is not
-        packed, each tile reads all of it. There is then a tile for each number of rows, so that the
-        remainder takes one more tile, or two equal ones.
+        None if the number may be large, if it is known, or if a matrix unit multiplies. If the
+        operand along the vectors is not packed, each tile reads all of it, so that further tiles
+        are expensive. The kernel then has a tile for each number of rows: a remainder takes one
+        more tile, or two equal ones.
         """
         size = getattr(self.spec, self.across)
         open_ = isinstance(size, Dim) and self.product.unit is None
@@ -136,7 +136,7 @@ class Plan(Decided):
 
     @property
     def even_across(self) -> bool:
-        """True if there is a tile for each small number of rows across the vectors."""
+        """True if the kernel has a tile for each number of rows up to a small limit."""
         few = self.few_across
         return few is not None and few.even
 
@@ -158,8 +158,10 @@ class Plan(Decided):
 
     @property
     def k_unit(self) -> int:
-        """The number of which blocks of K are a multiple: a step's elements, or those unpacked at
-        once.
+        """Blocks of K have a multiple of this number of elements.
+
+        It is the number of elements in a K step. If B is unpacked first, it is the number of
+        elements that are unpacked at once (``UNPACKED``), or half of it.
         """
         if not self.unpacks:
             return self.product.step
@@ -229,8 +231,9 @@ class Plan(Decided):
 
     @property
     def _remakes(self) -> bool:
-        """True if C cannot hold sums: they are scaled in another type, converted, or
-        stored as D.
+        """True if partial sums cannot be kept in C.
+
+        This is so if sums are scaled in another type than C's, converted, or stored as D.
         """
         spec = self.spec
         whole = not is_integer(spec.type) or is_integer(spec.factor_type)
@@ -286,17 +289,17 @@ class Plan(Decided):
 
     @property
     def in_rows(self) -> bool:
-        """True if the loop over tiles across the vectors is outside the loop along them."""
+        """True if the loop over tiles in dimension ``across`` is outside the one in ``along``."""
         letters = self.outer.lower()
         return 0 <= letters.rfind(self.across) < letters.rfind(self.along)
 
     def side_by_side(self, grids: Sequence[Grid]) -> list[tuple[Grid, ...]]:
-        """Return ``grids`` in groups; the grids of a group share the loop across the vectors.
+        """Return ``grids`` in groups. The grids of a group share the loop in dimension ``across``.
 
-        If that loop is the outer one, the adjacent tiles of all grids run one after another, so
-        that the operand across stays in cache and rows of C are written in order. Otherwise each
-        grid is its own group. So is each grid of a matrix unit, which would change its
-        configuration too often.
+        If that loop is the outer one, the adjacent tiles of all grids run one after another. The
+        operand across the vectors then stays in cache, and rows of C are written in order.
+        Otherwise each grid is its own group. With a matrix unit each grid is its own group, too,
+        because the unit would change its configuration too often.
         """
         apart = not self.in_rows or self.product.unit is not None
         if apart or self.along.upper() == self.outer[self.outer.lower().rfind(self.along)]:

@@ -61,7 +61,8 @@ Row = tuple[str, str, str]
 class Routine(Generic[S, P]):
     """One kind of routine. A subclass defines the first three methods, and others as it needs."""
 
-    #: Names of the sizes of the call for which an explanation gives numbers in place of formulas.
+    #: Names of the call's sizes. An explanation may be given their values; it then shows numbers
+    #: instead of formulas.
     sizes: ClassVar[tuple[str, ...]] = ()
     #: True if the plan has a picture: C cut into register tiles.
     drawn: ClassVar[bool] = False
@@ -85,7 +86,7 @@ class Routine(Generic[S, P]):
         yield from ((each.what, each.choice, each.reason) for each in plan.decisions)
 
     def shown(self, plan: P) -> tuple[str, ...]:
-        """Return the sizes of the call for which an explanation of ``plan`` gives numbers."""
+        """Return the call's sizes whose values an explanation of ``plan`` may be given."""
         return self.sizes
 
     def product(self, plan: P) -> Plan | None:
@@ -118,8 +119,9 @@ class Routine(Generic[S, P]):
         return {}
 
     def template(self, plan: P) -> Any:
-        """Return the object that a template reads, if a template has all loops of the routine; else
-        None.
+        """Return the object that a template reads, or None.
+
+        It is None unless the loops of the routine are written in a template of C.
         """
         return None
 

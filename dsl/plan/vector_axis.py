@@ -83,11 +83,11 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
 
 
 def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], packs: str) -> bool:
-    """True if vectors can run along K: both operands are contiguous along K, or one is transposed
-    first.
+    """True if vectors can run along K.
 
-    Without a request, transposing is considered only if rows of C do not fill a vector and K is so
-    long that the transposition costs little.
+    Both operands must be contiguous along K, or one of them is transposed first. Unless the
+    schedule asks for it, an operand is transposed only if rows of C do not fill a vector and K is
+    so long that the transposition costs little.
     """
     turned = packs + "".join(missing)
     if len(turned) != 1:
@@ -108,7 +108,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked == d or (asked is None and (d != "k" or packed))]
     blocks = converts_in_blocks(spec, schedule, target)
-    if blocks:  # a single row or column is summed by vectors
+    if blocks:
+        # Blocks are converted only for a matrix unit. It is not used for a single row or column.
         products = ((d, product_of(spec, target, "a" if d == "m" else "b")) for d in legal)
         legal = [d for d, product in products if product.unit is not None]
     packs = panels or blocks or unpacks_in_panels(spec, schedule, target)

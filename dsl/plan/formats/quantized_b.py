@@ -25,16 +25,17 @@ from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
-#: The type that stands for a quantized type when a multiply-add is chosen.
+#: For each quantized type: the type of its numbers, by which a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
-#: The columns in a block of a large B: as few as a tile of several rows has, because a single row
-#: reads consecutive bytes from memory three times as fast as with blocks of 96 columns.
+#: The number of columns in a block of a large B. It is the width of a tile of several rows. Wider
+#: blocks are slower for a single row of A: it reads B from memory three times as fast with these
+#: blocks as with blocks of 96 columns.
 COLUMNS = 32
-#: The largest integer up to which bf16 and f16 represent all integers.
+#: Both bf16 and f16 represent all integers from 0 to this number.
 _EXACT = 256
-#: The type in which integer zero points are packed; it represents all of them.
+#: The type in which integer zero points are packed. It represents each of them exactly.
 ZEROS = "f16"
-#: The type of packed sums of a block's elements, which zero points of A multiply.
+#: The type of a block's packed sum of elements. The kernel multiplies it by A's zero point.
 SUMS = "s32"
 
 
@@ -168,19 +169,25 @@ class QuantizedFormat:
         return self.sums_at + self._room(self.sums) + ALIGNMENT
 
     def _room(self, type_: str) -> int:
-        """Return the bytes of one number of a type for each block and column; 0 for ""."""
+        """Return the size in bytes of an array with one number for each block and column.
+
+        The size is 0 if ``type_`` is "".
+        """
         return aligned(self.blocks * self.k_blocks * self.nb * ITEMSIZE[type_]) if type_ else 0
 
     def field_type(self, plane: Plane) -> str:
-        """Return the unsigned type of fields; signed integers are shifted to it. Tables keep their
-        type.
+        """Return the type as which a field of ``plane`` is extracted from its byte.
+
+        Integers are extracted as unsigned ones, to which signed integers were shifted. Codes of a
+        table keep B's type.
         """
         return self.type if STORED[self.type].values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
-        """The excess of factors over elements; 0 if blocks have zero points, which are shifted
-        likewise.
+        """The number by which the factors that tiles multiply exceed the elements of B.
+
+        It is 0 if blocks have zero points, because these were shifted by the same number.
         """
         own = self.zeros and not self.minima
         return 0 if own else self.offset + self.shift
@@ -295,19 +302,26 @@ def _packed_zeros(quantized: Quantized) -> str:
 
 
 def _packed_scale(quantized: Quantized) -> str:
-    """Return the type that holds each scale times the unit of the elements."""
+    """Return the type of packed scales. Each is a given scale times the unit of the elements.
+
+    If the unit is not 1, the product may not fit the type of the given scales, so it is f32.
+    """
     packed = SCALES[quantized.scale].packed
     given = SCALES[quantized.scale].given == packed
     return "f32" if given and quantized.stored.unit != 1 else packed
 
 
 def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> Product:
-    """Return the multiply-add for a quantized B, with a block of K as a step.
+    """Return the multiply-add for a quantized B. A step of K is one block of K.
 
-    If A is quantized too, blocks are summed in integers, by a matrix unit if ``target`` has one,
-    and the sums are added in f32. If A is floating point and the target has dot products of its
-    type, B's numbers are converted to that type and their sums scaled. Otherwise B's elements are
-    converted to f32. Tiles do this, unless B is ``unpacked`` first, for vectors.
+    - If A is quantized too, each block is summed in integers and the sums are added in f32. A
+      matrix unit computes the sums if ``target`` has one.
+    - If A is floating point and the target has dot products of its type, B's numbers are converted
+      to that type, and the sum of each block is scaled.
+    - Otherwise B's elements are converted to f32.
+
+    Tiles convert B as they load it. If B is ``unpacked``, it was converted before, and the result
+    is a multiply-add of vectors.
     """
     quantized = spec.quantized
     assert quantized is not None
@@ -330,7 +344,8 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
         accumulator="f32",
         partial=found.accumulator,
         ops={v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide},
-        shifts={"a": 0, "b": 0},  # shifts are undone where a block's sums begin
+        # The start values of each block's sums contain the correction of shifts.
+        shifts={"a": 0, "b": 0},
     )
 
 
@@ -368,10 +383,10 @@ def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None
 
 
 def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> bool:
-    """True if matrices hold the values of B's numbers, where their codes would have a bias.
+    """True if a matrix unit multiplies the values of B's numbers, not their packed codes.
 
-    The values must fit in a byte, and the target must look them up in a table. The sums of a block
-    then need no correction.
+    The values must fit in a byte, and the target must be able to look them up in a table. A block's
+    sums then need no correction for a bias of the codes.
     """
     stored, lanes = STORED[form.type], target.of(product.accumulator)[0].lanes
     if not (form.bias and is_integer(product.along)) or 1 << stored.bits > TABLE:

@@ -20,10 +20,11 @@ from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 
-#: The bytes that are packed before their columns are summed, so that L1 still holds them.
+#: Columns are summed after every ``CHUNK_BYTES`` packed bytes, because L1 still holds these then.
 CHUNK_BYTES = 16 * 1024
-#: For contiguous columns: the vectors of columns that are packed together, and the packed bytes of
-#: each column. More columns would mean more streams to read, and more cache lines to write at once.
+#: If columns of B are contiguous, ``STRIP_VECTORS`` vectors of columns are packed together, and
+#: ``COLUMN_BYTES`` packed bytes of each column at a time. With more columns, a core would read too
+#: many streams and write too many cache lines at once.
 STRIP_VECTORS, COLUMN_BYTES = 16, 128
 
 
@@ -136,8 +137,10 @@ def _leading(spec: Pack) -> Expr:
 
 
 def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
-    """Return the operands for a strided column as K groups, so that its neighbours are not
-    touched.
+    """Return both operands for a B with one column that is not contiguous.
+
+    Elements of the column take the place of columns: a step along n then moves down the column, so
+    that vectors do not read the neighbouring columns in memory.
     """
     apart = given.strides["k"]
     return (

@@ -87,10 +87,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A network in passes; ``before`` are values of the row that need no pass.
+    """A network cut into passes. ``before`` has the values of a row that need no pass.
 
-    With ``columns`` it reduces columns: what is said here of a row and its columns is then true of
-    a column and its rows.
+    If ``columns`` is True, the network reduces columns instead of rows. Rows and columns then
+    change roles in everything that this module says.
     """
 
     grid: Grid

@@ -36,7 +36,7 @@ from .tile_costs import Fitting, fitting, shape_of, tile_table
 from .tile_shape import TileRequest
 from .tiles import Search
 
-#: The least share of a tile's cycles that a further tile, of narrower vectors, saves for tails.
+#: A tail gets a tile of its own, with narrower vectors, only if it saves this share of the cycles.
 WORTH = 1 / 5
 
 
