@@ -26,8 +26,8 @@ from .staging import is_empty, same_types
 from .tiling.cost_model import FewLines
 from .tiling.tiles import Grid, Phase, RegisterTile, Step
 
-#: The elements of K that are unpacked at once, so that they fill whole bytes: 4 elements of 2 bits
-#: share a byte, and 8 elements of 3 bits share three. Blocks of K are a multiple of half of it.
+#: This number of K elements is unpacked at once, or half of it. Both fill whole bytes: 4 elements of
+#: 2 bits share a byte, and 8 elements of 3 bits share three bytes.
 UNPACKED = 16
 #: If a size is known only at the call, plans that differ in conversions are compared for this size.
 NOMINAL = 64
@@ -219,13 +219,14 @@ class Plan(Decided):
 
     @property
     def bounces(self) -> bool:
-        """True if a tile's tail is computed as a whole vector, of which a part is copied."""
+        """True if a tail is computed as a whole vector, of which the existing lanes are copied."""
         return self.schedule.tails == "bounce"
 
     @property
     def finishes(self) -> bool:
-        """True if sums are more than scaled and added to C: converted, corrected, or
-        stored as D.
+        """True if sums need more than scaling and adding to C.
+
+        They are then converted, corrected, or stored as D.
         """
         return self._remakes or self.corrects
 
@@ -237,7 +238,8 @@ class Plan(Decided):
         """
         spec = self.spec
         whole = not is_integer(spec.type) or is_integer(spec.factor_type)
-        if self.narrow:  # alpha and beta act in f32, and so does what adds parts of the sums
+        # Sums of a narrow type are scaled by alpha and beta, and added to each other, in f32.
+        if self.narrow:
             whole = spec.alpha == 1 and spec.beta == 0 and spec.sum_steps is None
         more = spec.d is not None or bool(spec.outputs)
         return not whole or more or spec.c.type != self.element
@@ -251,8 +253,8 @@ class Plan(Decided):
     def partial(self) -> bool:
         """True if sums stay in a buffer until they are complete, because C cannot hold them.
 
-        With panels, the first block of K includes the correction for zero points in what it stores,
-        and the other blocks add to it, so corrections alone need no buffer.
+        A correction for zero points alone needs no buffer if there are panels: the first block of K
+        stores sums with the correction, and the other blocks add to them.
         """
         corrects = self.corrects and self.panel_tile is None
         apart = self._remakes or corrects or self.unpacks
@@ -260,8 +262,9 @@ class Plan(Decided):
 
     @property
     def plain(self) -> bool:
-        """True if A and B are multiplied unconverted: they have the sums' type and need no K
-        groups.
+        """True if A and B are multiplied without conversion.
+
+        They then have the type of the sums and need no K groups.
         """
         return same_types(self.spec) and not self.product.blocks
 
@@ -312,7 +315,7 @@ class Plan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The lanes of the widest vector, of sums or conversions; buffers are padded to this."""
+        """The lanes of the widest vector that sums or converts; buffers are padded to this width."""
         return max(self.target.of(self.element)[0].lanes, self.converted)
 
     @property
@@ -375,7 +378,7 @@ class Plan(Decided):
         return "m" if self.dot else self.vectorize
 
     def counted(self, steps: Expr, k_tail: Expr) -> Expr:
-        """Return K steps as the cost model counts them: an incomplete step counts as one."""
+        """Return the number of K steps for the cost model; an incomplete step counts as whole."""
         return steps + div(k_tail + (self.product.step - 1), self.product.step)
 
     def input_of(self, dimension: str) -> Operand:

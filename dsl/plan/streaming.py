@@ -18,8 +18,8 @@ from tilewright.symbolic import ONE, div, mod, value
 from .loops import Decision
 from .plan import Plan
 
-#: Stores bypass the caches only if multiply-adds take at most this many times as long as C's
-#: transfer.
+#: Stores bypass the caches only if the multiply-adds take at most this many times as long as the
+#: transfer of C to memory.
 _MATTERS = 4
 
 

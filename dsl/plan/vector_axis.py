@@ -30,8 +30,8 @@ from .staging import (
 )
 
 Dimension = Literal["m", "n", "k"]
-#: The dimension along which vectors run, and the operands, of "ab", that are packed for it. This
-#: includes operands that are converted before the loops although tiles could convert them.
+#: A dimension along which vectors run, and the operands that are packed for this, for example "b".
+#: Operands that are converted before the loops are included, even if tiles could convert them.
 Layout = tuple[Dimension, str]
 #: For each dimension, the operands that must be contiguous along it if vectors run along it.
 _NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
@@ -159,8 +159,9 @@ def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[
     return along if has_few_along_k(spec, target) else found
 
 
-#: ``COPIED``: the least columns of a quantized B for which rows of A are copied first for a matrix
-#: unit. Vectors need the copy too if L1 holds at most ``CROWDED`` of the rows at once.
+#: Rows of A are copied before the loops only if a quantized B has at least ``COPIED`` columns. They
+#: are copied for a matrix unit. For vectors they are copied only if L1 holds at most ``CROWDED`` of
+#: the rows at once.
 COPIED, CROWDED = 256, 16
 
 
@@ -214,12 +215,11 @@ def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 def _converted_first(
     spec: Gemm, target: Target, dimension: Dimension, packed: bool
 ) -> tuple[str, ...]:
-    """Return the choices of operands to convert first: only necessary ones, or the one across as
-    well.
+    """Return the choices of operands to convert before the loops although tiles could convert them.
 
-    Vectors along K need no broadcasts, so A is converted first only for more than a few columns,
-    and not if a load flips the signs at no cost. ``packed`` is True if blocks of B are unpacked in
-    panels.
+    A choice is "" for none, or the operand across the vectors. Vectors along K need no broadcasts,
+    so A is converted first only if there are more than a few columns, and not if a load flips the
+    signs at no cost. ``packed`` is True if blocks of B are unpacked in panels.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     vectors = "k" if dimension == "k" else along
@@ -227,8 +227,9 @@ def _converted_first(
     if isinstance(spec.a, Packed):
         return ("",)
     if product.block and not spec.sums_blocks and operand.type == product.across:
-        # A matrix unit loads aligned rows twice as fast, and loads them once for each matrix of
-        # columns. For vectors, rows that share few sets of L1 would evict each other.
+        # Rows of A are copied for a matrix unit, which loads aligned rows twice as fast and loads
+        # them many times. They are copied for vectors if they share few sets of L1, because they
+        # would evict each other.
         copied = isinstance(spec.n, int) and spec.n >= COPIED
         apart = product.unit is not None or (not packed and _crowded(operand, target))
         return (across,) if copied and apart else ("",)

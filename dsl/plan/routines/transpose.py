@@ -32,10 +32,12 @@ from ..operands import Operand
 from ..tiling.parts import Part, cut
 from .copy import Layout, exchanged_square, turning
 
-#: The most operations in a tile; more gain little and fill the instruction cache. If sizes are
-#: known only at the call, there are many tiles, so the second limit applies.
+#: A tile has at most ``TILE_OPERATIONS`` operations. A larger tile gains little and fills the
+#: instruction cache. If sizes are known only at the call, or the matrix is transposed in place, the
+#: limit is ``MANY_TILES_OPERATIONS``, because the kernel has many different tiles.
 TILE_OPERATIONS, MANY_TILES_OPERATIONS = 640, 256
-#: The cycles lost where a tile begins to write a row: a page, and a cache line without prefetch.
+#: A tile loses this number of cycles for each row that it writes, because a row begins in another
+#: page and in a cache line that was not prefetched.
 ROW_START = 2
 #: The most rows of a chosen tile.
 MOST_ROWS = 64
@@ -63,13 +65,16 @@ class Block:
 
     @property
     def flipped(self) -> Block:
-        """The place of the transposed block in the transposed tile."""
+        """The block with rows and columns exchanged: its place in the transposed tile."""
         return Block(self.vector, self.col, self.row, self.cols, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The blocks of one tile and their cost. Partial vector accesses count twice."""
+    """The blocks that together cover one tile, and their cost.
+
+    A load or store of a part of a vector counts as two.
+    """
 
     blocks: tuple[Block, ...]
     loads: int

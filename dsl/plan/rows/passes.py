@@ -20,14 +20,17 @@ from tilewright.spec.network.value import Network
 
 from .places import Grid, Place, grid_of
 
-#: A value that several passes need is held in memory if computing it again takes more elementary
-#: operations than this: a store and a load take about as long as this many.
+#: If several passes need a value, it is held in memory only if computing it again takes more
+#: elementary operations than this. A store and a load take about as long as this many operations.
 _CHEAP = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Known(Expression):
-    """A leaf: a value of the row that is in a register, a reduction or computed from some."""
+    """A leaf of an expression: a value of the row that is in a register.
+
+    It is the result of a reduction, or was computed from such results.
+    """
 
     number: int
     name: str
@@ -39,7 +42,7 @@ class Known(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Held(Expression):
-    """A leaf: a value for each column of the row that an earlier pass stored."""
+    """A leaf of an expression: a value for each column of the row, which an earlier pass stored."""
 
     number: int
     tensor: Shaped | None
@@ -101,7 +104,10 @@ class Cut:
 
 
 def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
-    """Return a network as passes. ``can_hold`` tells if there is memory for so many rows."""
+    """Return a network cut into passes.
+
+    ``can_hold(count)`` is True if there is memory to hold ``count`` rows of values between passes.
+    """
     banned: set[int] = set()
     while True:
         found = _Cutter(network, banned)

@@ -21,18 +21,20 @@ from ..operands import Operand
 from .passes import Cut, Pass, cut
 from .places import Place
 
-#: Partial results of a reduction: element j of a row belongs to number j modulo this. They are
-#: folded in halves. This order is part of the meaning of a network, so that all targets give the
-#: same bits. It is a multiple of the lanes of every vector that is used.
+#: A reduction of a row has this number of partial results. Element j belongs to partial result j
+#: modulo this number. At the end, one half of the partial results is combined with the other half,
+#: again and again. All targets use this order, so that all give the same bits. The number is a
+#: multiple of the lanes of every vector type that is used.
 PARTIAL = 64
-#: Partial results of the reduction of a column: element i belongs to number i modulo this.
+#: A reduction of a column has this number of partial results. Element i belongs to partial result i
+#: modulo this number.
 TURNS = 4
-#: Most vectors of a block of columns.
+#: A block of columns has at most this number of vectors.
 _WIDEST = 4
-#: Bytes of the stack that values held between passes may take, for one row.
+#: The values of one row that are held between passes may take this number of bytes of the stack.
 HELD_BYTES = 1 << 15
-#: Of so many vector registers one holds partial results of a reduction, and of so many in a pass
-#: without reductions one vector is computed at a time.
+#: One of this number of vector registers holds partial results of a reduction. In a pass without
+#: reductions, one of this number holds a vector that is computed at the same time as others.
 _SHARE = 4
 
 
@@ -73,7 +75,10 @@ class RowsPlan(Decided):
 
     @property
     def width(self) -> int:
-        """The vectors of a block of columns: ``TURNS`` partial results of each are in registers."""
+        """The number of vectors in a block of columns that is reduced.
+
+        For each vector and each reduction, ``TURNS`` partial results are in registers.
+        """
         if self.schedule.tile is not None:
             return self.schedule.tile[1] // self.vector.lanes
         reductions = max(len(each.reductions) for each in self.passes)
@@ -158,7 +163,10 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
 
 
 def widest(target: Target, real: str) -> Vector:
-    """Return the widest vector of ``real`` of which ``PARTIAL`` is a multiple and that folds."""
+    """Return the widest vector type of ``real`` that can reduce rows.
+
+    ``PARTIAL`` must be a multiple of its lanes, and it must be able to exchange halves of them.
+    """
     for vector in target.of(real):
         blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
         if PARTIAL % vector.lanes == 0 and blocks <= set(vector.transpose):
