@@ -26,8 +26,8 @@ from .staging import is_empty, same_types
 from .tiling.cost_model import FewLines
 from .tiling.tiles import Grid, Phase, RegisterTile, Step
 
-#: This number of K elements is unpacked at once, or half of it. Both fill whole bytes: 4 elements of
-#: 2 bits share a byte, and 8 elements of 3 bits share three bytes.
+#: This number of K elements is unpacked at once, or half of it. Both fill whole bytes: 4 elements
+#: of 2 bits share a byte, and 8 elements of 3 bits share three bytes.
 UNPACKED = 16
 #: If a size is known only at the call, plans that differ in conversions are compared for this size.
 NOMINAL = 64
@@ -315,7 +315,7 @@ class Plan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The lanes of the widest vector that sums or converts; buffers are padded to this width."""
+        """The lanes of the widest vector that sums or converts; buffers are padded to it."""
         return max(self.target.of(self.element)[0].lanes, self.converted)
 
     @property

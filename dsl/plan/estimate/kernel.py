@@ -268,7 +268,7 @@ class _Walk:
         return replace(self, extents=extents, sizes={**self.sizes, **sizes})
 
     def moves(self, letter: str) -> frozenset[str]:
-        """Return the operands of which each iteration of a loop over ``letter`` uses another part."""
+        """Return the operands of which each iteration of a ``letter`` loop uses another part."""
         names = [name for name, along in _DIMENSIONS.items() if letter in along]
         return frozenset((*names, *(f"{n} packed" for n in names if n in self.packed)))
 

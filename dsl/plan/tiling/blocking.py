@@ -38,8 +38,8 @@ from .tiles import (
     why_split,
 )
 
-#: Equal blocks of K are a multiple of this number of steps, so that an unrolled loop has no
-#: remainder.
+#: If K is cut into equal blocks, each has a multiple of this number of K steps. An unrolled K loop
+#: then has no remainder.
 UNROLLED = 16
 
 

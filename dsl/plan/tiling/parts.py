@@ -124,7 +124,7 @@ def panel_parts(total: Expr, width: int) -> Iterator[Part]:
 
 
 def whole_and_rest(total: Expr, most: int) -> Iterator[Part]:
-    """``total`` elements in parts of ``most``, then one of what is left."""
+    """Cut ``total`` elements into parts of ``most``, then one part for the remainder."""
     yield from (cut if value(total) is not None else panel_parts)(total, most)
 
 
