@@ -173,12 +173,14 @@ def choose_product(
 
 @lru_cache(maxsize=1024)
 def held_as(target: Target, a: str, b: str, asked: str) -> str:
-    """Return the type of the accumulators for A and B if the spec allows sums of type ``asked``.
+    """Return the type of the accumulators for elements of types A and B.
 
-    This is ``asked`` if the target adds in this smaller type and is faster with it.
+    The spec allows sums of type ``asked``. This type is taken if the target can add in it and is
+    faster with it than with the usual, wider type.
     """
     wide = accumulator(a, b)
-    if asked == "s64":  # wider than all other types of sums
+    if asked == "s64":
+        # No other type of sums is wider, so this one is always possible.
         return asked
     if asked == wide or not any(vector.muladd for vector in target.of(asked)):
         return wide

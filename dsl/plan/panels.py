@@ -35,9 +35,10 @@ _UNPACKED = (MANY_ROWS, 64)
 #: ``_NUMBERS`` has the same limits if B is unpacked to its numbers, whose sums are scaled. Such a
 #: block has the columns of one block of the caller's B. These are fewer, so it may have more rows.
 _NUMBERS = (STACK_BYTES // (ITEMSIZE["f32"] * COLUMNS), COLUMNS)
-#: The cost of a tile with more than ``_MANY`` rows is multiplied by ``_UNEVEN``, unless its rows
-#: are a multiple of 8. Panels are transposed by 8 rows, and C mostly has a multiple of 8 rows. For
-#: example, 24x16 is 1.02 times as fast as 29x16 on Emerald Rapids.
+#: If a tile has more than ``_MANY`` rows and they are no multiple of 8, its cost is multiplied by
+#: ``_UNEVEN``. The reason is that packing transposes 8 rows at a time, and that C mostly has a
+#: multiple of 8 rows. For example, tiles of 24x16 are 1.02 times as fast as tiles of 29x16 on
+#: Emerald Rapids.
 _MANY, _UNEVEN = 16, 1.02
 
 

@@ -366,7 +366,11 @@ class Plan(Decided):
 
     @property
     def sum_along(self) -> str | None:
-        """The dimension of C along which sums are stored as vectors, if vectors run along K."""
+        """The dimension of C along which vectors store sums, for tiles whose vectors run along K.
+
+        It is the dimension along which the output is contiguous. None if there is no such
+        dimension, or if the target cannot transpose the sums.
+        """
         if not all(v.transposes for v in self.vectors):
             return None
         strides = self.output.strides
@@ -447,7 +451,7 @@ class Environment:
         return div(extent, depth), mod(extent, depth)
 
     def recast(self, name: str) -> bool:
-        """Return True if an operand's type in C is not the type that it was packed as."""
+        """Return True if operand ``name`` is read in place as another type than the spec's."""
         operand = self.operands[name]
         given = getattr(self.plan.spec, name, None) if name in ("a", "b", "b2") else None
         return given is not None and not operand.packed and operand.type != given.type

@@ -43,8 +43,8 @@ from .vector_axis import (
     unpacks_in_panels,
 )
 
-#: If the schedule does not ask for packing, an operand or block is packed only if it has at most
-#: this number of bytes. L2 then also has space for the other operand.
+#: If the schedule does not ask for packing, an operand or a block of it is packed only if it has at
+#: most this number of bytes. L2 then also has space for the other operand.
 PACKED_BYTES = 256 * 1024
 #: A panel has at most this number of rows, so that L1 also holds cache lines of the other operand
 #: and of C.

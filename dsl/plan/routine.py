@@ -61,8 +61,8 @@ Row = tuple[str, str, str]
 class Routine(Generic[S, P]):
     """One kind of routine. A subclass defines the first three methods, and others as it needs."""
 
-    #: Names of the call's sizes. An explanation may be given their values; it then shows numbers
-    #: instead of formulas.
+    #: Names of sizes of the call, for example "m". If an explanation is given values for them, it
+    #: shows numbers instead of formulas.
     sizes: ClassVar[tuple[str, ...]] = ()
     #: True if the plan has a picture: C cut into register tiles.
     drawn: ClassVar[bool] = False

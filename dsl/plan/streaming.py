@@ -24,7 +24,7 @@ _MATTERS = 4
 
 
 def with_streams(plan: Plan) -> Plan:
-    """Return ``plan`` with stores that bypass the caches if they are asked for or pay."""
+    """Return ``plan``, with stores that bypass the caches if this is asked for or saves time."""
     asked, hindrance = plan.schedule.stores, next(_hindrances(plan), None)
     if asked == "stream" and hindrance is not None:
         raise ScheduleError(

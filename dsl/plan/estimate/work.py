@@ -25,8 +25,8 @@ PACKING, CONVERTING = "packing", "conversions before"
 CONFIGURING = "configurations"
 #: Cycles until a vector can be loaded if a part of it has just been stored.
 _NOT_FORWARDED = 25
-#: The number of instructions among which a core finds some to start while earlier ones wait. They
-#: may belong to the next tiles.
+#: While an instruction waits, a core can start later ones, if they are among this number of next
+#: instructions. They may belong to the next tiles.
 _WINDOW = 128
 
 

@@ -447,8 +447,8 @@ def is_chosen(type_: str, vector: Vector) -> bool:
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
     """True if a matrix unit multiplies a floating-point A by numbers of B in A's type.
 
-    It is used for many rows. For few rows vectors multiply, and both read the same packed B. The
-    look-up of numbers then matters more than the speed of the dot products.
+    It is used if C has many rows. If C has few rows, vectors multiply, and they read the same
+    packed B. For few rows, the look-up of numbers matters more than the speed of dot products.
     """
     unit = target.matrix or target.set_aside
     if unit is None or unit.factors != "matrices" or not _in_whole_blocks(spec):
@@ -542,11 +542,15 @@ def quantized_operands(
 
 
 def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
-    """Return the strides of values that each block of A's rows has."""
+    """Return the strides of an array with one value for each row of A and block of K.
+
+    The stride along K is a fraction, because a value serves all elements of its block.
+    """
     return {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
 
 
-#: Rows of A's bytes are an odd number of units of this many bytes apart, to use all sets of L1.
+#: Rows of quantized A are an odd multiple of this number of bytes apart. They then use all sets of
+#: L1.
 _ROW_UNIT = 64
 
 

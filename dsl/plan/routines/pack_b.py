@@ -32,10 +32,10 @@ STRIP_VECTORS, COLUMN_BYTES = 16, 128
 class PackPlan(Decided):
     """A packing with every choice made.
 
-    ``format`` is that of one matrix, with formulas for sizes that only the call knows;
-    ``operands`` are B as it is given, and ``out``. Of a block's
-    columns ``strip`` are packed together, ``chunk`` elements of K at a time; ``summing`` is the
-    product with ones that sums columns. ``slots`` are the run-time sizes.
+    ``format`` is the format of one matrix, with formulas for sizes that only the call knows.
+    ``operands`` are the given B and the packed ``out``. ``strip`` columns of a block are packed
+    together, ``chunk`` elements of K at a time. ``summing`` is the multiply-add that sums columns,
+    by a product with ones. ``slots`` are the run-time sizes.
     """
 
     spec: Pack
@@ -112,9 +112,10 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
 
 
 def _summing(target: Target, product: Product, stored: str, *, rows: bool) -> Product:
-    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups.
+    """Return the multiply-add that sums columns, by a product with ones.
 
-    So are rows of A, which are not along the vectors of the product.
+    It is ``product`` if this leaves a sum in each lane of a vector. Otherwise vectors sum in the
+    same K groups: if a matrix unit multiplies, or for rows of A, which are across the vectors.
     """
     matrices = product.op.form in ("matrix", "block")
     if not (matrices or rows) or product.accumulator != "s32":

@@ -39,9 +39,9 @@ TILE_OPERATIONS, MANY_TILES_OPERATIONS = 640, 256
 #: A tile loses this number of cycles for each row that it writes, because a row begins in another
 #: page and in a cache line that was not prefetched.
 ROW_START = 2
-#: The most rows of a chosen tile.
+#: A tile that the cost model chooses has at most this number of rows.
 MOST_ROWS = 64
-#: The most elements of a tile that a schedule may ask for.
+#: A tile that a schedule asks for has at most this number of elements.
 TILE_ELEMENTS = 4096
 
 # --- blocks that cover a tile ------------------------------------------------------------------
@@ -111,10 +111,9 @@ _NOTHING = Cover((), 0, 0, 0)
 
 @lru_cache(maxsize=4096)
 def interleaves(target: Target, vector: Vector, rows: int, cols: int) -> int:
-    """Return the operations that transpose ``rows`` registers: interleaves, or moves through a
-    matrix unit.
+    """Return the number of operations that transpose ``rows`` registers.
 
-    Only ``cols`` lanes are needed.
+    They are interleaves, or moves through a matrix unit. Only the first ``cols`` lanes are needed.
     """
     registers = [Register(f"r{i}", vector) for i in range(rows)]
     ops, result = transpose(target, registers, vector.lanes, "t")
@@ -184,8 +183,9 @@ def _moved(covered: Cover, row: int, col: int) -> Cover:
 
 @dataclass(frozen=True, slots=True)
 class SquareCover:
-    """The blocks of a square tile on the diagonal, and those above it. Those below are mirror
-    images.
+    """The blocks of a square tile: those on the diagonal and those above it.
+
+    Each block below the diagonal is the mirror image of a block above it.
     """
 
     diagonal: Cover
@@ -213,8 +213,10 @@ def square_cover(
 
 
 def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> SquareCover:
-    """Return blocks of ``vector`` in the first ``whole`` rows and columns, and narrower ones after
-    them.
+    """Return a symmetric cover of a square tile.
+
+    Blocks of ``vector`` cover the first ``whole`` rows and columns. Blocks of narrower vectors
+    cover the other ones.
     """
     element, narrower = vector.element, vector.lanes // 2
     corner = square_cover(target, element, extent - whole, narrower)

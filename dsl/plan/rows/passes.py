@@ -274,7 +274,10 @@ class _Rewriting:
         self.made: dict[int, Expression] = {}
 
     def of(self, node: Expression) -> Expression:
-        """Return ``node`` as the pass reads or computes it."""
+        """Return what stands for ``node`` in this pass.
+
+        This is a leaf if the value is known or held, else the expression that computes it.
+        """
         if id(node) in self.knowns:
             return self.knowns[id(node)]
         number = self.cutter.numbers[id(node)]
@@ -283,7 +286,7 @@ class _Rewriting:
         return self.inner(node)
 
     def inner(self, node: Expression) -> Expression:
-        """Return ``node`` as it is computed, from what the pass reads."""
+        """Return the expression that computes ``node`` from the leaves that the pass reads."""
         if id(node) not in self.made:
             made = node
             if isinstance(node, Reduce) and not self.cutter._reduces(node):

@@ -23,7 +23,7 @@ from .places import Place
 
 #: A reduction of a row has this number of partial results. Element j belongs to partial result j
 #: modulo this number. At the end, one half of the partial results is combined with the other half,
-#: again and again. All targets use this order, so that all give the same bits. The number is a
+#: until one is left. All targets use this order, so that all give the same bits. The number is a
 #: multiple of the lanes of every vector type that is used.
 PARTIAL = 64
 #: A reduction of a column has this number of partial results. Element i belongs to partial result i
@@ -33,8 +33,8 @@ TURNS = 4
 _WIDEST = 4
 #: The values of one row that are held between passes may take this number of bytes of the stack.
 HELD_BYTES = 1 << 15
-#: One of this number of vector registers holds partial results of a reduction. In a pass without
-#: reductions, one of this number holds a vector that is computed at the same time as others.
+#: A pass computes so many vectors at a time that their partial results, or the vectors themselves
+#: if it has no reductions, take the target's registers divided by this number.
 _SHARE = 4
 
 
@@ -124,7 +124,7 @@ def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
 
 
 def _may_hold(count: int, columns: object, real: str) -> bool:
-    """Return True if the stack has memory for so many values of each column."""
+    """Return True if the stack has memory for ``count`` rows of ``columns`` values each."""
     known = columns if isinstance(columns, int) else None
     if not count:
         return True
@@ -137,10 +137,11 @@ def _fits(found: Cut, columns: object, real: str) -> bool:
 
 
 def _held(found: Cut, spec: Network) -> tuple[str, ...]:
-    """Return for each held value the result in whose row it can wait, "" if there is none.
+    """Return for each held value the name of a result in whose row it is stored until it is needed.
 
-    The result is of the type of arithmetic and is stored by the last pass. No input is read after
-    the pass that holds the value, so that the result may be written over an input.
+    The name is "" if there is no such result. The last pass stores the result, and its type must be
+    that of the arithmetic. After the pass that holds the value, no pass may read an input, because
+    the result may be written over an input.
     """
     free = [
         name

@@ -248,7 +248,10 @@ class _Cutting:
         return Grids(width, tuple(self._each(block, parts)), height)
 
     def _each(self, block: _Block, parts: Mapping[str, Sequence[Part | None]]) -> Iterator[Cell]:
-        """The cells of all pairs of a part of the rows and one of the columns; None for all."""
+        """Yield a cell for each pair of a part of the rows and a part of the columns.
+
+        The part None stands for all rows or columns of the block.
+        """
         for m, n in product(parts["m"], parts["n"]):
             inside = block
             for d, part in (("m", m), ("n", n)):

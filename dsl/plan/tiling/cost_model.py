@@ -28,8 +28,8 @@ from .tile_costs import need, shape_of, tile_cycles, tile_table
 from .tile_shape import TileRequest, TileShape
 
 #: C mostly has a multiple of ``OFTEN`` rows. If the rows of a tile are no such multiple, its cycles
-#: are multiplied by ``ODD``, because it leaves remainders. For example, 16 rows are two tiles of 8
-#: rows, but four tiles if most tiles have 9 rows.
+#: are multiplied by ``ODD``, because remainders are cut into tiles of powers of 2. For example, 16
+#: rows are two tiles of 8 rows, but four tiles of 9, 4, 2 and 1 rows.
 OFTEN, ODD = 4, 1.03
 
 
@@ -438,8 +438,8 @@ CLOSE, GAIN = 1.05, 0.97
 #: In each trip, the K loop itself has this number of instructions. These are two pointer updates
 #: and a comparison with a branch.
 LOOP_OVERHEAD = 3
-#: ``SHORT``: K is unrolled completely only if its instructions issue in at most this number of
-#: cycles. If multiply-adds read memory, a trip has at most this number of cycles, too, and at most
+#: K is unrolled completely only if all of its instructions issue in at most ``SHORT`` cycles. A
+#: trip of multiply-adds that read memory is also limited to ``SHORT`` cycles, and to
 #: ``MOST_STEPS`` steps.
 SHORT, MOST_STEPS = 32, 4
 

@@ -94,7 +94,8 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     given = (
         (tiles, div(total + (most - 1), most)),
         (whole, symbol(tiles) - Least(symbol(tiles), Integer(2))),
-        # ``left`` is a symbol, and symbols are never negative. So neither is half of it below.
+        # ``left`` has a name, because a named size is never negative for sympy. With the formula in
+        # its place, sympy would not know that the half of it below is not negative.
         (left, total - most * symbol(whole)),
         (low, several * div(symbol(left), 2)),
         (tall, symbol(left) - symbol(low)),

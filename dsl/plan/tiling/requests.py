@@ -22,8 +22,8 @@ from .tile_shape import STEPS, TileRequest
 #: If multiply-adds use one lane of a register at a time, the register has this number of K groups.
 LANES = 4
 #: If operands are read in blocks of K and the row stride is known only at the call, L1 is assumed
-#: to hold this number of rows at once. It does so even if the stride is a multiple of a large power
-#: of two, for example 10 KiB.
+#: to hold this number of rows at once. It can do so even if the stride is, for example, 10 KiB,
+#: which contains a large power of two.
 KEPT = 16
 #: If a matrix unit reads several rows in parallel, a hardware prefetcher follows this number of
 #: them. On Emerald Rapids, 2048x2048 times 8 columns in bf16 takes 0.59 ms in tiles of 32 rows, and

@@ -11,7 +11,7 @@ UNPACKING = 4
 CHOOSING = 7
 #: The sums of a block are scaled and added by this number of operations: multiply, convert, FMA.
 SCALING = 3
-#: If sums are f32 and A has no scales, they are scaled and added by one operation, an FMA.
+#: If sums are f32 and A has no scales, a single FMA scales a sum and adds it.
 ADDING = 1
 #: The sums of a run are added to the sums of a block by this number of operations.
 WIDENING = 2
