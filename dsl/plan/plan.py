@@ -391,7 +391,7 @@ class Plan(Decided):
 
     @property
     def outside(self) -> Environment:
-        """The operands outside all loops."""
+        """The operands as tiles would read them outside all loops, where no block is packed."""
         return Environment(self, self.operands)
 
     def batch_kind(self, operand: Operand) -> str:

@@ -298,8 +298,9 @@ def _ahead(plan: Plan) -> str:
 
 
 def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule`` with a block for an operand that is packed unasked but too large as a
-    whole.
+    """Return ``schedule`` with blocks for an operand that is too large to be packed as a whole.
+
+    This is done only for an operand whose packing the schedule does not ask for.
     """
     packs = layout[1]
     asked = schedule.pack or schedule.vectorize or schedule.loops or schedule.threads

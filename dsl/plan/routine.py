@@ -86,7 +86,7 @@ class Routine(Generic[S, P]):
         yield from ((each.what, each.choice, each.reason) for each in plan.decisions)
 
     def shown(self, plan: P) -> tuple[str, ...]:
-        """Return the call's sizes whose values an explanation of ``plan`` may be given."""
+        """Return the names of sizes for which an explanation of ``plan`` shows given values."""
         return self.sizes
 
     def product(self, plan: P) -> Plan | None:

@@ -144,7 +144,7 @@ def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> 
 
 
 def _configured(plan: Plan) -> dict[int, int]:
-    """Return the configuration of the matrix unit that each tile uses, by the tile's number."""
+    """Map the number of each tile to the configuration of the matrix unit that it uses."""
     unit, used = plan.target.matrix, dict[int, tuple[Shape, ...]]()
     for tile in plan.tiles:
         across = tile.extent(plan.across)
@@ -323,7 +323,10 @@ class _Walk:
         return Repeat(trips, self.moves(d), body, self.regions([body], extents), parallel)
 
     def alone(self, *, parallel: bool) -> _Walk:
-        """Return the walk inside a loop: if the loop is ``parallel``, loops in it are not."""
+        """Return the walk for the body of a loop.
+
+        If the loop is ``parallel``, no loop in its body can be.
+        """
         return replace(self, parallel=False) if parallel else self
 
     def shares(self, d: str) -> bool:

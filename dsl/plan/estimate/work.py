@@ -21,9 +21,9 @@ from .caches import Cycles, Region, gone, places
 #: hide. ``PARTS`` is the time of partial vectors that pass through the stack.
 ENDS, LOOP, PARTS = "tile ends", "loop instructions", "parts of vectors"
 PACKING, CONVERTING = "packing", "conversions before"
-#: Name of the cycles in which configurations of a matrix unit are loaded.
+#: In an estimate, the name of the cycles in which configurations of a matrix unit are loaded.
 CONFIGURING = "configurations"
-#: Cycles until a vector can be loaded if a part of it has just been stored.
+#: If a part of a vector was just stored, this number of cycles passes until the vector is loaded.
 _NOT_FORWARDED = 25
 #: While an instruction waits, a core can start later ones, if they are among this number of next
 #: instructions. They may belong to the next tiles.

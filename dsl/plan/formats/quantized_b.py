@@ -73,7 +73,7 @@ class QuantizedFormat:
     minima: bool = False
     sums: str = ""
 
-    #: The bytes of the unit in which the kernel's pointer counts.
+    #: The kernel's pointer to packed B counts in units of this number of bytes.
     itemsize = 1
 
     @property
@@ -100,17 +100,16 @@ class QuantizedFormat:
         return STORED[self.type].planes
 
     def lines(self, groups: int) -> int:
-        """Return how many times ``nb * group`` bytes the given number of K groups of a
-        block takes.
+        """Return the number of rows of bytes that ``groups`` K groups of a block take.
+
+        A row has ``nb * group`` bytes.
         """
         units, left = divmod(groups, self.fields)
         whole = units * sum(self.fields * plane.bits // 8 for plane in self.planes)
         return whole + sum(-(-left * plane.bits // 8) for plane in self.planes)
 
     def place(self, index: int, plane: int) -> tuple[int, int]:
-        """Return the row of bytes and the field in which K group ``index`` has its part of
-        a plane.
-        """
+        """Return where K group ``index`` is stored in a plane: the row of bytes, and the field."""
         unit, group = divmod(index, self.fields)
         groups = min(self.fields, self.block // self.group - unit * self.fields)
         before = sum(-(-groups * each.bits // 8) for each in self.planes[:plane])
@@ -217,7 +216,7 @@ class NumbersFormat(QuantizedFormat):
         return groups
 
     def place(self, index: int, plane: int) -> tuple[int, int]:
-        """Return the place of a K group: a row of its own."""
+        """Return the row of bytes and the field of a K group. Each group has a row of its own."""
         return index, plane
 
 
@@ -557,8 +556,10 @@ _ROW_UNIT = 64
 def _made_of_a(
     form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
 ) -> dict[str, Operand]:
-    """Return A's elements, their scales, and the values for zero points, in buffers of the
-    kernel.
+    """Return the operands that the kernel makes of A when it quantizes A.
+
+    They are the elements, their scales, and the values that correct for zero points. All are in
+    buffers of the kernel.
     """
     width = odd_vectors(Integer(form.k_blocks * form.block), _ROW_UNIT)
     lines = {"m": width, "k": ONE, "b": width * rows}

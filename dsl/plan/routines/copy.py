@@ -322,7 +322,7 @@ def _lanes(move: Move, *, turns: bool) -> int:
 
 
 def clamps(source: str, made: str) -> bool:
-    """Return True if an integer of type ``source`` may lie outside of the integer type ``made``."""
+    """Return True if some integers of type ``source`` are not in the range of type ``made``."""
     wide = ITEMSIZE[made] > ITEMSIZE[source]
     signed = source[0] == "s" and made[0] == "u"
     return is_integer(made) and source != made and (signed or not wide)

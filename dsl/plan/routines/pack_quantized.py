@@ -134,7 +134,7 @@ class QuantizedPackPlan(Decided):
 
     @property
     def unit(self) -> int:
-        """The rows of bytes of the K groups that share bytes."""
+        """The number of rows of bytes that the K groups with shared bytes take together."""
         return self.format.lines(self.format.fields)
 
     @property

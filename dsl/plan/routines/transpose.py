@@ -193,7 +193,7 @@ class SquareCover:
 
     @property
     def whole(self) -> Cover:
-        """The work of the whole tile in place."""
+        """The cost of the whole tile in place: blocks above the diagonal count twice."""
         return self.diagonal + self.above + self.above
 
 

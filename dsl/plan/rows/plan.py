@@ -33,8 +33,9 @@ TURNS = 4
 _WIDEST = 4
 #: The values of one row that are held between passes may take this number of bytes of the stack.
 HELD_BYTES = 1 << 15
-#: A pass computes so many vectors at a time that their partial results, or the vectors themselves
-#: if it has no reductions, take the target's registers divided by this number.
+#: A pass computes several vectors of columns at a time. The partial results of their reductions
+#: take at most the number of the target's registers divided by ``_SHARE``. A pass without
+#: reductions computes this number of vectors.
 _SHARE = 4
 
 
@@ -200,7 +201,7 @@ def _is_per_row(array: ArrayParameter, found: Cut) -> bool:
 
 
 def _check_schedule(schedule: Schedule, lanes: int) -> None:
-    """Raise ScheduleError for a schedule with anything but a possible tile and threads."""
+    """Raise ScheduleError if the schedule sets more than a tile and threads, or a wrong tile."""
     for name in (f.name for f in fields(Schedule)):
         if name not in ("tile", "threads") and getattr(schedule, name) != getattr(Schedule(), name):
             raise ScheduleError(

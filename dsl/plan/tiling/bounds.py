@@ -29,9 +29,9 @@ _CONVERTING = 1 / 8
 _APART = 0.7
 #: The assumed size of a C scalar in bytes. The rate of its loads depends on it.
 _SCALAR = 4
-#: A tile has all of the measured contention only if line crossings add at least this share to its
-#: loads, as they do in tiles of two or more vectors. A tile of one vector hardly ever waits,
-#: because it also loads an element for each multiply-add.
+#: Line crossings slow a tile down fully only if they take at least this share of its load time, as
+#: they do in tiles of two or more vectors. A tile of one vector hardly ever waits, because most of
+#: its loads are single elements, one for each multiply-add.
 _CROSSING = 0.2
 
 

@@ -164,9 +164,10 @@ def _cycles(choice: Choice) -> float:
 def _slowed(
     target: Target, request: TileRequest, choice: Choice, states: Sequence[tuple[float, Core]]
 ) -> float:
-    """Return the mean time of a cut's tiles over ``states``, divided by that on an idle core.
+    """Return how many times longer a cut's tiles take if other threads use the core, on average.
 
-    The result is 1 if the tiles are estimated to take no time, for example tiles without K steps.
+    It is the mean time over ``states``, divided by the time on an otherwise idle core. The result
+    is 1 if the tiles take no time, for example because K has no steps.
     """
     tiles = [
         (columns * count, shape)
@@ -420,8 +421,9 @@ def steady_cuts(
 
 
 def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
-    """True if ``rows`` rows fit the registers with a masked last vector, and with narrower
-    vectors.
+    """True if a tile of ``rows`` rows fits the registers in all forms that tails can have.
+
+    These are a masked vector, and a vector of each narrower type.
     """
     narrower = (v for v in request.vectors if v.lanes < vector.lanes)
     return _fits(target, vector, rows, 1, True, request) and all(

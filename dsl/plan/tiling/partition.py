@@ -132,7 +132,7 @@ def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
 def _side_by_side(
     plan: Plan, axis: Axis, across: Sequence[Part], request: TileRequest, search: Search | None
 ) -> Iterator[Region]:
-    """Yield the regions of each part along combined with each part across."""
+    """Yield a region for each pair of a part along the vectors and a part across them."""
     for part in axis.parts:
         for other in across:
             yield _region(plan, axis.vector, part, other, request, search)

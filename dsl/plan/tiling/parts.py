@@ -94,8 +94,8 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     given = (
         (tiles, div(total + (most - 1), most)),
         (whole, symbol(tiles) - Least(symbol(tiles), Integer(2))),
-        # ``left`` has a name, because a named size is never negative for sympy. With the formula in
-        # its place, sympy would not know that the half of it below is not negative.
+        # ``left`` has a name because sympy then knows that it is not negative, and neither is the
+        # half of it in the next line.
         (left, total - most * symbol(whole)),
         (low, several * div(symbol(left), 2)),
         (tall, symbol(left) - symbol(low)),

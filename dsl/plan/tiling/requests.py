@@ -19,7 +19,7 @@ from ..staging import takes_scalars
 from .scaled import ADDING, CHOOSING, SCALING, UNPACKING, Scaled
 from .tile_shape import STEPS, TileRequest
 
-#: If multiply-adds use one lane of a register at a time, the register has this number of K groups.
+#: If multiply-adds use single lanes of a register, it holds this number of K groups, one per lane.
 LANES = 4
 #: If operands are read in blocks of K and the row stride is known only at the call, L1 is assumed
 #: to hold this number of rows at once. It can do so even if the stride is, for example, 10 KiB,
@@ -320,7 +320,10 @@ def _shifted(plan: Plan, operand: Operand) -> bool:
 
 
 def _source(here: Environment) -> str:
-    """Return the type from which elements across are converted when broadcast; "" if none are."""
+    """Return the type of elements of the operand across that a broadcast must convert.
+
+    The result is "" if no conversion is needed.
+    """
     plan = here.plan
     across = here.across
     same = takes_scalars(plan.target, across.type, plan.product) or _shifted(plan, across)

@@ -39,7 +39,8 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     step = _fed(shape, core, own, request)
     outputs, core = shape.outputs, own.core
     around = core.idle * own.latency
-    if not request.streams:  # waiting for memory hides late stores
+    if not request.streams:
+        # Stores at the end of a tile take time, unless the core waits for memory anyway.
         around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core) if shape.k_split > 1 else 0.0
     if shape.masked:
