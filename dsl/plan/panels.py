@@ -32,8 +32,8 @@ from .tiling.requests import request_at
 #: ``_UNPACKED`` is the maximum number of rows and columns of C for which a block of B is unpacked
 #: once to f32. The sums of such a block fit on the stack.
 _UNPACKED = (MANY_ROWS, 64)
-#: ``_NUMBERS`` has the same limits if B is unpacked to its numbers, whose sums are scaled. Such a
-#: block has the columns of one block of the caller's B. These are fewer, so it may have more rows.
+#: ``_NUMBERS`` is the same maximum if B is unpacked to its numbers without scales. It has the
+#: columns of one block of the caller's B. These are fewer than 64, so that more rows fit.
 _NUMBERS = (STACK_BYTES // (ITEMSIZE["f32"] * COLUMNS), COLUMNS)
 #: If a tile has more than ``_MANY`` rows and they are no multiple of 8, its cost is multiplied by
 #: ``_UNEVEN``. The reason is that packing transposes 8 rows at a time, and that C mostly has a
@@ -91,7 +91,7 @@ def in_panels(plan: Plan) -> Plan:
 def _is_shared(plan: Plan, d: str) -> bool:
     """Return True if threads share the loop over blocks of ``d``, the dimension across the vectors.
 
-    A block then has a single panel, so that there are enough blocks for all threads.
+    Each block then has a single panel.
     """
     asked = d in dict(plan.schedule.block) or plan.unpacks or plan.partial
     return d == plan.across and d.upper() in plan.outer and not asked

@@ -115,7 +115,7 @@ class Routine(Generic[S, P]):
         return False
 
     def static_offsets(self, plan: P) -> Mapping[str, tuple[int, ...]]:
-        """Return the constant arrays of offsets by operand."""
+        """Return the arrays of batch offsets that are constants in the C code, by operand name."""
         return {}
 
     def template(self, plan: P) -> Any:

@@ -38,8 +38,9 @@ _NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab")
 
 
 def legal_dimensions(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
-    """Return the dimensions along which vectors can run without packing, the output's contiguous
-    one first.
+    """Return the dimensions along which vectors can run without packing.
+
+    The dimension along which the output is contiguous comes first.
     """
     return tuple(dimension for dimension, packs in layouts(spec, Schedule(), target) if not packs)
 
@@ -71,8 +72,10 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
         raise _no_layout(spec, schedule)
 
     def last(layout: Layout) -> tuple[bool, bool, bool]:
-        """Sort last what needs packing, is not contiguous in the output, or has a single row or
-        column.
+        """Return a sort key that puts bad layouts last.
+
+        These need packing, are not along the contiguous dimension of the output, or run along a
+        dimension of size 1.
         """
         along, packs = layout
         alone = along != "k" and getattr(spec, along) == 1

@@ -129,7 +129,7 @@ def estimate(
 
 
 def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
-    """Return a kernel's loops and work as a nest, and its cycles if all multiply-adds ran at peak.
+    """Return a kernel's loops and work as a nest, and the cycles of its multiply-adds at the peak.
 
     If ``parallel``, loops whose iterations threads may share are marked as such.
     """
@@ -309,7 +309,7 @@ class _Walk:
         return found
 
     def series(self, parts: Sequence[Nest], moves: frozenset[str]) -> Nest:
-        """Return one nest for nests that run one after another and together cover the block."""
+        """Return the given nests as one nest. They run in order and together cover the block."""
         if len(parts) == 1:
             return parts[0]
         return Series(tuple(parts), moves, self.regions(parts, self.extents))

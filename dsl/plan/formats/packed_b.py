@@ -319,11 +319,11 @@ def _stored_type(type_: str, product: Product, elements: float) -> str:
         small = product.along == "f32" and product.op.form not in ("matrix", "block")
         return type_ if small and elements * ITEMSIZE["f32"] > CACHED_BYTES else product.along
     if product.accumulator == "s64" and product.depth == 1:
-        # B keeps its smaller type, because one load instruction widens 4 or 8 times in a kernel.
+        # B keeps its smaller type, because kernels widen it by a factor of 4 or 8 with one load.
         return type_
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
     if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along
     small = type_ in FORMATS and ITEMSIZE[type_] == 1
-    # An 8-bit float is stored as bf16, which represents it exactly and which kernels can convert.
+    # An 8-bit float is stored as bf16, which represents it exactly.
     return "bf16" if small else type_

@@ -396,7 +396,7 @@ def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> b
 
 
 def meets_numbers(spec: Gemm, product: Product, form: QuantizedFormat) -> bool:
-    """True if ``product`` multiplies the values of B's numbers rather than their codes.
+    """True if ``product`` multiplies the values of B's numbers, not their packed codes.
 
     This holds if A is floating point, or if a matrix unit's matrices hold other bytes than the
     packed ones.

@@ -168,7 +168,7 @@ class CopyPlan(Decided):
 
 
 def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
-    """Return the plan; ScheduleError if the schedule asks for anything."""
+    """Return the plan of a copy; raise ScheduleError if the schedule is not empty."""
     check_unscheduled(schedule, "copy")
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in ("rows", "cols")}
     forms = {name: copied_format(spec, name, target) for name in "ad"}

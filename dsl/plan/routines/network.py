@@ -184,7 +184,7 @@ class _Cutter:
     def _operand(
         self, node: Expression, tensor: Shaped, named: dict[str, Name]
     ) -> Expression | None:
-        """Return the operand of an epilogue that is a node's array; None if it has no array."""
+        """Return the array of a node as an operand of an epilogue; None if it has no array."""
         if not isinstance(node, Weight) and id(node) not in self.values:
             return None
         assert node.tensor is not None
@@ -264,7 +264,10 @@ def _per(node: Expression, tensor: Shaped) -> Per | _Not | None:
 
 
 def _rebuilt(node: Expression, leaf: Callable[[Expression], Expression | None]) -> Expression:
-    """Return ``node`` with those nodes replaced for which ``leaf`` returns something."""
+    """Return ``node`` with some of its nodes replaced.
+
+    A node is replaced by the result of ``leaf`` for it, unless this is None.
+    """
     made: dict[int, Expression] = {}
     stack = [node]
     while stack:

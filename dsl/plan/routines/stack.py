@@ -177,10 +177,11 @@ def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
 
 
 def _parallel(schedule: Schedule, each: Plan | None) -> bool:
-    """True if threads share the stack: asked for by the loop ``B``, or by threads alone.
+    """True if threads share the products of the stack.
 
-    If a product needs buffers, threads share each product instead, because there is one scratch
-    memory.
+    The schedule asks for this by the loop ``B``, or by threads without loops. Without loops it is
+    not done if a product needs buffers, because there is only one scratch memory. Threads then
+    share each product instead.
     """
     if schedule.threads == 1:
         return False

@@ -149,8 +149,9 @@ def _order(covered: Cover, core: Core) -> tuple[float, int]:
 
 
 def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Cover]:
-    """Yield covers by whole blocks of ``vector``, with partial blocks or narrower vectors at the
-    ends.
+    """Yield the covers of a tile that use whole blocks of ``vector``.
+
+    The rows and columns after the whole blocks are covered by partial blocks or narrower vectors.
     """
     lanes = vector.lanes
     for height in _heights(vector, rows):

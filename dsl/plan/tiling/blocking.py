@@ -223,7 +223,10 @@ class _Cutting:
     # --- grids -----------------------------------------------------------------------------------
 
     def _grids(self, block: _Block) -> Step:
-        """Return the grids of a block; if B is packed in blocks of columns, of each of these."""
+        """Return the grids of tiles of a block of C.
+
+        If the caller packed B in blocks of columns, there are grids for each of these blocks.
+        """
         if block.first:
             later = replace(block, first="", accumulate=True)
             first = self._grids(replace(block, first=""))

@@ -218,7 +218,7 @@ def _whole_cuts(
 
 
 def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
-    """Yield numbers of parts across that are worth trying.
+    """Yield the numbers of parts across the vectors that are compared.
 
     These are the fewest parts and a few more, and the numbers that make tiles of at most the rows
     in ``lower``. With these rows, stores are hidden, the rows fit in L1, or they are prefetched.
@@ -231,7 +231,10 @@ def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:
-    """Yield numbers of parts along that give each width up to ``registers`` once."""
+    """Yield the numbers of parts into which a row of vectors is cut.
+
+    A part has at most ``registers`` vectors. Each number comes once.
+    """
     seen = {-(-vectors // width) for width in range(1, min(vectors, registers) + 1)}
     return iter(sorted(seen))
 
@@ -354,9 +357,10 @@ class _FewRows:
         self._tiles: list[float] = []
         #: At index i: the cycles of i rows in tiles of powers of 2.
         self._powers: list[float] = [0.0]
-        #: Sums of cycles. ``_ones[i]``: of 1 to i rows, each in one tile. ``_twos[i]``: of 2 to i
-        #: rows, each in two tiles of nearly equal heights. ``_below[i]``: of 0 to i - 1 rows, in
-        #: tiles of powers of 2.
+        #: Each list has sums of cycles over all numbers of rows up to a limit. ``_ones[i]`` is the
+        #: sum over C with 1, 2, ... i rows, computed in one tile. ``_twos[i]`` is the sum over 2 to
+        #: i rows in two tiles of nearly equal heights. ``_below[i]`` is the sum over 0 to i - 1
+        #: rows in tiles of powers of 2.
         self._ones, self._twos, self._below = [0.0], [0.0, 0.0], [0.0]
 
     def with_tile(self, cycles: float) -> float:

@@ -174,7 +174,10 @@ class TileTable:
 
 @lru_cache(maxsize=512)
 def _shapes(registers: int, request: TileRequest) -> dict[Size, tuple[TileShape, ...]]:
-    """Return the legal tiles by size, empty at first; cores with the same registers share them."""
+    """Return the dictionary in which legal tiles are kept by size. It is empty at first.
+
+    Cores with the same registers share it.
+    """
     return {}
 
 

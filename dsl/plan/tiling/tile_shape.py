@@ -509,8 +509,8 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     if request.source:
         spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
-        # With this form elements are broadcast one by one, so that their conversions are
-        # distributed over the whole step.
+        # Also try to hold the operand along the vectors in registers. Elements are then broadcast
+        # one by one, so that their conversions are distributed over the whole step.
         yield Way(shape, "along", "wide")
     yield Way(shape)
     memory = request.product.form(one.vector, "memory") if request.product.alike else None
