@@ -180,7 +180,7 @@ def held_as(target: Target, a: str, b: str, asked: str) -> str:
     """
     wide = accumulator(a, b)
     if asked == "s64":
-        # No other type of sums is wider, so this one is always possible.
+        # s64 is the widest type of sums, so it holds the sums of all types.
         return asked
     if asked == wide or not any(vector.muladd for vector in target.of(asked)):
         return wide

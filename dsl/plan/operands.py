@@ -21,8 +21,7 @@ from .formats.packed_b import PackedFormat
 
 #: The dimension of C along which rows of A and columns of B are packed.
 LINE = {"a": "m", "b": "n"}
-#: The default of ``Operand.buffer``. It is then replaced by the operand's own name: the operand is
-#: not packed.
+#: The default of ``Operand.buffer``. An operand that is not packed replaces it by its own name.
 NOWHERE = Name("")
 
 

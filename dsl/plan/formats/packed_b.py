@@ -70,7 +70,7 @@ class PackedFormat(Generic[Number]):
 
     @property
     def text(self) -> str:
-        """The format as one line of text. Two texts are equal only if the formats are equal."""
+        """The format as one line of text. Equal formats have equal texts, others different ones."""
         sums = " and their sums" if self.sums else ""
         steps = f" in steps of {self.step}" if self.step > 1 else ""
         blocks = "a column" if self.column else f"blocks of {self.nb} columns"

@@ -78,7 +78,7 @@ class QuantizedFormat:
 
     @property
     def text(self) -> str:
-        """The format as one line of text; texts are equal exactly if formats are."""
+        """The format as one line of text. Equal formats have equal texts, others different ones."""
         shift = f" {self.shift:+}" if self.shift else ""
         zeros = f" and {self.zeros} {'minima' if self.minima else 'zeros'}" if self.zeros else ""
         zeros += f" and {self.sums} sums" if self.sums else ""
@@ -184,7 +184,7 @@ class QuantizedFormat:
 
     @property
     def bias(self) -> int:
-        """The number by which the factors that tiles multiply exceed the elements of B.
+        """The number that was added to each element of B and is still in the factors of products.
 
         It is 0 if blocks have zero points, because these were shifted by the same number.
         """

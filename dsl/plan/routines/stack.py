@@ -38,8 +38,8 @@ SPARE = 2
 #: Tiles of at most this number of rows and columns are compared. If a matrix is larger, tiles read
 #: it from a buffer anyway, so that larger tiles gain little.
 MOST = 8
-#: The same limit if sizes are known only at the call. It is smaller, because the kernel then has a
-#: tile for each possible remainder.
+#: If sizes are known only at the call, tiles of at most this number of rows and columns are
+#: compared. It is less than ``MOST``, because the kernel has a tile for each possible remainder.
 FEW = 4
 #: If sizes are known only at the call, a product takes this number of cycles to select its tiles.
 DECIDING = 25

@@ -267,7 +267,10 @@ def _cut_cycles(
 
 
 def _registers(shape: TileShape, columns: int, cut: bool) -> Iterator[tuple[Shape, ...]]:
-    """Yield the registers of a row of equal tiles of a matrix unit; the last tile may be cut."""
+    """Yield the register shapes of a row of equal tiles of a matrix unit.
+
+    The last tile of the row may be narrower.
+    """
     whole = shape.vector.lanes
     if not cut or columns > 1:
         yield register_shapes(shape, shape.rows, whole)
