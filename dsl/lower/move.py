@@ -21,9 +21,10 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 from .move_tile import MoveTile
 from .pack_b import pack_program
 
-#: Vectors of zeros that one call stores.
+#: The number of vectors of zeros that one call stores.
 ZEROS = 8
-#: Into what the rest of a size of the call is cut: 4 takes less code than 2, and more calls.
+#: A remainder of a size is cut into parts of powers of this number. 4 needs less code than 2, but
+#: more calls.
 BY = 4
 
 

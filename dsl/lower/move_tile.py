@@ -280,7 +280,9 @@ class MoveTile:
         if self.lanes == 1:
             return rows
         self.networks += 1
-        rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored as it was loaded
+        # A single row is passed twice, so that it is interleaved, too: the result must be a new
+        # register, because a loaded register may not be stored as it is.
+        rows = rows if len(rows) > 1 else 2 * rows
         steps, turned = transpose(self.move.target, rows, self.lanes, f"t{self.networks}_")
         self.emitter.add(*prune(steps, turned[:count]))
         return turned[:count]
@@ -387,7 +389,8 @@ class MoveTile:
         memory = bits_of(made) if self._bits else made
         element = self.builder.real if _is_real(found) else "s32"
         active = self._active(self.emitter.vector(element), left, memory == element)
-        if element == "s32":  # it fits, as it was converted before
+        if element == "s32":
+            # The value is already in the range of the type in memory, so the store need not clamp.
             plain = "" if memory == "s32" else memory
             self.emitter.add(Store(address, self.emitter.register(found), active, plain))
         else:
@@ -403,7 +406,8 @@ class MoveTile:
         for place, element in enumerate(elements):
             lane = narrow(b, element, made) if _is_real(element) else element
             if is_signed(made) and place + 1 < self.move.made.each:
-                lane = b("and", lane, (1 << bits) - 1)  # the sign would fill what follows
+                # Clear the copies of the sign bit, which would overwrite the next elements.
+                lane = b("and", lane, (1 << bits) - 1)
             moved = b("shl", lane, bits * place) if place else lane
             word = b("or", word, moved) if place else moved
         return word

@@ -226,7 +226,9 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     start = -plan.shift * form.k
     sums, columns = div(form.nbytes - form.sums_at, 4), ZERO if start == 0 else form.n
     whole, tail = div(columns, plan.lanes), mod(columns, plan.lanes)
-    before = whole if value(whole) is not None else ZERO  # zeros first; what is not 0 follows
+    # If n is known, zeros are stored only after the columns. Otherwise zeros are stored everywhere
+    # first, and the start values then overwrite them.
+    before = whole if value(whole) is not None else ZERO
     zeros = div(sums, plan.lanes) - before
     for name, constant, begin, count in (
         ("begin", ZERO, before * plan.lanes, zeros),
@@ -295,7 +297,8 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: Expr) -> Iterator[Op]:
         address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
         body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
     yield Loop("kt", groups, (*body, Advance("px", form.nb * form.group * ONE)))
-    if product.rows > 1:  # both rows of a block have the same sums
+    if product.rows > 1:
+        # The multiply-add computes blocks of two equal rows. Keep one row of each block.
         squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
         for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
             yield row_of_blocks(product.op, total, one, two, odd=False)

@@ -23,7 +23,8 @@ _WIDENS = {
     "u4": ("s8", "u8", "s16", "u16", "s32"),
     "s5": ("s8", "s16", "s32"),
 }
-#: For (type, other type): the number to add to elements so that the other type represents them.
+#: For each pair (type, other type): the number that is added to elements of the type so that the
+#: other type represents them.
 _SHIFTS = {
     ("s8", "u8"): 2**7,
     ("u8", "s8"): -(2**7),
@@ -172,12 +173,14 @@ def choose_product(
 
 @lru_cache(maxsize=1024)
 def held_as(target: Target, a: str, b: str, asked: str) -> str:
-    """Return the type of the accumulators for A and B if the spec allows sums of type ``asked``.
+    """Return the type of the accumulators for elements of types A and B.
 
-    This is ``asked`` if the target adds in this smaller type and is faster with it.
+    The spec allows sums of type ``asked``. This type is taken if the target can add in it and is
+    faster with it than with the usual, wider type.
     """
     wide = accumulator(a, b)
-    if asked == "s64":  # wider than all other types of sums
+    if asked == "s64":
+        # s64 is the widest type of sums, so it holds the sums of all types.
         return asked
     if asked == wide or not any(vector.muladd for vector in target.of(asked)):
         return wide
@@ -228,15 +231,17 @@ def _chosen(
     return replace(chosen, ops=dict(_forms(target, chosen)), instead=instead)
 
 
-#: The factor on the cycles of a product whose operands are converted before they are multiplied.
+#: A product whose operands are converted first is assumed to take this many times the cycles of its
+#: multiply-adds.
 CONVERTING = 5 / 4
 
 
 def _cycles(target: Target, product: Product, types: Mapping[str, str], along: str) -> float:
-    """Return the cycles for each product of two elements, limited by the multiply-add units."""
+    """Return the cycles of the multiply-add units for one product of two elements."""
     op = product.op
     products = op.rows * op.cols * op.depth
-    if product.unit is not None:  # one row takes a cycle
+    if product.unit is not None:
+        # A matrix unit computes one row of its block of C in a cycle.
         return op.rows / products
     across = "b" if along == "a" else "a"
     converted = converts(types[along], product.along) or converts(types[across], product.across)
@@ -246,7 +251,10 @@ def _cycles(target: Target, product: Product, types: Mapping[str, str], along: s
 
 
 def _products(target: Target, held: str, types: Mapping[str, str], along: str) -> Iterator[Product]:
-    """Yield every multiply-add whose operands A and B can become, in the widest vector type."""
+    """Yield every multiply-add for whose operand types elements of A and B can be converted.
+
+    Only the matrix unit and the widest vector type are considered.
+    """
     across = "b" if along == "a" else "a"
     vectors = target.of(held)
     matrices = target.matrix.products.get(held, ()) if target.matrix else ()
@@ -256,7 +264,7 @@ def _products(target: Target, held: str, types: Mapping[str, str], along: str) -
         given = types[along], types[across]
         if None in shifts or (op.form == "matrix" and (x, y) != given and not mixes(*given)):
             continue
-        # undoing shifts needs sums of rows and columns, which are s32
+        # Shifts are corrected by sums of rows and columns. These are s32, so s64 excludes shifts.
         if held == "s64" and any(shifts):
             continue
         both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
@@ -274,22 +282,25 @@ def _forms(target: Target, product: Product) -> Iterator[tuple[Vector, tuple[Mul
 
 
 def _reach(type_: str, element: str) -> int | None:
-    """Return what is added to ``type_`` to represent it as ``element``; None if it is
-    impossible.
+    """Return the number to add to elements of ``type_`` so that ``element`` represents them.
+
+    It is 0 if ``element`` represents all of them unchanged, and None if there is no such number.
     """
     if type_ == element or element in _WIDENS.get(type_, ()):
         return 0
     return _SHIFTS.get((type_, element))
 
 
-#: The greatest value of a lane by type, and the greatest magnitude of an s8.
+#: ``MOST_IN`` has the largest integer that a lane of each type holds. ``LARGEST_S8`` is the largest
+#: magnitude of an s8. Both limit how many products are summed in narrow lanes.
 MOST_IN, LARGEST_S8 = {"s16": 2**15 - 1}, 2**7
 
 
 class Few(NamedTuple):
-    """Sums of few products in narrow lanes of type ``vector``.
+    """The instructions that sum a few products in narrow lanes first, then in wider lanes.
 
-    ``first`` makes them, ``then`` adds them to wider sums, and ``whole`` stands for both.
+    ``first`` multiplies and adds in narrow lanes of type ``vector``. ``then`` adds these sums to
+    the wider sums. ``whole`` describes both as one multiply-add.
     """
 
     vector: Vector
@@ -300,7 +311,7 @@ class Few(NamedTuple):
 
 @lru_cache(maxsize=256)
 def few_of(target: Target, vector: Vector) -> Few | None:
-    """Return the instructions that sum few products in narrow lanes first, or None."""
+    """Return the instructions that sum a few products in narrow lanes first; None without them."""
     for then in (op for op in vector.muladd if op.x == op.y and op.x in MOST_IN):
         for held in target.of(then.x):
             if held.few is not None and held.lanes == vector.lanes * then.depth:
@@ -313,7 +324,8 @@ def few_of(target: Target, vector: Vector) -> Few | None:
 def in_few(target: Target, product: Product, largest: int) -> Product | None:
     """Return ``product`` with sums in narrow lanes first if this takes fewer cycles, else None.
 
-    Operands along the vectors are unsigned numbers up to ``largest``, those across are s8.
+    The operand along the vectors has unsigned integers up to ``largest``; the operand across the
+    vectors has type s8.
     """
     vectors = target.of(product.accumulator)
     found = {vector: both for vector in vectors if (both := few_of(target, vector))}
@@ -333,7 +345,7 @@ def in_few(target: Target, product: Product, largest: int) -> Product | None:
 
 
 def converting_lanes(target: Target, sums: str) -> int:
-    """Return the lanes of the vectors that convert operands, for sums of type ``sums``."""
+    """Return the number of lanes of the vectors that convert operands to be summed in ``sums``."""
     return target.of("s32" if sums == "s64" else sums)[0].lanes
 
 
@@ -358,14 +370,16 @@ def reads_as(target: Target, type_: str, element: str) -> bool:
 
 
 def _wide(target: Target, element: str) -> tuple[Vector, ...]:
-    """Return the vector types of ``element`` with several lanes, or the scalar type if there is no
-    other.
+    """Return the vector types of ``element`` with more than one lane.
+
+    If there are none, return the scalar type.
     """
     vectors = target.of(element)
     return tuple(v for v in vectors if v.lanes > 1) or vectors
 
 
-#: The least speed of a smaller type, in multiples of f32's, for which rounding operands pays.
+#: Operands are rounded to a smaller type only if it is multiplied at least this many times as fast
+#: as f32.
 ROUNDING_PAYS = 1.5
 
 

@@ -35,12 +35,13 @@ from .loops import outer_length
 from .matrix_blocks import in_matrix_blocks
 from .staging import has_few_along_k, is_plain, packs_beside_a, product_of
 
-#: The prefetch distance for a quantized B, in bytes. For one row with a 4-bit B in memory, 2 to 4
-#: KiB are best: Zen 4 reads 29 GB/s, and 28 with 6 KiB; Granite Rapids 13.8 and 12.2. If B is in
-#: Zen 4's caches, these distances are equally fast.
+#: A quantized B is prefetched this number of bytes ahead. For one row of A and a 4-bit B in memory,
+#: the best distances are 2 to 4 KiB. Zen 4 then reads 29 GB/s, but 28 GB/s with 6 KiB. Granite
+#: Rapids reads 13.8 GB/s, but 12.2 GB/s with 6 KiB. If B is in Zen 4's caches, all of these
+#: distances are equally fast.
 AHEAD_BYTES = 3072
-#: Panels of a B that meets an A packed ahead: vectors of columns, which are whole tiles of 2 and of
-#: 3 vectors, and elements of K.
+#: If the caller packed A, a large B is packed in panels of ``PANEL_VECTORS`` vectors of columns and
+#: ``PANEL_K`` elements of K. Tiles of 2 and of 3 vectors divide such a panel without a tail.
 PANEL_VECTORS, PANEL_K = 6, 256
 
 _LARGE = "operands are large: blocks that the caches hold are packed"
@@ -55,7 +56,7 @@ _PARTS = "so much of K is summed in f16, and added in f32"
 def default_schedule(
     spec: Gemm, schedule: Schedule, target: Target
 ) -> tuple[Schedule, dict[str, str]]:
-    """Return ``schedule``, with blocks if it leaves them open, and the reasons for its choices."""
+    """Return ``schedule`` with defaults for what it leaves open, and the reasons for them."""
     if spec.quantized is not None and schedule.prefetch is None:
         return _asking_ahead(spec, schedule, target)
     parts = _in_parts(spec, schedule, target)
@@ -96,11 +97,11 @@ def _asking_ahead(
 
 
 def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule``, with blocks of K if the spec limits the elements of K in a low-precision
-    sum.
+    """Return ``schedule``, with blocks of K if low-precision sums may have only some elements of K.
 
-    The sums of blocks are then added in f32. Raises ScheduleError if the schedule asks for longer
-    blocks. A product that is summed in f32 is not changed.
+    The spec limits the number of elements (``sum_steps``). The sums of blocks are then added in
+    f32. Raises ScheduleError if the schedule asks for longer blocks. A product that is summed in
+    f32 is not changed.
     """
     most = spec.sum_steps
     if most is None or product_of(spec, target, "b").accumulator == spec.type:
@@ -131,10 +132,10 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule``, with packed blocks for the caches if it leaves the nest open and C is
-    large.
+    """Return ``schedule``, with packed blocks that fit the caches if the product is large.
 
-    If C has another type than the sums, the partial sums of K have a buffer.
+    A schedule that has a nest already is not changed. If C has another type than the sums, partial
+    sums are kept in a buffer.
     """
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
     if not _leaves_open(schedule) or schedule.prefetch or len(sizes) < 3:
@@ -161,7 +162,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _beside_packed_a(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule``, or if B is large, one that packs B in panels for an A packed ahead."""
+    """Return ``schedule`` for an A that the caller packed; if B is large, pack it in panels."""
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
     large = not any(map(lt, sizes, LARGE)) and prod(sizes) >= large_work(sizes[0])
     if not large or (schedule.threads or 1) > 1 or not is_alone(spec):
@@ -172,8 +173,9 @@ def _beside_packed_a(spec: Gemm, schedule: Schedule, target: Target) -> Schedule
 
 
 def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """True if tiles read the operand along the vectors in place: C has few rows and this operand
-    short ones.
+    """True if tiles read the operand along the vectors in place, without packing.
+
+    This is so if C has few rows and the rows of this operand are short.
     """
     along, _ = _read_along(spec)
     length, rows = (spec.n, spec.m) if along == "n" else (spec.m, spec.n)
@@ -184,8 +186,9 @@ def _stays_in_place(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 
 
 def _crosses(spec: Gemm) -> bool:
-    """True if the operand across the vectors is not contiguous along K: each step reads other
-    lines.
+    """True if the operand across the vectors is not contiguous along K.
+
+    Each K step then reads other cache lines.
     """
     along, _ = _read_along(spec)
     operand = spec.a if along == "n" else spec.b
@@ -193,8 +196,9 @@ def _crosses(spec: Gemm) -> bool:
 
 
 def _reads_lines(spec: Gemm, schedule: Schedule) -> bool:
-    """True if one thread reads contiguous rows of the operand along the vectors, and C can hold
-    sums.
+    """True if a single thread reads contiguous rows of the operand along the vectors.
+
+    C must also have the type of the sums, so that it can hold partial sums.
     """
     _, name = _read_along(spec)
     operand, output = getattr(spec, name), getattr(spec, spec.output)
@@ -215,13 +219,16 @@ def _with_nest(schedule: Schedule, nest: Schedule) -> Schedule:
 
 
 def _least_converted(spec: Gemm) -> tuple[int, int, int]:
-    """Return the least m, n and k for which blocks of operands are converted by vectors."""
+    """Return the smallest m, n and k for which operands are converted block by block.
+
+    This is for products that vectors multiply.
+    """
     few, many, deep = large_converted(unit=False)
     return (few, many, deep) if _read_along(spec)[0] == "n" else (many, few, deep)
 
 
 def _converted_work(spec: Gemm, target: Target) -> int:
-    """Return the least product of m, n and k for which blocks of operands are converted."""
+    """Return the smallest m * n * k for which operands are converted block by block."""
     along, name = _read_along(spec)
     product, operand = product_of(spec, target, name), getattr(spec, name)
     turned = isinstance(operand, Matrix) and operand.order != ("C" if along == "n" else "F")
@@ -231,11 +238,10 @@ def _converted_work(spec: Gemm, target: Target) -> int:
 
 
 def _in_streams(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule``, with a nest that streams a matrix for few rows of C if it leaves that
-    open.
+    """Return ``schedule``, with a nest that streams B from memory if C has few rows.
 
-    If C is contiguous along columns, the same holds for few columns. A C with a single column is
-    contiguous in both directions.
+    If C is contiguous along columns and has few of them, A is streamed instead. A C with a single
+    column is contiguous in both directions. A schedule that has a nest already is not changed.
     """
     if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
         return schedule
@@ -255,10 +261,10 @@ def _in_streams(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule``, with K in blocks that touch few pages if it leaves the nest open.
+    """Return ``schedule``, with K in blocks whose pages fit in the TLB.
 
-    Tiles that read an operand in place find each of its rows in another page. They use a page again
-    only after all rows, so the pages of a block must fit in the TLB.
+    If tiles read an operand in place, each of its rows may be in another page. They use a page
+    again only after all rows of a block. A schedule that has a nest already is not changed.
     """
     if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
         return schedule
@@ -275,8 +281,9 @@ def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
 
 def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule``, with a nest that writes a large C row by row if it leaves the
-    nest open.
+    """Return ``schedule``, with a nest that writes C row by row if C is large.
+
+    A schedule that has a nest already is not changed.
     """
     core, parallel = target.core, (schedule.threads or 1) > 1
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
@@ -292,7 +299,8 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     vectorize = None if product.unit is not None else along
     in_lines = replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
     many = product.unit is None and across >= MANY_ROWS
-    # Bytes that another nest would read again for each column of tiles.
+    # Bytes of C and of the operand across. Other nests read them again for each column of tiles. If
+    # they exceed half of L2, C is computed row by row instead.
     passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
     few = LARGE[1] <= length <= THIN
     if many and few and sizes[2] >= LARGE[2] and passing > core.second.size // 2:
@@ -301,7 +309,8 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         return schedule
     if many and sizes[2] < LARGE[2]:
         return _with_nest(schedule, of_short_sums(along))
-    # A matrix unit reads matrices from L2 as fast as it multiplies them.
+    # Each row of tiles reads the whole operand along the vectors again, so it must fit in half of
+    # L1. For a matrix unit it may be half of L2, which delivers matrices as fast as it multiplies.
     near = core.second.size if product.unit is not None else core.caches[0].size
     again = sizes[2] * getattr(spec, along) * ITEMSIZE[product.along]
     return schedule if again > near // 2 else in_lines
@@ -310,11 +319,10 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 def asking_ahead(
     spec: Gemm, schedule: Schedule, target: Target, vectorize: str, packs: str
 ) -> tuple[Schedule, str]:
-    """Return ``schedule``, with a prefetch distance in K steps if it leaves that open, and the
-    reason.
+    """Return ``schedule`` with a prefetch distance in K steps, and the reason for it.
 
-    Rows of the operand along the vectors are prefetched if it is read in place and exceeds L1. A
-    hardware prefetcher cannot predict the next row.
+    Rows of the operand along the vectors are prefetched if it is read in place and exceeds L1,
+    because a hardware prefetcher cannot predict the next row. A distance in the schedule is kept.
     """
     name = {"n": "b", "m": "a"}.get(vectorize, "")
     if schedule.prefetch is not None:
@@ -324,7 +332,8 @@ def asking_ahead(
     length, k, nearest = getattr(spec, vectorize), spec.k, target.core.caches[0].size
     lines = spec.m if vectorize == "n" else spec.n
     if not (isinstance(length, int) and isinstance(k, int)) or lines == 1:
-        return schedule, ""  # with one row of C the loads are the limit
+        # With one row of C, loads limit the speed, and prefetches would only add to them.
+        return schedule, ""
     size = k * length * ITEMSIZE[spec.type]
     if size <= nearest:
         return schedule, ""
@@ -344,5 +353,7 @@ def is_alone(spec: Gemm) -> bool:
 
 
 def _read_along(spec: Gemm) -> tuple[Literal["m", "n"], Literal["a", "b"]]:
-    """Return the dimension along which C is contiguous, and the operand along it."""
+    """Return the dimension along which C is contiguous, and the operand that has it: n and B, or m
+    and A.
+    """
     return ("n", "b") if getattr(spec, spec.output).order == "C" else ("m", "a")

@@ -9,9 +9,9 @@ from tilewright.spec.expression import Call, Expression, walk
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.types import is_integer
 
-#: The most elementary operations of the epilogue and outputs for one element of C. A kernel repeats
-#: them for each vector of each tile: 3,900 operations make 0.9 MB of C, which gcc compiles in about
-#: 10 s.
+#: The epilogue and the outputs together have at most this number of elementary operations.
+#: A kernel repeats them for each vector of each tile. For example, 3,900 operations make 0.9 MB of
+#: C code, which gcc compiles in about 10 s.
 MOST_OPERATIONS = 4096
 
 

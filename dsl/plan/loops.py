@@ -47,16 +47,17 @@ def check_unscheduled(schedule: Schedule, what: str = "packing") -> None:
 
 
 def outer_length(loops: str) -> int:
-    """Return the number of letters for loops around a tile: up to the last m or n."""
+    """Return the number of letters that are loops around a tile: all up to the last m or n."""
     return max(map(loops.lower().rfind, "mn")) + 1
 
 
 def read_loops(
     spec: Gemm, schedule: Schedule, along: str, packs: str, panels: bool = False
 ) -> tuple[str, str, str]:
-    """Return the letters of the loops around a tile, those of the loops in it, and the reason.
+    """Return the loop letters around a tile, the loop letters inside it, and the reason.
 
-    ``panels`` is True if A is better converted one panel of rows at a time.
+    They are the schedule's letters, or defaults if it has none. ``panels`` is True if the defaults
+    should convert A one panel of rows at a time.
     """
     loops, reason = schedule.loops, "asked for"
     if loops is None:

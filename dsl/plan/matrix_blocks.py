@@ -23,30 +23,31 @@ from .contraction import Product
 from .staging import has_few_along_k, product_of
 from .vector_axis import asks_for_panels, layouts
 
-#: The rows that are copied at once if L2 holds the whole other operand: L2 must hold both. On
-#: Emerald Rapids, 512x512x512 in bf16 takes 246 us with 128 rows, 299 us with 256, and 368 us
-#: without a copy.
+#: If L2 holds the whole converted operand, this number of rows of the other operand is copied at
+#: once, because L2 must hold both. On Emerald Rapids, 512x512x512 in bf16 takes 246 us with 128
+#: rows, 299 us with 256 rows, and 368 us without a copy.
 NEAR_ROWS = 128
-#: The rows that are copied at once if the other operand is converted in blocks. Each further block
-#: of rows converts the operand again, which costs little at this size. 2048x2048x2048 takes 16.5 ms
-#: with these blocks and 34 ms without blocks.
+#: If the converted operand is cut into blocks, this number of rows of the other operand is copied
+#: at once. Each further block of rows converts the whole operand again, which costs little at this
+#: size. 2048x2048x2048 takes 16.5 ms with these blocks and 34 ms without blocks.
 FAR_ROWS = 1024
-#: The size of a block of the converted operand. If K is known only at the call, a row of the block
-#: has ``ROW_BYTES`` bytes. Otherwise the block has ``LEAST`` to ``MOST`` lines, a multiple of
-#: ``LEAST``. With K = 4096 and 64, 128 and 256 lines, 2048x2048x2048 takes 23.6, 19.6 and 17.3 ms,
-#: and 128x4096x4096 takes 9.3, 7.3 and 10.1 ms.
+#: A block of the converted operand has ``LEAST`` to ``MOST`` lines, a multiple of ``LEAST``. If K
+#: is known only at the call, the lines of a block take ``ROW_BYTES`` bytes for each element of K.
+#: For example with K = 4096, 2048x2048x2048 takes 23.6 ms with 64 lines, 19.6 ms with 128, and
+#: 17.3 ms with 256. 128x4096x4096 takes 9.3, 7.3 and 10.1 ms.
 ROW_BYTES, LEAST, MOST = 256, 128, 256
 
-#: If C has at most ``NEAR_LINES`` rows, a long operand is cut into blocks of ``CUT_K`` of K, each
-#: with 1 / ``CUT_SHARE`` of L2, because each block reads and writes the sums in C once. On Emerald
-#: Rapids, 49x512x4608 in bf16 takes 0.83 ms with and 1.23 ms without these blocks (s8: 0.29 and
-#: 0.40 ms). 196x256x2304 takes 0.63 and 0.80 ms, but 1024x1024x2048 takes 1.14 times as long with
-#: them.
+#: K is cut into blocks of ``CUT_K`` elements only if C has at most ``NEAR_LINES`` rows, because
+#: each block reads and writes the partial sums. A block of the converted operand then takes
+#: 1 / ``CUT_SHARE`` of L2. On Emerald Rapids, 49x512x4608 in bf16 takes 0.83 ms with these blocks
+#: and 1.23 ms without them; in s8 it takes 0.29 ms and 0.40 ms. 196x256x2304 takes 0.63 ms and
+#: 0.80 ms. With more rows the blocks do harm: 1024x1024x2048 takes 1.14 times as long with them.
 CUT_K, CUT_SHARE = 512, 8
 
-#: The least rows of a block that are worth reading all of a packed B from L3 or memory. On Granite
-#: Rapids, 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8 million without
-#: blocks, and 12.7 million with K in blocks of 256, whose panels stay in L1.
+#: If the caller packed B, a block of C has at least this number of rows, because each block reads
+#: all of B from L3 or memory. On Granite Rapids, 512x512x4096 in bf16 takes 7.3 million cycles in
+#: blocks of 128 rows, and 9.8 million without blocks. With K in blocks of 256, whose panels stay in
+#: L1, it takes 12.7 million.
 FEW_ROWS = 128
 
 _BLOCKS = "blocks that a near cache holds are copied, and converted, as they are needed"
@@ -56,8 +57,10 @@ _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """The roles of the operands: ``across`` is read in rows; ``rows`` and ``lines`` are dimensions
-    of C.
+    """The roles of the two operands.
+
+    ``across`` is the operand that is copied in rows; its dimension of C is ``rows``. The other
+    operand is converted; its dimension of C is ``lines``.
     """
 
     product: Product
@@ -76,12 +79,11 @@ class _Operands:
 def in_matrix_blocks(
     spec: Gemm, schedule: Schedule, target: Target, *, open_: bool
 ) -> tuple[Schedule, dict[str, str]]:
-    """Return ``schedule`` in blocks for a matrix unit if it leaves loops ``open_`` or asks for
-    panels.
+    """Return ``schedule`` with blocks for a matrix unit, and the reasons for them.
 
-    The reasons are returned too. The schedule is not changed if no matrix unit multiplies, if too
-    few lines would use the copied rows, or if vectors along K can read few rows or columns in
-    place.
+    ``open_`` is True if the schedule has no loops yet; otherwise it must ask for panels. The
+    schedule is not changed in these cases: no matrix unit multiplies; C has too few lines to make
+    use of copied rows; C has so few rows or columns that vectors along K read them in place.
     """
     panels = asks_for_panels(spec, schedule, target)
     alone = spec.batch is None and not spec.outputs and spec.quantized is None
@@ -94,7 +96,8 @@ def in_matrix_blocks(
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     if found.product.unit is None:
         return schedule, {}
-    # If K is known only at the call, the tails of rows are copied in any case.
+    # If K is known only at the call, the tails of rows are copied in any case. Copying whole rows
+    # then pays for fewer lines.
     ends, lines = not panels and isinstance(spec.k, Dim), most_of(getattr(spec, found.lines))
     pays = lines > NEAR_LINES or (ends and lines >= THIN)
     if parallel or spec.b2 is not None or not pays:
@@ -123,10 +126,10 @@ def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands)
 
 
 def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
-    """Return ``schedule``, with blocks of rows if the caller packed B.
+    """Return ``schedule`` for a B that the caller packed, with blocks of rows, and the reasons.
 
-    Each block of rows reads all of B. K is cut too if L2 cannot hold ``FEW_ROWS`` rows of A and C
-    can hold partial sums.
+    Each block of rows reads all of B. K is cut into blocks, too, if L2 cannot hold ``FEW_ROWS``
+    rows of A and C can hold partial sums.
     """
     product, k = product_of(spec, target, "b"), spec.k
     if not isinstance(k, int) or k == 0 or _parallel(schedule):
@@ -148,19 +151,23 @@ def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule
 
 
 def _parallel(schedule: Schedule) -> bool:
-    """True if several threads are asked for. They cannot share blocks that one thread converts."""
+    """True if the schedule has several threads.
+
+    They cannot share a block that one of them converts.
+    """
     return (schedule.threads or 1) > 1 or (schedule.loops or "") != (schedule.loops or "").lower()
 
 
 def _sums_in_c(spec: Gemm) -> bool:
-    """True if C can hold partial sums of K."""
+    """True if partial sums can be kept in C."""
     return spec.output == "c" and spec.c.type == spec.type and spec.b2 is None
 
 
 def _cuts_k(spec: Gemm, found: _Operands, target: Target) -> bool:
-    """True if K is cut into blocks: C has few rows, and L2 cannot hold its share of the operand.
+    """True if K is cut into blocks.
 
-    The partial sums must be in C, or fit in half of L2.
+    This is so if C has few rows and the converted operand exceeds its share of L2. The partial sums
+    must be in C, or fit in half of L2.
     """
     second, item = target.core.second.size, ITEMSIZE[found.product.along]
     rows, lines, k = (most_of(getattr(spec, d)) for d in (found.rows, found.lines, "k"))

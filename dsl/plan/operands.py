@@ -21,7 +21,7 @@ from .formats.packed_b import PackedFormat
 
 #: The dimension of C along which rows of A and columns of B are packed.
 LINE = {"a": "m", "b": "n"}
-#: The value of ``buffer`` until an operand without a buffer becomes its own.
+#: The default of ``Operand.buffer``. An operand that is not packed replaces it by its own name.
 NOWHERE = Name("")
 
 
@@ -154,10 +154,10 @@ def odd_vectors(extent: Expr, lanes: int) -> Expr:
 
 
 def packed_by_caller(form: PackedFormat[Expr], batch: Batch | None) -> Operand:
-    """B, or A, as the tiles see it in that format.
+    """Return the B, or A, that the caller packed in this format, as tiles read it.
 
-    Where there may be several blocks of columns, ``pn`` is what a column of their beginning adds;
-    of panels of A's rows ``pm`` is.
+    If B may have several blocks of columns, the stride ``pn`` is added for each column before the
+    current block. For panels of A's rows, this stride is ``pm``.
     """
     line = "m" if form.rows else "n"
     shared = isinstance(batch, Strided) and batch.b == 0

@@ -29,15 +29,16 @@ from .plan import NOMINAL, Plan
 from .tiling.cost_model import steady
 from .tiling.requests import request_at
 
-#: Maximum rows and columns of C for which a block of B is unpacked once to f32. The sums of such a
-#: block fit on the stack.
+#: ``_UNPACKED`` is the maximum number of rows and columns of C for which a block of B is unpacked
+#: once to f32. The sums of such a block fit on the stack.
 _UNPACKED = (MANY_ROWS, 64)
-#: The same if B is unpacked to integers, whose sums are scaled. The columns are those of a block of
-#: the caller's B, which are fewer, so there may be more rows.
+#: ``_NUMBERS`` is the same maximum if B is unpacked to its numbers without scales. It has the
+#: columns of one block of the caller's B. These are fewer than 64, so that more rows fit.
 _NUMBERS = (STACK_BYTES // (ITEMSIZE["f32"] * COLUMNS), COLUMNS)
-#: The cost of a tile with more than ``_MANY`` rows is multiplied by ``_UNEVEN``, unless its rows
-#: are a multiple of 8. Panels are transposed by 8 rows, and C mostly has a multiple of 8 rows. For
-#: example, 24x16 is 1.02 times as fast as 29x16 on Emerald Rapids.
+#: If a tile has more than ``_MANY`` rows and they are no multiple of 8, its cost is multiplied by
+#: ``_UNEVEN``. The reason is that packing transposes 8 rows at a time, and that C mostly has a
+#: multiple of 8 rows. For example, tiles of 24x16 are 1.02 times as fast as tiles of 29x16 on
+#: Emerald Rapids.
 _MANY, _UNEVEN = 16, 1.02
 
 
@@ -66,8 +67,10 @@ def in_panels(plan: Plan) -> Plan:
     blocks = dict(plan.blocks)
     for d in widths.keys() & blocks.keys():
         width = widths[d]
-        spilled = not plan.plain and width < plan.lanes  # space after the last panel
-        # A block may slightly exceed its share of a cache, but not of the stack.
+        # A conversion stores whole vectors, so a panel narrower than that needs space after it.
+        spilled = not plan.plain and width < plan.lanes
+        # A block is rounded to whole panels: up or down if its size is a share of a cache, and only
+        # down if it is on the stack, which it must not exceed.
         near = d == plan.along and not (plan.unpacks or plan.partial)
         more = width // 2 if near and d not in dict(plan.schedule.block) else 0
         if _is_shared(plan, d):
@@ -86,16 +89,19 @@ def in_panels(plan: Plan) -> Plan:
 
 
 def _is_shared(plan: Plan, d: str) -> bool:
-    """Return True if threads share a loop over blocks of ``d``, which then have one panel each.
+    """Return True if threads share the loop over blocks of ``d``, the dimension across the vectors.
 
-    ``d`` must be the dimension across the vectors.
+    Each block then has a single panel.
     """
     asked = d in dict(plan.schedule.block) or plan.unpacks or plan.partial
     return d == plan.across and d.upper() in plan.outer and not asked
 
 
 def _unpacked_depth(plan: Plan, columns: int) -> int:
-    """Return the number of K steps that are unpacked at once: equal blocks that fit in L1."""
+    """Return the number of K steps in a block that is unpacked at once.
+
+    The blocks are equal, and each fits in L1.
+    """
     room, unit = plan.target.core.caches[0].size * 3 // 4, lcm(plan.k_unit, plan.product.step)
     k, most = value(plan.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
     blocks = -(-k // max(unit, most // ITEMSIZE[plan.factor("b")]))
@@ -103,9 +109,10 @@ def _unpacked_depth(plan: Plan, columns: int) -> int:
 
 
 def _with_sums(plan: Plan) -> Plan:
-    """Return ``plan`` with parts of C whose sums stay in a buffer until all of K is summed.
+    """Return ``plan`` with C cut into parts, each of which is summed over all of K in a buffer.
 
-    The buffer fills half of the last cache. With more rows, columns are packed less often.
+    The buffer fills half of the last cache. The more rows a part has, the fewer times columns are
+    packed.
     """
     assert plan.panel_tile is not None
     behind = plan.outer.lower().split("k", 1)[1]
@@ -130,8 +137,10 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     """Return the tile (mr, nr) that computes a large C fastest from packed panels.
 
     The panel across the vectors must fit on the stack. If it is not packed, all its rows may belong
-    to one set of L1, for example if K is a power of two; then the set must hold them all. The cost
-    is the mean over the target's ``states``, in some of which another thread keeps the core busy.
+    to one set of L1, for example if K is a power of two. The set must then hold them all.
+
+    Tiles are compared by their mean cost over the target's ``states``. In some of these states
+    another thread keeps the core busy.
     """
     panels = (
         Operand(
@@ -171,12 +180,15 @@ def unpacked_block(product: Product) -> tuple[int, int]:
 
 
 def _is_panel(plan: Plan, columns: int) -> bool:
-    """Return True if an unpacked panel may have this width; its scales must be in one block."""
+    """Return True if an unpacked panel may have ``columns`` columns.
+
+    The scales of these columns must be in one block of the caller's B.
+    """
     return columns <= plan.blocks[plan.along] and not _spans_blocks(plan, columns)
 
 
 def _spans_blocks(plan: Plan, columns: int) -> bool:
-    """Return True if tiles scale sums, and a tile's columns belong to several blocks of B."""
+    """Return True if tiles scale sums and a tile of ``columns`` would span several blocks of B."""
     apart = plan.product.partial != "" and plan.quantized.blocks > 1
     return apart and plan.quantized.nb % columns != 0
 
@@ -203,7 +215,7 @@ def _arriving(plan: Plan, core: Core) -> float:
 
 
 def _filled_up(plan: Plan, width: int) -> float:
-    """Return the columns of whole tiles divided by those of C; 1 unless B is unpacked."""
+    """Return how many times as many columns whole tiles have as C; 1 if B is not unpacked."""
     columns = value(plan.sizes[plan.along])
     return -(-columns // width) * width / columns if plan.unpacks and columns else 1.0
 

@@ -26,11 +26,10 @@ from .staging import is_empty, same_types
 from .tiling.cost_model import FewLines
 from .tiling.tiles import Grid, Phase, RegisterTile, Step
 
-#: The elements of K that are unpacked at once, so that they fill whole bytes: 4 elements of 2 bits
-#: share a byte, and 8 elements of 3 bits share three. Blocks of K are a multiple of half of it.
+#: This number of K elements is unpacked at once, or half of it. Both fill whole bytes: 4 elements
+#: of 2 bits share a byte, and 8 elements of 3 bits share three bytes.
 UNPACKED = 16
-#: The assumed value of sizes known only at the call, for comparing plans that differ in
-#: conversions.
+#: If a size is known only at the call, plans that differ in conversions are compared for this size.
 NOMINAL = 64
 
 
@@ -121,12 +120,13 @@ class Plan(Decided):
 
     @property
     def few_across(self) -> FewLines | None:
-        """The limit on the number of rows across the vectors if it is small and known only at the
-        call.
+        """The maximum number of rows across the vectors, if C has few and only the call knows how
+        many.
 
-        None if it may be large, is known, or a matrix unit multiplies. If the other operand is not
-        packed, each tile reads all of it. There is then a tile for each number of rows, so that the
-        remainder takes one more tile, or two equal ones.
+        None if the number may be large, if it is known, or if a matrix unit multiplies. If the
+        operand along the vectors is not packed, each tile reads all of it, so that further tiles
+        are expensive. The kernel then has a tile for each number of rows: a remainder takes one
+        more tile, or two equal ones.
         """
         size = getattr(self.spec, self.across)
         open_ = isinstance(size, Dim) and self.product.unit is None
@@ -136,7 +136,7 @@ class Plan(Decided):
 
     @property
     def even_across(self) -> bool:
-        """True if there is a tile for each small number of rows across the vectors."""
+        """True if the kernel has a tile for each number of rows up to a small limit."""
         few = self.few_across
         return few is not None and few.even
 
@@ -158,8 +158,10 @@ class Plan(Decided):
 
     @property
     def k_unit(self) -> int:
-        """The number of which blocks of K are a multiple: a step's elements, or those unpacked at
-        once.
+        """Blocks of K have a multiple of this number of elements.
+
+        It is the number of elements in a K step. If B is unpacked first, it is the number of
+        elements that are unpacked at once (``UNPACKED``), or half of it.
         """
         if not self.unpacks:
             return self.product.step
@@ -217,24 +219,27 @@ class Plan(Decided):
 
     @property
     def bounces(self) -> bool:
-        """True if a tile's tail is computed as a whole vector, of which a part is copied."""
+        """True if a tail is computed as a whole vector, of which the existing lanes are copied."""
         return self.schedule.tails == "bounce"
 
     @property
     def finishes(self) -> bool:
-        """True if sums are more than scaled and added to C: converted, corrected, or
-        stored as D.
+        """True if sums need more than scaling and adding to C.
+
+        They are then converted, corrected, or stored as D.
         """
         return self._remakes or self.corrects
 
     @property
     def _remakes(self) -> bool:
-        """True if C cannot hold sums: they are scaled in another type, converted, or
-        stored as D.
+        """True if partial sums cannot be kept in C.
+
+        This is so if sums are scaled in another type than C's, converted, or stored as D.
         """
         spec = self.spec
         whole = not is_integer(spec.type) or is_integer(spec.factor_type)
-        if self.narrow:  # alpha and beta act in f32, and so does what adds parts of the sums
+        # Sums of a narrow type are scaled by alpha and beta, and added to each other, in f32.
+        if self.narrow:
             whole = spec.alpha == 1 and spec.beta == 0 and spec.sum_steps is None
         more = spec.d is not None or bool(spec.outputs)
         return not whole or more or spec.c.type != self.element
@@ -248,8 +253,8 @@ class Plan(Decided):
     def partial(self) -> bool:
         """True if sums stay in a buffer until they are complete, because C cannot hold them.
 
-        With panels, the first block of K includes the correction for zero points in what it stores,
-        and the other blocks add to it, so corrections alone need no buffer.
+        A correction for zero points alone needs no buffer if there are panels: the first block of K
+        stores sums with the correction, and the other blocks add to them.
         """
         corrects = self.corrects and self.panel_tile is None
         apart = self._remakes or corrects or self.unpacks
@@ -257,8 +262,9 @@ class Plan(Decided):
 
     @property
     def plain(self) -> bool:
-        """True if A and B are multiplied unconverted: they have the sums' type and need no K
-        groups.
+        """True if A and B are multiplied without conversion.
+
+        They then have the type of the sums and need no K groups.
         """
         return same_types(self.spec) and not self.product.blocks
 
@@ -286,17 +292,17 @@ class Plan(Decided):
 
     @property
     def in_rows(self) -> bool:
-        """True if the loop over tiles across the vectors is outside the loop along them."""
+        """True if the loop over tiles in dimension ``across`` is outside the one in ``along``."""
         letters = self.outer.lower()
         return 0 <= letters.rfind(self.across) < letters.rfind(self.along)
 
     def side_by_side(self, grids: Sequence[Grid]) -> list[tuple[Grid, ...]]:
-        """Return ``grids`` in groups; the grids of a group share the loop across the vectors.
+        """Return ``grids`` in groups. The grids of a group share the loop in dimension ``across``.
 
-        If that loop is the outer one, the adjacent tiles of all grids run one after another, so
-        that the operand across stays in cache and rows of C are written in order. Otherwise each
-        grid is its own group. So is each grid of a matrix unit, which would change its
-        configuration too often.
+        If that loop is the outer one, the adjacent tiles of all grids run one after another. The
+        operand across the vectors then stays in cache, and rows of C are written in order.
+        Otherwise each grid is its own group. With a matrix unit each grid is its own group, too,
+        because the unit would change its configuration too often.
         """
         apart = not self.in_rows or self.product.unit is not None
         if apart or self.along.upper() == self.outer[self.outer.lower().rfind(self.along)]:
@@ -309,7 +315,7 @@ class Plan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The lanes of the widest vector, of sums or conversions; buffers are padded to this."""
+        """The lanes of the widest vector that sums or converts; buffers are padded to it."""
         return max(self.target.of(self.element)[0].lanes, self.converted)
 
     @property
@@ -360,7 +366,11 @@ class Plan(Decided):
 
     @property
     def sum_along(self) -> str | None:
-        """The dimension of C along which sums are stored as vectors, if vectors run along K."""
+        """The dimension of C along which vectors store sums, for tiles whose vectors run along K.
+
+        It is the dimension along which the output is contiguous. None if there is no such
+        dimension, or if the target cannot transpose the sums.
+        """
         if not all(v.transposes for v in self.vectors):
             return None
         strides = self.output.strides
@@ -372,7 +382,7 @@ class Plan(Decided):
         return "m" if self.dot else self.vectorize
 
     def counted(self, steps: Expr, k_tail: Expr) -> Expr:
-        """Return K steps as the cost model counts them: an incomplete step counts as one."""
+        """Return the number of K steps for the cost model; an incomplete step counts as whole."""
         return steps + div(k_tail + (self.product.step - 1), self.product.step)
 
     def input_of(self, dimension: str) -> Operand:
@@ -381,7 +391,7 @@ class Plan(Decided):
 
     @property
     def outside(self) -> Environment:
-        """The operands outside all loops."""
+        """The operands as tiles would read them outside all loops, where no block is packed."""
         return Environment(self, self.operands)
 
     def batch_kind(self, operand: Operand) -> str:
@@ -441,7 +451,7 @@ class Environment:
         return div(extent, depth), mod(extent, depth)
 
     def recast(self, name: str) -> bool:
-        """Return True if an operand's type in C is not the type that it was packed as."""
+        """Return True if operand ``name`` is read in place as another type than the spec's."""
         operand = self.operands[name]
         given = getattr(self.plan.spec, name, None) if name in ("a", "b", "b2") else None
         return given is not None and not operand.packed and operand.type != given.type

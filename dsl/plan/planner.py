@@ -43,24 +43,26 @@ from .vector_axis import (
     unpacks_in_panels,
 )
 
-#: The most bytes of an operand, or block, that is packed without being asked for: the share of L2
-#: that the other operand leaves.
+#: If the schedule does not ask for packing, an operand or a block of it is packed only if it has at
+#: most this number of bytes. L2 then also has space for the other operand.
 PACKED_BYTES = 256 * 1024
-#: The rows of a panel for which L1 also holds cache lines of the other operand and of C.
+#: A panel has at most this number of rows, so that L1 also holds cache lines of the other operand
+#: and of C.
 PANEL_ROWS = 16
-#: ``SPARE``: registers that a tile with two vectors in a row needs besides its sums. ``MORE``: the
-#: factor by which a cache's rate must exceed the need of tiles, because other cores use it too. On
-#: Emerald Rapids, 2048x2048x2048 in f32 reaches 110 GFLOPS with a factor of 1.3, and 135 GFLOPS
-#: with blocks in L2.
+#: ``SPARE`` is the number of registers that a tile of two vectors needs besides its sums. ``MORE``:
+#: blocks stay in the last cache only if it is this many times as fast as tiles need, because other
+#: cores use it too. For example, on Emerald Rapids 2048x2048x2048 in f32 reaches 135 GFLOPS with
+#: blocks in L2, and 110 GFLOPS with blocks in the last cache, which a factor of 1.3 would choose.
 SPARE, MORE = 4, 2
-#: The most bytes of a block that stays in L2; it takes at most half of it. On Zen 5, with 1 MiB of
-#: L2, blocks in the last cache are as fast if C has many rows. With 256 rows, 256x2048x2048 in f32
-#: reaches 179 GFLOPS there, 218 with blocks of 512 KiB, and 205 with blocks of 256 KiB.
+#: If half of L2 has at least this number of bytes, blocks stay in L2. A block then has this size,
+#: or a quarter of L2 if that is larger. For example, Zen 5 has 1 MiB of L2. There 256x2048x2048 in
+#: f32 reaches 218 GFLOPS with blocks of 512 KiB, 205 with 256 KiB, and 179 with blocks in the last
+#: cache. If C has many rows, blocks in the last cache are as fast.
 LEAST_NEAR = 512 * 1024
-#: A row of a block has a multiple of this number of vectors, so that tiles of 1, 2, 3 and 4 vectors
-#: fill it. With a smaller number the other operand would be read too often.
+#: A row of a block has a multiple of this number of vectors. Tiles of 1, 2, 3 and 4 vectors divide
+#: it without a tail. Shorter rows would read the other operand too often.
 LINE_VECTORS = 12
-#: The least share of the time that unpacking B once must save.
+#: B is unpacked once for all tiles only if this saves at least this share of the time.
 PAYS = 1 / 20
 
 
@@ -92,7 +94,9 @@ def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, 
     """
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
-    turns = any(plan.dot and plan.packs for plan in plans)  # rows are then known to be short
+    # An operand is transposed for vectors along K only if its rows are known to be short. Costs are
+    # then compared with an assumed value for unknown sizes.
+    turns = any(plan.dot and plan.packs for plan in plans)
     unknown = NOMINAL if turns or len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
@@ -120,7 +124,10 @@ def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
 
 
 def _few(target: Target, product: Product) -> float:
-    """Return the rows of C that vectors sum in the time of one block multiply-add, at least 1."""
+    """Return how many rows of C vectors compute in the time of one block multiply-add.
+
+    The result is at least 1.
+    """
     vector = target.of(product.accumulator)[0]
     core = target.core.at(vector.nbytes)
     line = core.between(vector.fma.mnemonic, vector.fma.instructions)
@@ -206,8 +213,9 @@ def _why_rows(schedule: Schedule) -> dict[str, str]:
 
 
 def _fewest_rows(plan: Plan, other: Plan) -> int | None:
-    """Return the least number of rows for which ``other``, which unpacks B first, is faster, or
-    None.
+    """Return the fewest rows of C for which ``other``, which unpacks B first, is faster.
+
+    None if there is no such number.
     """
     if other.product.partial and other.product.unit is None:
         return _fewest_of_numbers(plan, other)
@@ -223,10 +231,11 @@ def _fewest_rows(plan: Plan, other: Plan) -> int | None:
 
 
 def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
-    """Return the same number if ``other`` unpacks numbers that ``plan``'s tiles look up.
+    """Return the fewest rows of C for which ``other`` is faster than ``plan``, or None.
 
-    Only whole rows of tiles are compared. ``other`` must save the share ``PAYS`` of the time,
-    because it also writes and reads partial sums.
+    ``other`` unpacks B's numbers once for all tiles. In ``plan`` each tile looks them up in a
+    table. Only multiples of the tile's rows are compared. ``other`` must save at least the share
+    ``PAYS`` of the time, because it also writes and reads partial sums.
     """
     columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
     assert tile is not None
@@ -282,15 +291,16 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
 
 
 def _ahead(plan: Plan) -> str:
-    """Return text for what a plan packs or converts before its tiles."""
+    """Return a text that says which operands a plan packs or converts before its tiles."""
     packed = f" with {' and '.join(plan.packs.upper())} packed" if plan.packs else ""
     converted = " and ".join(name.upper() for name in sorted(plan.sources))
     return f"{packed} with {converted} converted first" if converted else packed
 
 
 def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """Return ``schedule`` with a block for an operand that is packed unasked but too large as a
-    whole.
+    """Return ``schedule`` with blocks for an operand that is too large to be packed as a whole.
+
+    This is done only for an operand whose packing the schedule does not ask for.
     """
     packs = layout[1]
     asked = schedule.pack or schedule.vectorize or schedule.loops or schedule.threads
@@ -317,7 +327,7 @@ def _blocks(
     """
     caches, item = target.core.caches, ITEMSIZE[element]
     passing = _passing(target)
-    # Blocks in a nearer cache than the last one have rows of half the length, and twice as many.
+    # A row of a block in L2 is half as long as in the last cache, so that there are twice as many.
     rows = PANEL_ROWS if passing == caches[-1].size else 2 * PANEL_ROWS
     k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (rows * item))
     across = "m" if along == "n" else "n"
@@ -327,11 +337,11 @@ def _blocks(
 
 
 def _passing(target: Target) -> int:
-    """Return the bytes of the block along the vectors: the share of a cache that is fast enough.
+    """Return the size in bytes of a block of the operand along the vectors.
 
-    Tiles of two vectors with the most rows read these vectors in the time of their multiply-adds.
-    In a cache nearer than the last one, A's panels and C need half of the space, and its sets are
-    not used evenly.
+    The block fills the last cache if this delivers vectors ``MORE`` times as fast as the tallest
+    tiles of two vectors multiply them, and L2 is small. Otherwise the block takes a quarter to half
+    of L2: A's panels and C need the rest, and the sets of L2 are not used evenly.
     """
     core, vector = target.core, target.of("f32")[0]
     rows = (target.registers - SPARE) // 2
@@ -395,7 +405,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     )
     _check_product(schedule, staging.product, target)
     if not (is_plain(spec, target) or panels or blocks):
-        packs = "b" if unpacks else ""  # converted operands are packed at the same time
+        # Nothing else is packed here: operands are packed when they are converted.
+        packs = "b" if unpacks else ""
     along = "m" if vectorize == "k" else vectorize
     by_rows = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)

@@ -61,7 +61,8 @@ Row = tuple[str, str, str]
 class Routine(Generic[S, P]):
     """One kind of routine. A subclass defines the first three methods, and others as it needs."""
 
-    #: Names of the sizes of the call for which an explanation gives numbers in place of formulas.
+    #: Names of sizes of the call, for example "m". If an explanation is given values for them, it
+    #: shows numbers instead of formulas.
     sizes: ClassVar[tuple[str, ...]] = ()
     #: True if the plan has a picture: C cut into register tiles.
     drawn: ClassVar[bool] = False
@@ -85,7 +86,7 @@ class Routine(Generic[S, P]):
         yield from ((each.what, each.choice, each.reason) for each in plan.decisions)
 
     def shown(self, plan: P) -> tuple[str, ...]:
-        """Return the sizes of the call for which an explanation of ``plan`` gives numbers."""
+        """Return the names of sizes for which an explanation of ``plan`` shows given values."""
         return self.sizes
 
     def product(self, plan: P) -> Plan | None:
@@ -114,12 +115,13 @@ class Routine(Generic[S, P]):
         return False
 
     def static_offsets(self, plan: P) -> Mapping[str, tuple[int, ...]]:
-        """Return the constant arrays of offsets by operand."""
+        """Return the arrays of batch offsets that are constants in the C code, by operand name."""
         return {}
 
     def template(self, plan: P) -> Any:
-        """Return the object that a template reads, if a template has all loops of the routine; else
-        None.
+        """Return the object that a template reads, or None.
+
+        It is None unless the loops of the routine are written in a template of C.
         """
         return None
 

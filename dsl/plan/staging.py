@@ -32,7 +32,8 @@ from .operands import (
     whole_vectors,
 )
 
-#: The most rows across the vectors for which tiles convert operands as they load them.
+#: Tiles convert operands as they load them only if C has at most this number of rows across the
+#: vectors.
 FEW_LINES = 12
 
 
@@ -56,7 +57,8 @@ class Staging:
         elements = value(sizes["k"] * sizes["n"])
         stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
         steps = self.operands["a"].strides
-        rows = value(steps["k"]) == 1 and value(steps["m"]) != 1  # else groups of a single line
+        # Otherwise A has K groups of a single row.
+        rows = value(steps["k"]) == 1 and value(steps["m"]) != 1
         return stays and "a" in self.sources and rows
 
 
@@ -132,9 +134,10 @@ def widens_tails(target: Target, type_: str, element: str, extent: Expr) -> bool
 
 
 def packed_type(operand: Operand, product: Product) -> str:
-    """Return the type to which an operand along the vectors is packed.
+    """Return the type in which an operand along the vectors is packed.
 
-    It is the type that is multiplied, unless one load makes elements four or eight times as large.
+    It is usually the type that is multiplied. If one load instruction widens elements 4 or 8 times,
+    the smaller type is kept.
     """
     grows = ITEMSIZE[product.along] == 8 and is_integer(operand.type)
     return operand.type if grows else product.along
@@ -214,8 +217,9 @@ def widening(target: Target, source: str, type_: str) -> Vector | None:
 
 
 def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
-    """Return the elements of a row that are converted at once; bytes of equal size as
-    32-bit words.
+    """Return the number of elements of a row that are converted at once.
+
+    If the two types have the same size, elements are converted in 32-bit words.
     """
     wide = widening(target, source, type_)
     if wide is not None:
@@ -235,7 +239,7 @@ def same_types(spec: Gemm) -> bool:
 
 
 def packs_beside_a(spec: Gemm) -> bool:
-    """Return True if blocks of B may be packed, as they are, for an A that is packed ahead."""
+    """Return True if the caller packed A and blocks of B may be packed without conversion."""
     alike = spec.a.type == spec.b.type == spec.type and spec.math is None
     return isinstance(spec.a, Packed) and not isinstance(spec.b, Packed) and alike
 
@@ -253,11 +257,14 @@ def product_of(
 ) -> Product:
     """Return the multiply-add of A and B, with operand ``along``, "a" or "b", along the vectors.
 
-    If ``along`` is "k", both operands run along the vectors, and lanes sum elements of one row of
-    C. A shifted operand needs the sums of the other operand's rows or columns. Tiles can shift the
-    operand across in place, which pays if C has many rows. With ``panels``, both operands are
-    packed, and A is shifted rather than B. An operand that is used for a single row of C is not
-    packed in K groups, because this would take longer than the product.
+    If ``along`` is "k", vectors of both operands run along K, and the lanes of a sum belong to one
+    element of C.
+
+    If an operand is shifted, the kernel also needs the sums of the other operand's rows or columns.
+    Tiles can shift the operand across the vectors in place, which pays if C has many rows. With
+    ``panels``, both operands are packed, and A is shifted rather than B. An operand that is used
+    for a single row of C is not packed in K groups, because this would take longer than the
+    product.
     """
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
@@ -283,8 +290,8 @@ def reads_along_k(spec: Gemm, target: Target) -> bool:
     """True if converted operands can be read by vectors along K, because A and B are contiguous
     along it.
 
-    B is read in place, widened by the load, or its sign is flipped by the load. Flipping both
-    operands is not possible: padding zeros of one would meet nonzero padding of the other.
+    B is read in place, widened by the load, or its sign is flipped by the load. The signs of both
+    operands cannot be flipped, because the padding of a flipped operand is not zero.
     """
     product = product_of(spec, target, "k")
     special = product.few or product.partial or all(product.shifts.values())
@@ -295,9 +302,9 @@ def reads_along_k(spec: Gemm, target: Target) -> bool:
 
 
 def few_along_k(spec: Gemm, target: Target) -> int:
-    """Return the most rows or columns for which vectors along K beat converted blocks.
+    """Return the maximum number of rows or columns of C for which vectors run along K.
 
-    0 if vectors cannot run along K.
+    With more of them, converting blocks is faster. The result is 0 if vectors cannot run along K.
     """
     if not reads_along_k(spec, target):
         return 0

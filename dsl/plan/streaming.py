@@ -18,13 +18,13 @@ from tilewright.symbolic import ONE, div, mod, value
 from .loops import Decision
 from .plan import Plan
 
-#: Stores bypass the caches only if multiply-adds take at most this many times as long as C's
-#: transfer.
+#: Stores bypass the caches only if the multiply-adds take at most this many times as long as the
+#: transfer of C to memory.
 _MATTERS = 4
 
 
 def with_streams(plan: Plan) -> Plan:
-    """Return ``plan`` with stores that bypass the caches if they are asked for or pay."""
+    """Return ``plan``, with stores that bypass the caches if this is asked for or saves time."""
     asked, hindrance = plan.schedule.stores, next(_hindrances(plan), None)
     if asked == "stream" and hindrance is not None:
         raise ScheduleError(

@@ -30,16 +30,17 @@ from .staging import (
 )
 
 Dimension = Literal["m", "n", "k"]
-#: The dimension along which vectors run, and the operands, of "ab", that are packed for it. This
-#: includes operands that are converted before the loops although tiles could convert them.
+#: A dimension along which vectors run, and the operands that are packed for this, for example "b".
+#: Operands that are converted before the loops are included, even if tiles could convert them.
 Layout = tuple[Dimension, str]
 #: For each dimension, the operands that must be contiguous along it if vectors run along it.
 _NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
 
 
 def legal_dimensions(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
-    """Return the dimensions along which vectors can run without packing, the output's contiguous
-    one first.
+    """Return the dimensions along which vectors can run without packing.
+
+    The dimension along which the output is contiguous comes first.
     """
     return tuple(dimension for dimension, packs in layouts(spec, Schedule(), target) if not packs)
 
@@ -71,8 +72,10 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
         raise _no_layout(spec, schedule)
 
     def last(layout: Layout) -> tuple[bool, bool, bool]:
-        """Sort last what needs packing, is not contiguous in the output, or has a single row or
-        column.
+        """Return a sort key that puts bad layouts last.
+
+        These need packing, are not along the contiguous dimension of the output, or run along a
+        dimension of size 1.
         """
         along, packs = layout
         alone = along != "k" and getattr(spec, along) == 1
@@ -83,11 +86,11 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
 
 
 def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], packs: str) -> bool:
-    """True if vectors can run along K: both operands are contiguous along K, or one is transposed
-    first.
+    """True if vectors can run along K.
 
-    Without a request, transposing is considered only if rows of C do not fill a vector and K is so
-    long that the transposition costs little.
+    Both operands must be contiguous along K, or one of them is transposed first. Unless the
+    schedule asks for it, an operand is transposed only if rows of C do not fill a vector and K is
+    so long that the transposition costs little.
     """
     turned = packs + "".join(missing)
     if len(turned) != 1:
@@ -108,7 +111,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked == d or (asked is None and (d != "k" or packed))]
     blocks = converts_in_blocks(spec, schedule, target)
-    if blocks:  # a single row or column is summed by vectors
+    if blocks:
+        # Blocks are converted only for a matrix unit. It is not used for a single row or column.
         products = ((d, product_of(spec, target, "a" if d == "m" else "b")) for d in legal)
         legal = [d for d, product in products if product.unit is not None]
     packs = panels or blocks or unpacks_in_panels(spec, schedule, target)
@@ -158,8 +162,9 @@ def _or_along_k(spec: Gemm, target: Target, found: tuple[Layout, ...]) -> tuple[
     return along if has_few_along_k(spec, target) else found
 
 
-#: ``COPIED``: the least columns of a quantized B for which rows of A are copied first for a matrix
-#: unit. Vectors need the copy too if L1 holds at most ``CROWDED`` of the rows at once.
+#: Rows of A are copied before the loops only if a quantized B has at least ``COPIED`` columns. They
+#: are copied for a matrix unit. For vectors they are copied only if L1 holds at most ``CROWDED`` of
+#: the rows at once.
 COPIED, CROWDED = 256, 16
 
 
@@ -213,12 +218,11 @@ def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 def _converted_first(
     spec: Gemm, target: Target, dimension: Dimension, packed: bool
 ) -> tuple[str, ...]:
-    """Return the choices of operands to convert first: only necessary ones, or the one across as
-    well.
+    """Return the choices of operands to convert before the loops although tiles could convert them.
 
-    Vectors along K need no broadcasts, so A is converted first only for more than a few columns,
-    and not if a load flips the signs at no cost. ``packed`` is True if blocks of B are unpacked in
-    panels.
+    A choice is "" for none, or the operand across the vectors. Vectors along K need no broadcasts,
+    so A is converted first only if there are more than a few columns, and not if a load flips the
+    signs at no cost. ``packed`` is True if blocks of B are unpacked in panels.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     vectors = "k" if dimension == "k" else along
@@ -226,8 +230,9 @@ def _converted_first(
     if isinstance(spec.a, Packed):
         return ("",)
     if product.block and not spec.sums_blocks and operand.type == product.across:
-        # A matrix unit loads aligned rows twice as fast, and loads them once for each matrix of
-        # columns. For vectors, rows that share few sets of L1 would evict each other.
+        # Rows of A are copied for a matrix unit, which loads aligned rows twice as fast and loads
+        # them many times. They are copied for vectors if they share few sets of L1, because they
+        # would evict each other.
         copied = isinstance(spec.n, int) and spec.n >= COPIED
         apart = product.unit is not None or (not packed and _crowded(operand, target))
         return (across,) if copied and apart else ("",)

@@ -357,7 +357,10 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
 
 
 def _beside(node: NestNode, number: int) -> NestNode:
-    """Return ``node``; if it is a parallel loop, its group ``beside`` becomes ``number``."""
+    """Return ``node``. If it is a parallel loop, put it into group ``number``.
+
+    Threads run all loops of a group as one parallel region.
+    """
     match node:
         case BlockLoop(parallel=True):
             return replace(node, beside=number)

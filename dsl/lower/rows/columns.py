@@ -29,7 +29,8 @@ from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, value
 
 from .visit import into, real_of, reduce_fn, started, stored
 
-#: A value of a column, or of all, in the vector of this index.
+#: An expression, and the index of a vector of columns. The key finds the register that has the
+#: value of the expression for these columns.
 Key = tuple[Expression, int]
 
 

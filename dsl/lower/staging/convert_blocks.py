@@ -182,7 +182,8 @@ def _block(
     """
     first, end = within
     rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
-    # repeated, so that a loaded register is never stored in part
+    # A single row is passed twice, so that it is interleaved, too: the result must be a new
+    # register, because a part of a loaded register may not be stored.
     rows = rows if len(rows) > 1 else 2 * rows
     steps, turned = transpose(c.target, rows, c.lanes, f"t{lines.first}_{first}_")
     turned = turned[: -(-(end - first) // _together(c))]

@@ -126,7 +126,9 @@ def _group_lines(
         tiles.setdefault(program.name, program)
         first = lanes * part.at("lp")
         yield from repeated("lp", part.count, (call_of(c, program, at, first, k),))
-    if value(tail) is None and c.zero_lines and c.shift:  # lanes of no line would be shifted, too
+    if value(tail) is None and c.zero_lines and c.shift:
+        # A vector would also add the shift to lanes after the last line, which must stay 0.
+        # Therefore the lines of the tail are converted one by one.
         program = _group_tile(c, 1, None, 1, existing)
         tiles.setdefault(program.name, program)
         first = lanes * whole + symbol("lt")

@@ -40,9 +40,10 @@ from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
 from tilewright.symbolic import ONE, ZERO, symbol
 
-#: The greatest magnitude of a quantized element, and the least one of a block that is not set to 0.
+#: ``TOP`` is the greatest magnitude of a quantized element. A block becomes all zeros if its
+#: greatest magnitude is less than ``LEAST``.
 TOP, LEAST = 127.0, 2.0**-119
-#: With zero points: half of the range of quantized elements, and the least element.
+#: With zero points, ``LOWEST`` is the least quantized element, and ``HALF`` is half of the range.
 HALF, LOWEST = 127.5, -128
 #: All bits of an f32 except the sign.
 _MAGNITUDE = 0x7FFFFFFF

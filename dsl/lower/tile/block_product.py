@@ -82,7 +82,11 @@ class BlockProduct(KStep):
         yield from ()
 
     def _filled(self, dst: Register, side: Side, address: Address, active: Active) -> Iterator[Op]:
-        """Load a factor. If a vector consists of segments, the group across is repeated in each."""
+        """Load one factor of a multiply-add.
+
+        If the vector type has several segments, each of them gets a copy of the factor of the
+        operand across the vectors.
+        """
         op, element = self.shape.op, dst.vector.element
         if side == "across" and op.segments > 1:
             yield Broadcast(dst, address, op.rows * op.depth, None, element)

@@ -32,7 +32,8 @@ from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
 
-#: The exponent bias of f32. With it, the moved bits of f4_e2m1 are twice the number.
+#: The exponent bias of f32, at the place of the exponent. If the bits of an f4_e2m1 are moved to
+#: the places of f32's exponent and mantissa, and this is added, they represent twice the number.
 _BIAS = 127 << 23
 
 

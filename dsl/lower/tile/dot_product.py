@@ -103,8 +103,9 @@ class DotProduct(KStep):
         return self.tile.along if side == "along" else self.tile.across
 
     def _vector(self, side: Side) -> Vector:
-        """Return the vector type for the factors of ``side``. A product's types along are those of
-        B.
+        """Return the vector type for the factors of ``side``.
+
+        The multiply-add names A's type "across" and B's type "along", whichever side A is on.
         """
         return self.held("across" if self._operand(side).name == "a" else "along")
 

@@ -40,8 +40,9 @@ class OuterProduct(KStep):
         return 1, tile.shape.rows
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """Emit step ``index``. Steps share one load of several elements if ``run`` includes all of
-        them.
+        """Emit step ``index`` of a run of ``run`` steps.
+
+        Several steps use one load of the operand across the vectors if all of them are in the run.
         """
         shared = self.shape.group
         yield from self.step(index, index // shared * shared + shared <= run)
@@ -60,8 +61,10 @@ class OuterProduct(KStep):
         return pointer_to(row, self.across).address(row, k)
 
     def step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
-        """Emit one step. ``shared`` is True if all steps that share a load across are in
-        this run.
+        """Emit one step.
+
+        One load of the operand across the vectors may serve several steps. ``shared`` is True if
+        this run contains all of them; otherwise each step loads its own elements.
         """
         form = self.shape.form
         in_lanes = form == "lane_s" or (form == "lane_k" and shared)
@@ -89,16 +92,14 @@ class OuterProduct(KStep):
 
     @property
     def prefetched(self) -> None:
-        """None: each load prefetches the same place some steps later."""
+        """None, so that the K loop prefetches nothing: ``load`` prefetches for a later step."""
         return None
 
     def _ask_ahead(self, column: int, k: int) -> Iterator[Op]:
-        """Prefetch the cache line of a later step's vector, if the schedule has a prefetch
-        distance.
+        """Prefetch vector ``column`` of a later step, if the schedule has a prefetch distance.
 
-        Nothing is prefetched if the previous vector is in the same cache line. Nothing is
-        prefetched from a packed operand: it is in cache already, and may be at the end of the stack
-        frame.
+        Nothing is done if the previous vector has the same cache line. Nothing is done for a packed
+        operand, because it is in cache already and may be at the end of the stack frame.
         """
         plan, along = self.tile.plan, self.tile.along
         distance, first = (
@@ -132,8 +133,9 @@ class OuterProduct(KStep):
         return factor(self.tile.across, row, k, held)
 
     def _pick(self, row: int, k: int) -> Iterator[Op]:
-        """Pick one element from a register that repeats several. The first of their steps
-        loads it.
+        """Broadcast the element of step ``k`` from a register with elements of several steps.
+
+        The first of these steps loads the register.
         """
         shared, memory = self.shape.group, self.tile.across.type
         repeated = self._lanes_register(row, k // shared * shared)
@@ -142,8 +144,10 @@ class OuterProduct(KStep):
         yield Pick(self._spread_register(row, k), repeated, k % shared, memory)
 
     def _load_lanes(self, k: int) -> Iterator[Op]:
-        """Load vectors of the operand across: along K for the next steps, or across for
-        this step.
+        """Load vectors of the operand across the vectors of C, whose lanes multiply-adds then use.
+
+        A vector has elements of one row for this and the next steps, or elements of several rows
+        for this step.
         """
         rows, lanes = self.shape.rows, self.shape.lanes
         if self.shape.form == "lane_k":

@@ -339,15 +339,18 @@ class ScaledProduct(BlockSteps):
 
     @property
     def _scales_sums(self) -> bool:
-        """True if minima multiply sums of A's elements that were not yet multiplied by A's
-        scales.
+        """True if the sums of A's elements must be multiplied by A's scales.
+
+        This is so if B's blocks have minima, which multiply these sums, and A's blocks have scales.
         """
         plan = self.tile.plan
         return plan.read_format.minima and plan.spec.scales_of_blocks is not None
 
     def _sums_of(self, row: int, index: int) -> Register:
-        """Return the register with the sum of A's elements in a block, scaled if minima multiply
-        it.
+        """Return the register with the sum of A's elements in block ``index``.
+
+        If ``_scales_sums`` is True, it is the register in which the sum was multiplied by A's
+        scale.
         """
         sums = self.of_block("a_totals", row, index)
         return replace(sums, name=f"{sums.name}_scaled") if self._scales_sums else sums
@@ -375,7 +378,8 @@ class ScaledProduct(BlockSteps):
         sums = self._sums_of(row, index)
         if not self.tile.plan.read_format.minima:
             less = replace(real, name=f"{partial.name}_less")
-            yield Apply(less, "fma", (sums, zeros, real))  # A's sums are negated: exact
+            # A's sums are stored negated, so this FMA subtracts. Its result is exact.
+            yield Apply(less, "fma", (sums, zeros, real))
             yield Apply(acc, "fma", (less, both, acc))
         else:
             yield Apply(acc, "fma", (real, both, acc))

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from math import ceil, gcd
 from typing import Protocol
 
-#: A cache keeps data completely if the distance to their next use is at most the first share of its
-#: size, and loses them completely from the second share on.
+#: The distance between two uses of data is the number of other bytes that are used between them. A
+#: cache keeps all of the data if the distance is at most ``_KEPT`` times its size, and loses all of
+#: them if it is at least ``_GONE`` times its size.
 _KEPT, _GONE = 0.75, 1.75
 #: Assumed number of cache lines in a set of a cache.
 WAYS = 8
-#: Rows of fewer bytes are partly or not prefetched, if they are far apart.
+#: If rows are far apart, hardware prefetches only a part of each row with fewer bytes than this.
 _SHORT = 512
-#: Bytes of a page, and the number of pages whose addresses the TLB holds.
+#: ``PAGE`` is the size of a page in bytes. ``PAGES`` is the number of pages that the TLB holds.
 PAGE, PAGES = 4096, 64
 
 
@@ -44,7 +45,10 @@ class Region:
         return max(0.0, 1 - self.run / _SHORT) if apart else 0.0
 
     def part(self, share: float) -> Region:
-        """Return a region of the given share of the size, in whole rows if it has several."""
+        """Return a region of the given share of this region's size.
+
+        A region of several rows is shortened by whole rows.
+        """
         if self.rows > 1:
             return Region(max(1.0, self.rows * share), self.run, self.stride)
         return Region(1, self.run * share, self.stride * share)
@@ -70,7 +74,10 @@ class Holds(Protocol):
         """Return the part of the capacity that a region takes."""
 
     def crowded(self, region: Region) -> float:
-        """Return the capacity that a region needs, which can use only some sets of the cache."""
+        """Return the capacity that a cache must have to hold the region.
+
+        It exceeds the region's size if the region uses only some sets of the cache.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,11 @@ class Lines:
         return region.units(self.line) * self.line
 
     def crowded(self, region: Region) -> float:
-        """Return the needed size in bytes: rows that begin a power of two apart share few sets."""
+        """Return the size in bytes that the cache must have to hold the region.
+
+        It exceeds the region's size if rows begin a power of two apart, because they share few
+        sets.
+        """
         taken = self.taken(region)
         if not (self.places and taken) or region.rows <= 1 or region.stride % self.line:
             return taken
@@ -121,8 +132,9 @@ class Pages:
 class Cycles:
     """The time of a piece of work if all that it reads is in L1.
 
-    ``bounds`` are cycles by what limits them; these times follow each other. ``crowded`` is the
-    number of bytes that must be read from L2 again, because too many lines share their set in L1.
+    ``bounds`` maps the name of each limit to the cycles that it takes. These times follow each
+    other. ``crowded`` is the number of bytes that must be read from L2 again, because too many
+    cache lines share their set in L1.
     """
 
     bounds: Mapping[str, float] = field(default_factory=dict)
@@ -198,7 +210,7 @@ def work(nest: Nest) -> Cycles:
 
 
 def passing(nest: Nest, cache: Holds) -> dict[str, float]:
-    """Return the transfer of each operand into a cache that has nothing of it before the nest."""
+    """Return the transfer of each operand into a cache that is empty before the nest runs."""
     match nest:
         case Piece():
             return {name: cache.taken(region) for name, region in nest.regions.items()}
@@ -217,10 +229,11 @@ def passing(nest: Nest, cache: Holds) -> dict[str, float]:
 
 
 def _times(nest: Repeat, name: str, left: float, cache: Holds) -> float:
-    """Return how often one iteration's transfer of an operand occurs in the whole loop.
+    """Return the transfer of an operand in the whole loop, as a multiple of one iteration's.
 
-    ``left`` is the share of the operand that has left the cache when the next iteration begins.
-    Regions of neighbouring iterations may share cache lines.
+    ``left`` is the share of the operand that has left the cache when the next iteration begins. The
+    result may be less than the number of trips, because regions of neighbouring iterations may
+    share cache lines.
     """
     new = 1.0
     if name in nest.moves:
@@ -229,7 +242,10 @@ def _times(nest: Repeat, name: str, left: float, cache: Holds) -> float:
 
 
 def _at_least_once(found: dict[str, float], nest: Nest, cache: Holds) -> dict[str, float]:
-    """Limit transfers: if the cache holds all that is used, shared lines arrive only once."""
+    """Return the transfers ``found``, limited by the size of each operand.
+
+    If the cache holds all operands, each of their cache lines arrives only once.
+    """
     left = lost(nest, cache)
     whole = {name: cache.taken(nest.regions[name]) for name in found}
     return {n: min(x, whole[n] + left[n] * max(0.0, x - whole[n])) for n, x in found.items()}
@@ -245,9 +261,10 @@ def lost(nest: Nest, cache: Holds) -> dict[str, float]:
 
 
 def coming(nest: Nest, cache: Holds, *, cold: bool) -> dict[str, float]:
-    """Return the amount of each operand that is transferred into a cache in one of many calls.
+    """Return how much of each operand one call of the kernel transfers into a cache.
 
-    If ``cold``, the cache has nothing of the previous call.
+    The kernel is called many times. If ``cold`` is True, the cache has lost all data of the
+    previous call.
     """
     moved = passing(nest, cache)
     if cold:

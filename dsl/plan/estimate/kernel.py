@@ -51,24 +51,23 @@ from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles,
 
 #: Assumed value of a size that is known only at the call.
 NOMINAL = 64
-#: The dimensions of each operand. Sums have those of C.
+#: The dimensions of each operand. A buffer of sums has the dimensions of C.
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
-#: Cycles in which a core looks up the address of a page that is not in the TLB.
+#: The number of cycles in which a core looks up a page that is not in the TLB.
 _LOOK_UP = 7
-#: A line from beyond L2 that was not prefetched takes this number of times as long as a prefetched
-#: one.
+#: A cache line from L3 or memory takes this many times as long if it was not prefetched.
 _LATE = 2.5
-#: The share of the time for lines without prefetch that no work hides.
+#: Work hides the transfer of cache lines that were not prefetched, except this share of its time.
 _EXPOSED = 0.3
-#: The share of a core's part of the last cache that other cores do not use.
+#: A core can use only this share of its part of the last cache. Other cores use the rest.
 _SHARED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The ``bytes`` that come from a cache or memory, and the ``cycles`` in which they arrive.
+    """The number of bytes that come from one cache or from memory, and the cycles that this takes.
 
-    ``late`` is the share of these cycles for lines that were not prefetched.
+    ``late`` is the share of these cycles in which cache lines arrive that were not prefetched.
     """
 
     bytes: float
@@ -130,7 +129,7 @@ def estimate(
 
 
 def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
-    """Return a kernel's loops and work as a nest, and its cycles if all multiply-adds ran at peak.
+    """Return a kernel's loops and work as a nest, and the cycles of its multiply-adds at the peak.
 
     If ``parallel``, loops whose iterations threads may share are marked as such.
     """
@@ -145,7 +144,7 @@ def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> 
 
 
 def _configured(plan: Plan) -> dict[int, int]:
-    """Return the configuration of the matrix unit that each tile uses, by the tile's number."""
+    """Map the number of each tile to the configuration of the matrix unit that it uses."""
     unit, used = plan.target.matrix, dict[int, tuple[Shape, ...]]()
     for tile in plan.tiles:
         across = tile.extent(plan.across)
@@ -269,7 +268,7 @@ class _Walk:
         return replace(self, extents=extents, sizes={**self.sizes, **sizes})
 
     def moves(self, letter: str) -> frozenset[str]:
-        """Return the operands of which iterations of a loop over ``letter`` use different parts."""
+        """Return the operands of which each iteration of a ``letter`` loop uses another part."""
         names = [name for name, along in _DIMENSIONS.items() if letter in along]
         return frozenset((*names, *(f"{n} packed" for n in names if n in self.packed)))
 
@@ -310,7 +309,7 @@ class _Walk:
         return found
 
     def series(self, parts: Sequence[Nest], moves: frozenset[str]) -> Nest:
-        """Return one nest for nests that run one after another and together cover the block."""
+        """Return the given nests as one nest. They run in order and together cover the block."""
         if len(parts) == 1:
             return parts[0]
         return Series(tuple(parts), moves, self.regions(parts, self.extents))
@@ -324,7 +323,10 @@ class _Walk:
         return Repeat(trips, self.moves(d), body, self.regions([body], extents), parallel)
 
     def alone(self, *, parallel: bool) -> _Walk:
-        """Return the walk inside a loop: if the loop is ``parallel``, loops in it are not."""
+        """Return the walk for the body of a loop.
+
+        If the loop is ``parallel``, no loop in its body can be.
+        """
         return replace(self, parallel=False) if parallel else self
 
     def shares(self, d: str) -> bool:

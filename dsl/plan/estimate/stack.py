@@ -11,7 +11,7 @@ from tilewright.symbolic import evaluate, value
 from .caches import Cycles, Nest, Piece, Region, Repeat
 from .kernel import NOMINAL, Estimate, estimate_of, nest_of
 
-#: The name of the time for products that share vectors: mostly moving elements into lanes and back.
+#: The name of the time in which elements are moved so that several products share vectors.
 MOVING = "moves between products and lanes"
 
 

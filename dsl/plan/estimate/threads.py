@@ -10,9 +10,9 @@ from tilewright.isa.machine import NEXT_THREAD, Core
 
 from .caches import Cycles, Nest, Piece, Region, Repeat, Series, work
 
-#: Name of the cycles that starting and joining threads takes, in the parts of an estimate.
+#: In an estimate, the name of the cycles in which threads are started and joined.
 REGION = "parallel regions"
-#: Number of steps of K of a block that a thread packs in one iteration of the packing loop.
+#: If threads share the packing of a block, each iteration packs this number of its K steps.
 COPY_LINES = 4
 
 

@@ -16,16 +16,17 @@ from tilewright.plan.tiling.tiles import RegisterTile
 
 from .caches import Cycles, Region, gone, places
 
-#: Names of parts of an estimate. ``ENDS``: between the K loops of two tiles, with stores of C.
-#: ``LOOP``: a loop's own instructions, as far as its steps do not hide them. ``PARTS``: partial
-#: vectors that pass through the stack. The others are copies.
+#: Names of parts of an estimate. ``ENDS`` is the time between the K loops of two tiles, which
+#: includes stores of C. ``LOOP`` is the part of a loop's own instructions that its steps do not
+#: hide. ``PARTS`` is the time of partial vectors that pass through the stack.
 ENDS, LOOP, PARTS = "tile ends", "loop instructions", "parts of vectors"
 PACKING, CONVERTING = "packing", "conversions before"
-#: Name of the cycles in which configurations of a matrix unit are loaded.
+#: In an estimate, the name of the cycles in which configurations of a matrix unit are loaded.
 CONFIGURING = "configurations"
-#: Cycles until a vector can be loaded if a part of it has just been stored.
+#: If a part of a vector was just stored, this number of cycles passes until the vector is loaded.
 _NOT_FORWARDED = 25
-#: Number of instructions ahead, also of the next tiles, that a core can start while others wait.
+#: While an instruction waits, a core can start later ones, if they are among this number of next
+#: instructions. They may belong to the next tiles.
 _WINDOW = 128
 
 
@@ -57,7 +58,7 @@ def tile_work(
 
 
 def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> float:
-    """Return the share of the time of steps that remains if the next tiles overlap with them."""
+    """Return the share of a tile's K steps that the core cannot overlap with the next tiles."""
     if tightest(each) != "latency" or not steps:
         return 1.0
     tiles = max(1.0, _WINDOW / (shape.issued * steps))
@@ -66,7 +67,10 @@ def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> fl
 
 
 def _by_the_stack(plan: Plan, tile: RegisterTile) -> bool:
-    """Return True if a partial vector of groups is copied, because no load reads just its lanes."""
+    """Return True if a partial vector of K groups passes through the stack.
+
+    This is done if no load instruction reads only the lanes that exist.
+    """
     grouped = plan.product.depth > 1 and plan.product.unit is None and not plan.dot
     return grouped and tile.active is not None and not tile.loads_whole
 
@@ -80,7 +84,10 @@ def _crowded(across: Region, core: Core) -> float:
 
 
 def peak(plan: Plan) -> float:
-    """Return the maximum number of multiply-adds of elements in a cycle, for a plan."""
+    """Return the peak: the most multiply-adds of single elements in a cycle.
+
+    It is that of the plan's types and of the best instruction of the target.
+    """
     core, product = plan.target.core, plan.product
     if product.unit is not None:
         shapes = [tile.shape for tile in plan.tiles]
@@ -102,20 +109,28 @@ def peak(plan: Plan) -> float:
 
 
 def convert_cycles(plan: Plan) -> float:
-    """Return the cycles to convert one element before the loops; vector stores are the limit."""
+    """Return the cycles to convert one element before the loops, which its vector store limits.
+
+    If A is converted panel by panel, multiply-adds hide a part of this time.
+    """
     core = plan.target.core
     return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
 
 
 def unpack_cycles(plan: Plan) -> float:
-    """Return the cycles to unpack an element of a quantized B: its operations, or its store."""
+    """Return the cycles to unpack one element of a quantized B.
+
+    Vector operations and stores overlap, so the result is the longer of the two times.
+    """
     core = plan.target.core
     return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.vectors[0].lanes
 
 
 def move_cycles(plan: Plan, name: str) -> float:
-    """Return the cycles to pack one element: the longest of load, store, and transposing
-    shuffles.
+    """Return the cycles to pack one element of operand ``name``.
+
+    Loads, stores and the shuffles that transpose overlap, so the result is the longest of the three
+    times.
     """
     if plan.unpacks:
         return unpack_cycles(plan)

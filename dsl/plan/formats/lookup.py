@@ -20,7 +20,7 @@ from .packed_b import (
 )
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
 
-#: A format without blocks of scales: of known sizes, or of those that only the call knows.
+#: A packed format without scales. Its sizes are numbers, or None if only the call knows them.
 PlainFormat = PackedFormat[Any]
 Format = PlainFormat | QuantizedFormat
 
@@ -95,7 +95,10 @@ def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
 
 
 def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
-    """The format of a packed A: of target, types, that of sums among them, m, k and mb alone."""
+    """Return the format of a packed A.
+
+    It depends only on the target, the types of A, B and the sums, and on m, k and mb.
+    """
     assert isinstance(spec.a, Packed)
     a, b = spec.rounded
     packed = Packed(a, mb=spec.a.mb)

@@ -27,10 +27,10 @@ _TEXT = re.compile(
     r"(?:a column|blocks of (?P<nb>[0-9]{1,19}) columns|panels of (?P<mb>[0-9]{1,19}) rows)"
     r"(?P<sums> and their sums)?"
 )
-#: The bytes of B for which L2 has space besides other operands.
+#: If B has at most this number of bytes, L2 holds it together with the other operands.
 CACHED_BYTES = 1 << 18
-#: The columns in a block of a large B: whole tiles of 1, 2 and 3 vectors on any target; for a
-#: matrix unit, two tiles.
+#: The number of columns in a block of a large B. ``VECTOR_COLUMNS`` are whole tiles of 1, 2 and 3
+#: vectors on any target. ``MATRIX_COLUMNS`` are two tiles of a matrix unit.
 VECTOR_COLUMNS, MATRIX_COLUMNS = 48, 32
 
 
@@ -41,18 +41,20 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True, slots=True)
 class PackedFormat(Generic[Number]):
-    """k x n elements in blocks of ``nb`` columns: ``[n / nb][k / group][nb][group]``.
+    """The layout of k x n elements in blocks of ``nb`` columns: ``[n / nb][k / group][nb][group]``.
 
-    One column alone is a block, unless more are asked for: then vectors lie along K.
+    A B with a single column is one block of one column, unless the caller asks for more columns.
+    Vectors then run along K.
 
-    If only the call knows the sizes, ``k`` and ``n`` are None: the format is that of a family of
-    matrices, and ``of`` returns the format of one of them.
+    If only the call knows the sizes, ``k`` and ``n`` are None. The format then describes a family
+    of matrices, and ``of`` returns the format of one of them.
 
-    ``type`` is what B was, ``stored`` what its elements were made for the target's multiply-adds.
-    K is padded with zeros to whole groups, and those to whole steps of ``step`` of them; the last
-    block to whole columns. With ``sums``, the s32 sums of B's columns follow, over all of K, one
-    for each column of the blocks. With ``rows`` it is an A: then ``n`` is m, the columns are A's
-    rows, and a block is a panel of them.
+    ``type`` is the type of B's elements, and ``stored`` the type in which they are packed for the
+    target's multiply-adds. K is padded with zeros to whole groups, and to a multiple of ``step``
+    groups. The last block is padded to ``nb`` columns.
+
+    If ``sums`` is True, the s32 sum of each column over all of K follows the elements. If ``rows``
+    is True, the matrix is an A: ``n`` is m, a column is a row of A, and a block is a panel of rows.
     """
 
     type: str
@@ -68,7 +70,7 @@ class PackedFormat(Generic[Number]):
 
     @property
     def text(self) -> str:
-        """The format as one line of text; texts are equal exactly if formats are."""
+        """The format as one line of text. Equal formats have equal texts, others different ones."""
         sums = " and their sums" if self.sums else ""
         steps = f" in steps of {self.step}" if self.step > 1 else ""
         blocks = "a column" if self.column else f"blocks of {self.nb} columns"
@@ -82,7 +84,7 @@ class PackedFormat(Generic[Number]):
 
     @property
     def is_open(self) -> bool:
-        """True if the format does not know its sizes."""
+        """True if the format has no sizes, because only the call knows them."""
         return self.k is None
 
     def of(self, k: Other, n: Other) -> PackedFormat[Other]:
@@ -102,7 +104,7 @@ class PackedFormat(Generic[Number]):
 
     @property
     def shape(self) -> tuple[Number, Number]:
-        """The sizes in the order of the matrix's axes: k, n; of an A m, k."""
+        """The sizes in the order of the matrix's axes: (k, n) for a B, (m, k) for an A."""
         return (self.n, self.k) if self.rows else (self.k, self.n)
 
     @property
@@ -139,7 +141,10 @@ class PackedFormat(Generic[Number]):
 
     @property
     def shift(self) -> int:
-        """The number that was added to each integer: half its range if the sign was flipped."""
+        """The number that was added to each integer.
+
+        It is half the range of the type if the sign bit was flipped, else 0.
+        """
         if not is_integer(self.type) or self.stored != other_sign(self.type):
             return 0
         half = 1 << (8 * self.itemsize - 1)
@@ -189,7 +194,7 @@ def aligned(size: Number) -> Number:
 
 
 def _parts(size: Number, by: int) -> Number:
-    """How many parts of ``by`` elements ``size`` has, the last one included."""
+    """Return ``size`` divided by ``by``, rounded up, so that an incomplete last part counts."""
     given: Any = size
     if isinstance(size, int):
         return -(-given // by)  # type: ignore[no-any-return]
@@ -206,9 +211,9 @@ def _times(size: Number, factor: int) -> Number:
 def packed_format(
     target: Target, a: str, b: Packed, k: Size, n: Size, sums: str
 ) -> PackedFormat[int] | PackedFormat[None]:
-    """The format of B for an A of type ``a``, with sums of type ``sums``.
+    """Return the format of B for an A of type ``a``, with sums of type ``sums``.
 
-    If the call tells k or n it is open in both: then one format is that of all sizes.
+    If only the call knows k or n, the format has neither of them and serves all sizes.
     """
     known = isinstance(k, int) and isinstance(n, int)
     held = held_as(target, a, b.type, sums)
@@ -265,15 +270,19 @@ def packed_a_format(
 
 
 def _height(target: Target) -> int:
-    """The rows of the tallest tiles of 3 vectors: whole vectors of 4, by which rows are packed."""
+    """Return the rows in a panel of A: those of the tallest tile of 3 vectors.
+
+    The number is a multiple of 4, because packing moves 4 rows at a time.
+    """
     return max(4, (target.registers - 4) // 3 // 4 * 4)
 
 
 def _columns(product: Product, n: float, nbytes: float) -> int:
-    """Return the columns in a block if the caller gives no number: all if L2 holds B.
+    """Return the number of columns in a block if the caller gives none.
 
-    Otherwise the elements that a tile reads along K would be a row of B apart: in different pages,
-    and in few sets of L1. The tile of a matrix unit fills L1 in any case.
+    If L2 holds B, all columns are one block. A larger B has narrow blocks: in a wide block, the
+    rows that a tile reads along K would be in different pages and in few sets of L1. A matrix unit
+    always has narrow blocks, because its tile fills L1.
     """
     if product.unit is not None:
         return int(min(n, MATRIX_COLUMNS))
@@ -293,23 +302,28 @@ def packed_product(target: Target, a: str, b: Packed, n: Size, held: str = "") -
 
 
 def _alone(b: Packed, n: Size, product: Product) -> bool:
-    """True if B is packed as a single column. With more columns all lanes but one would be idle."""
+    """True if B has a single column and is packed as one, so that vectors run along K.
+
+    In a block of several columns, all lanes but one would be idle.
+    """
     return n == 1 and b.nb is None and product.unit is None
 
 
 def _stored_type(type_: str, product: Product, elements: float) -> str:
-    """Return the type in which packed B is stored: that of the multiply-add, or a smaller one.
+    """Return the type in which packed B is stored.
 
-    If B exceeds the cache, it keeps its smaller source type, and kernels convert it as they load
-    it.
+    It is usually the type that the multiply-add takes. If B would then exceed its part of L2, it
+    keeps its smaller type, and kernels convert it when they load it.
     """
     if mixes(type_, product.along):
         small = product.along == "f32" and product.op.form not in ("matrix", "block")
         return type_ if small and elements * ITEMSIZE["f32"] > CACHED_BYTES else product.along
     if product.accumulator == "s64" and product.depth == 1:
-        return type_  # one load makes an element four or eight times as large
+        # B keeps its smaller type, because kernels widen it by a factor of 4 or 8 with one load.
+        return type_
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
     if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along
     small = type_ in FORMATS and ITEMSIZE[type_] == 1
-    return "bf16" if small else type_  # bf16 represents every 8-bit float
+    # An 8-bit float is stored as bf16, which represents it exactly.
+    return "bf16" if small else type_

@@ -25,16 +25,17 @@ from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
-#: The type that stands for a quantized type when a multiply-add is chosen.
+#: For each quantized type: the type of its numbers, by which a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
-#: The columns in a block of a large B: as few as a tile of several rows has, because a single row
-#: reads consecutive bytes from memory three times as fast as with blocks of 96 columns.
+#: The number of columns in a block of a large B. It is the width of a tile of several rows. Wider
+#: blocks are slower for a single row of A: it reads B from memory three times as fast with these
+#: blocks as with blocks of 96 columns.
 COLUMNS = 32
-#: The largest integer up to which bf16 and f16 represent all integers.
+#: Both bf16 and f16 represent all integers from 0 to this number.
 _EXACT = 256
-#: The type in which integer zero points are packed; it represents all of them.
+#: The type in which integer zero points are packed. It represents each of them exactly.
 ZEROS = "f16"
-#: The type of packed sums of a block's elements, which zero points of A multiply.
+#: The type of a block's packed sum of elements. The kernel multiplies it by A's zero point.
 SUMS = "s32"
 
 
@@ -72,12 +73,12 @@ class QuantizedFormat:
     minima: bool = False
     sums: str = ""
 
-    #: The bytes of the unit in which the kernel's pointer counts.
+    #: The kernel's pointer to packed B counts in units of this number of bytes.
     itemsize = 1
 
     @property
     def text(self) -> str:
-        """The format as one line of text; texts are equal exactly if formats are."""
+        """The format as one line of text. Equal formats have equal texts, others different ones."""
         shift = f" {self.shift:+}" if self.shift else ""
         zeros = f" and {self.zeros} {'minima' if self.minima else 'zeros'}" if self.zeros else ""
         zeros += f" and {self.sums} sums" if self.sums else ""
@@ -99,17 +100,16 @@ class QuantizedFormat:
         return STORED[self.type].planes
 
     def lines(self, groups: int) -> int:
-        """Return how many times ``nb * group`` bytes the given number of K groups of a
-        block takes.
+        """Return the number of rows of bytes that ``groups`` K groups of a block take.
+
+        A row has ``nb * group`` bytes.
         """
         units, left = divmod(groups, self.fields)
         whole = units * sum(self.fields * plane.bits // 8 for plane in self.planes)
         return whole + sum(-(-left * plane.bits // 8) for plane in self.planes)
 
     def place(self, index: int, plane: int) -> tuple[int, int]:
-        """Return the row of bytes and the field in which K group ``index`` has its part of
-        a plane.
-        """
+        """Return where K group ``index`` is stored in a plane: the row of bytes, and the field."""
         unit, group = divmod(index, self.fields)
         groups = min(self.fields, self.block // self.group - unit * self.fields)
         before = sum(-(-groups * each.bits // 8) for each in self.planes[:plane])
@@ -168,19 +168,25 @@ class QuantizedFormat:
         return self.sums_at + self._room(self.sums) + ALIGNMENT
 
     def _room(self, type_: str) -> int:
-        """Return the bytes of one number of a type for each block and column; 0 for ""."""
+        """Return the size in bytes of an array with one number for each block and column.
+
+        The size is 0 if ``type_`` is "".
+        """
         return aligned(self.blocks * self.k_blocks * self.nb * ITEMSIZE[type_]) if type_ else 0
 
     def field_type(self, plane: Plane) -> str:
-        """Return the unsigned type of fields; signed integers are shifted to it. Tables keep their
-        type.
+        """Return the type as which a field of ``plane`` is extracted from its byte.
+
+        Integers are extracted as unsigned ones, to which signed integers were shifted. Codes of a
+        table keep B's type.
         """
         return self.type if STORED[self.type].values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
-        """The excess of factors over elements; 0 if blocks have zero points, which are shifted
-        likewise.
+        """The number that was added to each element of B and is still in the factors of products.
+
+        It is 0 if blocks have zero points, because these were shifted by the same number.
         """
         own = self.zeros and not self.minima
         return 0 if own else self.offset + self.shift
@@ -210,7 +216,7 @@ class NumbersFormat(QuantizedFormat):
         return groups
 
     def place(self, index: int, plane: int) -> tuple[int, int]:
-        """Return the place of a K group: a row of its own."""
+        """Return the row of bytes and the field of a K group. Each group has a row of its own."""
         return index, plane
 
 
@@ -295,19 +301,26 @@ def _packed_zeros(quantized: Quantized) -> str:
 
 
 def _packed_scale(quantized: Quantized) -> str:
-    """Return the type that holds each scale times the unit of the elements."""
+    """Return the type of packed scales. Each is a given scale times the unit of the elements.
+
+    If the unit is not 1, the product may not fit the type of the given scales, so it is f32.
+    """
     packed = SCALES[quantized.scale].packed
     given = SCALES[quantized.scale].given == packed
     return "f32" if given and quantized.stored.unit != 1 else packed
 
 
 def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> Product:
-    """Return the multiply-add for a quantized B, with a block of K as a step.
+    """Return the multiply-add for a quantized B. A step of K is one block of K.
 
-    If A is quantized too, blocks are summed in integers, by a matrix unit if ``target`` has one,
-    and the sums are added in f32. If A is floating point and the target has dot products of its
-    type, B's numbers are converted to that type and their sums scaled. Otherwise B's elements are
-    converted to f32. Tiles do this, unless B is ``unpacked`` first, for vectors.
+    - If A is quantized too, each block is summed in integers and the sums are added in f32. A
+      matrix unit computes the sums if ``target`` has one.
+    - If A is floating point and the target has dot products of its type, B's numbers are converted
+      to that type, and the sum of each block is scaled.
+    - Otherwise B's elements are converted to f32.
+
+    Tiles convert B as they load it. If B is ``unpacked``, it was converted before, and the result
+    is a multiply-add of vectors.
     """
     quantized = spec.quantized
     assert quantized is not None
@@ -330,7 +343,8 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
         accumulator="f32",
         partial=found.accumulator,
         ops={v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide},
-        shifts={"a": 0, "b": 0},  # shifts are undone where a block's sums begin
+        # The start values of each block's sums contain the correction of shifts.
+        shifts={"a": 0, "b": 0},
     )
 
 
@@ -368,10 +382,10 @@ def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None
 
 
 def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> bool:
-    """True if matrices hold the values of B's numbers, where their codes would have a bias.
+    """True if a matrix unit multiplies the values of B's numbers, not their packed codes.
 
-    The values must fit in a byte, and the target must look them up in a table. The sums of a block
-    then need no correction.
+    The values must fit in a byte, and the target must be able to look them up in a table. A block's
+    sums then need no correction for a bias of the codes.
     """
     stored, lanes = STORED[form.type], target.of(product.accumulator)[0].lanes
     if not (form.bias and is_integer(product.along)) or 1 << stored.bits > TABLE:
@@ -382,7 +396,7 @@ def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> b
 
 
 def meets_numbers(spec: Gemm, product: Product, form: QuantizedFormat) -> bool:
-    """True if ``product`` multiplies the values of B's numbers rather than their codes.
+    """True if ``product`` multiplies the values of B's numbers, not their packed codes.
 
     This holds if A is floating point, or if a matrix unit's matrices hold other bytes than the
     packed ones.
@@ -432,8 +446,8 @@ def is_chosen(type_: str, vector: Vector) -> bool:
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
     """True if a matrix unit multiplies a floating-point A by numbers of B in A's type.
 
-    It is used for many rows. For few rows vectors multiply, and both read the same packed B. The
-    look-up of numbers then matters more than the speed of the dot products.
+    It is used if C has many rows. If C has few rows, vectors multiply, and they read the same
+    packed B. For few rows, the look-up of numbers matters more than the speed of dot products.
     """
     unit = target.matrix or target.set_aside
     if unit is None or unit.factors != "matrices" or not _in_whole_blocks(spec):
@@ -527,19 +541,25 @@ def quantized_operands(
 
 
 def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
-    """Return the strides of values that each block of A's rows has."""
+    """Return the strides of an array with one value for each row of A and block of K.
+
+    The stride along K is a fraction, because a value serves all elements of its block.
+    """
     return {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
 
 
-#: Rows of A's bytes are an odd number of units of this many bytes apart, to use all sets of L1.
+#: Rows of quantized A are an odd multiple of this number of bytes apart. They then use all sets of
+#: L1.
 _ROW_UNIT = 64
 
 
 def _made_of_a(
     form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
 ) -> dict[str, Operand]:
-    """Return A's elements, their scales, and the values for zero points, in buffers of the
-    kernel.
+    """Return the operands that the kernel makes of A when it quantizes A.
+
+    They are the elements, their scales, and the values that correct for zero points. All are in
+    buffers of the kernel.
     """
     width = odd_vectors(Integer(form.k_blocks * form.block), _ROW_UNIT)
     lines = {"m": width, "k": ONE, "b": width * rows}

@@ -23,23 +23,28 @@ from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
 from .pack_b import PackPlan, plan_packing
 
-#: Vectors of a row that one call copies, and elements of K that one call moves between rows.
+#: If lines are contiguous in both matrices, one call copies ``ROW_VECTORS`` vectors of a line. If
+#: nothing is transposed, one call moves about ``DOWN`` elements of each line.
 ROW_VECTORS, DOWN = 8, 8
-#: Vectors of a tile that is transposed, where more than a square of them is.
+#: A tile that is transposed starts as a square block. It is then made deeper as long as it has at
+#: most this number of vectors.
 TURNED = 64
-#: Registers of a tile that may be spilled: wider vectors are worth more than that costs.
+#: A tile may need this number of registers more than the target has. These are spilled to the
+#: stack, which costs less than narrower vectors would.
 SPILLED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of a matrix of lines and depth are, in elements from its beginning.
+    """The layout of a matrix. It has lines, and each line has elements along its depth.
 
-    If ``along``, each line is contiguous, and lines are ``step`` elements apart. Otherwise
-    ``group`` elements along the depth are together, then the same group of the next line.
-    Consecutive elements of a depth that is a multiple of ``group`` are ``step`` apart. Lines are
-    then in blocks of ``width`` lines and ``block`` elements; a width of 0 means a single block.
-    ``shift`` was added to each element. ``end`` is the end of what is written, padding included.
+    All numbers count elements. If ``along`` is True, each line is contiguous, and the next line
+    begins ``step`` elements later. Otherwise a group of ``group`` elements of a line is contiguous.
+    The same group of the next line follows it, and the next group of the same line is ``step``
+    elements times ``group`` away. Lines are then in blocks of ``width`` lines, each of ``block``
+    elements; a width of 0 means a single block.
+
+    ``shift`` was added to each element. ``end`` is the end of what is written, with its padding.
     """
 
     name: str
@@ -54,18 +59,18 @@ class Layout:
 
     @property
     def each(self) -> int:
-        """Elements of the depth that a 32-bit word holds; 1 if they have 32 or 64 bits."""
+        """The number of elements along the depth in a 32-bit word; 1 if they have 32 or 64 bits."""
         most = max(1, 4 // ITEMSIZE[self.type])
         return most if self.along or self.group == 1 else min(most, self.group)
 
     @property
     def line_step(self) -> Expr:
-        """Elements from a line to the next one of its block."""
+        """The number of elements from one line to the next line in its block."""
         return self.step if self.along else Integer(self.group)
 
     @property
     def depth_step(self) -> Expr:
-        """Elements from a multiple of ``group`` to the next element of the depth."""
+        """The stride along the depth. A group is ``group`` times this stride from the next one."""
         return ONE if self.along else self.step
 
     def at(self, line: Expr, depth: Expr) -> Expr:
@@ -105,29 +110,33 @@ class Move:
 
     @property
     def together(self) -> int:
-        """Elements that a 32-bit word holds; 1 if they have 32 or 64 bits."""
+        """The number of elements in a 32-bit word; 1 if they have 32 or 64 bits."""
         return max(1, 4 // ITEMSIZE[self.source.type])
 
     @property
     def words(self) -> bool:
-        """True if whole words of elements are moved as they are."""
+        """True if elements are moved in whole 32-bit words, without a conversion."""
         source, made = self.source, self.made
-        parts = source.each < self.together or made.each < self.together  # words are not full
+        # If a word is not full in one of the matrices, elements are moved one by one.
+        parts = source.each < self.together or made.each < self.together
         if not self.same or self.copies or parts:
             return False
         if source.along or made.along:
             return self.turns or self.together == 1 or self.groups > 1
-        whole = mod(self.depth, source.group) == 0  # otherwise a word would end with padding
+        # In a depth of incomplete groups, a word would contain padding.
+        whole = mod(self.depth, source.group) == 0
         return whole and source.group > 1 and made.group > 1
 
     @property
     def turns(self) -> bool:
-        """True if neighbours in a line of ``source`` become lines along the depth."""
+        """True if the move transposes: lines are contiguous in ``made`` but not in ``source``."""
         return self.made.along and not self.source.along and self.source.group == 1
 
     @property
     def copies(self) -> bool:
-        """True if lines of both matrices are contiguous one element beside the other."""
+        """True if no matrix has K groups or contiguous lines, so that elements of lines are copied
+        side by side.
+        """
         return not (self.source.along or self.made.along) and self.groups == 1
 
     @property
@@ -159,7 +168,7 @@ class CopyPlan(Decided):
 
 
 def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
-    """Return the plan; ScheduleError if the schedule asks for anything."""
+    """Return the plan of a copy; raise ScheduleError if the schedule is not empty."""
     check_unscheduled(schedule, "copy")
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in ("rows", "cols")}
     forms = {name: copied_format(spec, name, target) for name in "ad"}
@@ -313,7 +322,7 @@ def _lanes(move: Move, *, turns: bool) -> int:
 
 
 def clamps(source: str, made: str) -> bool:
-    """Return True if an integer of type ``source`` may lie outside of the integer type ``made``."""
+    """Return True if some integers of type ``source`` are not in the range of type ``made``."""
     wide = ITEMSIZE[made] > ITEMSIZE[source]
     signed = source[0] == "s" and made[0] == "u"
     return is_integer(made) and source != made and (signed or not wide)

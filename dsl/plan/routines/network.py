@@ -34,8 +34,8 @@ from ..plan import Plan
 from ..planner import make_plan
 from ..rows.plan import RowsPlan, plan_rows
 
-#: The schedule of each product. Every element has one chain of sums in the order of K, so that a
-#: row's bits depend on that row and the weights alone.
+#: The schedule of each product. Every element of C is summed in one chain, in the order of K. The
+#: bits of a row then depend only on that row and the weights, not on the number of rows.
 _PRODUCT = Schedule(vectorize="n", k_split=1, stores="cached")
 
 
@@ -150,7 +150,10 @@ class _Cutter:
         return Input(str(self.values[id(node)]), *node.tensor)
 
     def _end(self, product: Product) -> Expression:
-        """Return the last node that the epilogue of a product can compute; the product if none."""
+        """Return the last node that the epilogue of a product can compute.
+
+        It is the product itself if the epilogue can compute none.
+        """
         results = {id(result) for result in self.results}
         found: Expression = product
         reached = {id(product)}
@@ -181,7 +184,7 @@ class _Cutter:
     def _operand(
         self, node: Expression, tensor: Shaped, named: dict[str, Name]
     ) -> Expression | None:
-        """Return the operand of an epilogue that is a node's array; None if it has no array."""
+        """Return the array of a node as an operand of an epilogue; None if it has no array."""
         if not isinstance(node, Weight) and id(node) not in self.values:
             return None
         assert node.tensor is not None
@@ -189,7 +192,8 @@ class _Cutter:
         if isinstance(node, Weight):
             place = Name(symbol_of(node.name))
         assert place is not None
-        name = f"{place}in"  # no argument of a product has such a name
+        # No argument of a product has a name of this form.
+        name = f"{place}in"
         named[symbol_of(name)] = place
         per = _per(node, tensor)
         assert not isinstance(per, _Not)
@@ -237,7 +241,7 @@ class _Cutter:
 
 
 class _Not:
-    """The answer of ``_per`` for what no operand can be."""
+    """The result of ``_per`` for a leaf that cannot become an operand."""
 
 
 _NOT = _Not()
@@ -260,7 +264,10 @@ def _per(node: Expression, tensor: Shaped) -> Per | _Not | None:
 
 
 def _rebuilt(node: Expression, leaf: Callable[[Expression], Expression | None]) -> Expression:
-    """Return ``node`` with those nodes replaced for which ``leaf`` returns something."""
+    """Return ``node`` with some of its nodes replaced.
+
+    A node is replaced by the result of ``leaf`` for it, unless this is None.
+    """
     made: dict[int, Expression] = {}
     stack = [node]
     while stack:

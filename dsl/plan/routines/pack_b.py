@@ -20,10 +20,11 @@ from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 
-#: The bytes that are packed before their columns are summed, so that L1 still holds them.
+#: Columns are summed after every ``CHUNK_BYTES`` packed bytes, because L1 still holds these then.
 CHUNK_BYTES = 16 * 1024
-#: For contiguous columns: the vectors of columns that are packed together, and the packed bytes of
-#: each column. More columns would mean more streams to read, and more cache lines to write at once.
+#: If columns of B are contiguous, ``STRIP_VECTORS`` vectors of columns are packed together, and
+#: ``COLUMN_BYTES`` packed bytes of each column at a time. With more columns, a core would read too
+#: many streams and write too many cache lines at once.
 STRIP_VECTORS, COLUMN_BYTES = 16, 128
 
 
@@ -31,10 +32,10 @@ STRIP_VECTORS, COLUMN_BYTES = 16, 128
 class PackPlan(Decided):
     """A packing with every choice made.
 
-    ``format`` is that of one matrix, with formulas for sizes that only the call knows;
-    ``operands`` are B as it is given, and ``out``. Of a block's
-    columns ``strip`` are packed together, ``chunk`` elements of K at a time; ``summing`` is the
-    product with ones that sums columns. ``slots`` are the run-time sizes.
+    ``format`` is the format of one matrix, with formulas for sizes that only the call knows.
+    ``operands`` are the given B and the packed ``out``. ``strip`` columns of a block are packed
+    together, ``chunk`` elements of K at a time. ``summing`` is the multiply-add that sums columns,
+    by a product with ones. ``slots`` are the run-time sizes.
     """
 
     spec: Pack
@@ -111,9 +112,10 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
 
 
 def _summing(target: Target, product: Product, stored: str, *, rows: bool) -> Product:
-    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups.
+    """Return the multiply-add that sums columns, by a product with ones.
 
-    So are rows of A, which are not along the vectors of the product.
+    It is ``product`` if this leaves a sum in each lane of a vector. Otherwise vectors sum in the
+    same K groups: if a matrix unit multiplies, or for rows of A, which are across the vectors.
     """
     matrices = product.op.form in ("matrix", "block")
     if not (matrices or rows) or product.accumulator != "s32":
@@ -136,8 +138,10 @@ def _leading(spec: Pack) -> Expr:
 
 
 def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
-    """Return the operands for a strided column as K groups, so that its neighbours are not
-    touched.
+    """Return both operands for a B with one column that is not contiguous.
+
+    Elements of the column take the place of columns: a step along n then moves down the column, so
+    that vectors do not read the neighbouring columns in memory.
     """
     apart = given.strides["k"]
     return (

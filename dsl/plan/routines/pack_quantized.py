@@ -18,7 +18,7 @@ from ..formats.lookup import format_of
 from ..formats.quantized_b import QuantizedFormat
 from ..loops import Decided, Decision, check_unscheduled
 
-#: The f32 exponent of e8m0's byte 0, and the byte that is NaN.
+#: In e8m0, byte b is 2 to the power ``b + _LEAST``. Byte ``_NONE`` is NaN.
 _LEAST, _NONE = -127, 255
 
 
@@ -57,7 +57,8 @@ class Part(NamedTuple):
     """A part of each element: ``bits`` bits from bit ``up`` on, stored as fields of a plane's
     bytes.
 
-    ``before`` has the rows of bytes of each earlier plane in a whole unit, ``earlier`` their bits.
+    ``before`` has the number of rows of bytes that each earlier plane takes in a whole unit.
+    ``earlier`` has the number of bits of each earlier plane.
     """
 
     bits: int
@@ -133,7 +134,7 @@ class QuantizedPackPlan(Decided):
 
     @property
     def unit(self) -> int:
-        """The rows of bytes of the K groups that share bytes."""
+        """The number of rows of bytes that the K groups with shared bytes take together."""
         return self.format.lines(self.format.fields)
 
     @property

@@ -33,18 +33,20 @@ from ..staging import same_types
 from ..tiling.parts import exact_parts
 from .transpose import cover
 
-#: The registers that a tile leaves for the computation of C from the sums.
+#: A tile leaves this number of registers free, for the computation of C from the sums.
 SPARE = 2
-#: The largest mr and nr to compare. Larger matrices are in buffers, and are read from there anyway.
+#: Tiles of at most this number of rows and columns are compared. If a matrix is larger, tiles read
+#: it from a buffer anyway, so that larger tiles gain little.
 MOST = 8
-#: The same if sizes are known only at the call, with a tile for each possible remainder.
+#: If sizes are known only at the call, tiles of at most this number of rows and columns are
+#: compared. It is less than ``MOST``, because the kernel has a tile for each possible remainder.
 FEW = 4
-#: The cycles to decide which tiles a product has, if its sizes are known only at the call.
+#: If sizes are known only at the call, a product takes this number of cycles to select its tiles.
 DECIDING = 25
-#: The assumed value of sizes for which the spec gives neither number nor limit.
+#: A size is assumed to be this number if the spec gives neither its value nor a limit.
 UNKNOWN = 8
-#: The factor on the cycles of moves and multiply-adds for products side by side, because loads wait
-#: for recent stores. Measured on Zen 4 for 3x3 to 8x8 in f32 and f64.
+#: Products side by side take this many times the cycles of their moves and multiply-adds, because
+#: loads wait for recent stores. It was measured on Zen 4 for 3x3 to 8x8 in f32 and f64.
 WAITING = 1.5
 
 
@@ -175,10 +177,11 @@ def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
 
 
 def _parallel(schedule: Schedule, each: Plan | None) -> bool:
-    """True if threads share the stack: asked for by the loop ``B``, or by threads alone.
+    """True if threads share the products of the stack.
 
-    If a product needs buffers, threads share each product instead, because there is one scratch
-    memory.
+    The schedule asks for this by the loop ``B``, or by threads without loops. Without loops it is
+    not done if a product needs buffers, because there is only one scratch memory. Threads then
+    share each product instead.
     """
     if schedule.threads == 1:
         return False
@@ -189,7 +192,8 @@ def _parallel(schedule: Schedule, each: Plan | None) -> bool:
 
 def _has_buffers(plan: Plan) -> bool:
     """True if a product has buffers that may be too large for a thread's stack."""
-    copied = any(f"{name}_tail" in plan.operands for name in "ab")  # the tail of K
+    # A matrix unit reads the tail of K from a buffer.
+    copied = any(f"{name}_tail" in plan.operands for name in "ab")
     return copied or bool(plan.sources or plan.packs) or plan.partial or plan.corrects
 
 
@@ -280,19 +284,20 @@ def _counted(spec: Gemm) -> dict[str, int]:
 
 
 def side_by_side(spec: Gemm, target: Target) -> float | None:
-    """Return the estimated cycles of a product side by side with others; None if it is
-    impossible.
+    """Return the estimated cycles of one of several products that are side by side in vectors.
+
+    None if products of this spec cannot be side by side.
     """
     return None if _against(spec, Schedule(), target) else _beside(spec, target)
 
 
 def beside_cycles(plan: StackPlan, sizes: Mapping[str, int]) -> float:
-    """Return the cycles of one product of the given sizes, side by side with others."""
+    """Return the cycles of one of several products of the given sizes, side by side in vectors."""
     return _beside(plan.spec, plan.target, sizes)
 
 
 def _beside(spec: Gemm, target: Target, given: Mapping[str, int] | None = None) -> float:
-    """Return the cycles for each product of several side by side: moves and multiplications."""
+    """Return the cycles of one of several products side by side: its moves and multiply-adds."""
     sizes, vector = given or _counted(spec), _vectors(target, spec.type)[0]
     moved = {name: prod(sizes[d] for d in SHAPES[name]) for name in "abc"}
     moved["c"] *= 1 if spec.beta == 0 else 2

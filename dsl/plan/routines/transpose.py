@@ -32,14 +32,16 @@ from ..operands import Operand
 from ..tiling.parts import Part, cut
 from .copy import Layout, exchanged_square, turning
 
-#: The most operations in a tile; more gain little and fill the instruction cache. If sizes are
-#: known only at the call, there are many tiles, so the second limit applies.
+#: A tile has at most ``TILE_OPERATIONS`` operations. A larger tile gains little and fills the
+#: instruction cache. If sizes are known only at the call, or the matrix is transposed in place, the
+#: limit is ``MANY_TILES_OPERATIONS``, because the kernel has many different tiles.
 TILE_OPERATIONS, MANY_TILES_OPERATIONS = 640, 256
-#: The cycles lost where a tile begins to write a row: a page, and a cache line without prefetch.
+#: A tile loses this number of cycles for each row that it writes, because a row begins in another
+#: page and in a cache line that was not prefetched.
 ROW_START = 2
-#: The most rows of a chosen tile.
+#: A tile that the cost model chooses has at most this number of rows.
 MOST_ROWS = 64
-#: The most elements of a tile that a schedule may ask for.
+#: A tile that a schedule asks for has at most this number of elements.
 TILE_ELEMENTS = 4096
 
 # --- blocks that cover a tile ------------------------------------------------------------------
@@ -63,13 +65,16 @@ class Block:
 
     @property
     def flipped(self) -> Block:
-        """The place of the transposed block in the transposed tile."""
+        """The block with rows and columns exchanged: its place in the transposed tile."""
         return Block(self.vector, self.col, self.row, self.cols, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The blocks of one tile and their cost. Partial vector accesses count twice."""
+    """The blocks that together cover one tile, and their cost.
+
+    A load or store of a part of a vector counts as two.
+    """
 
     blocks: tuple[Block, ...]
     loads: int
@@ -106,10 +111,9 @@ _NOTHING = Cover((), 0, 0, 0)
 
 @lru_cache(maxsize=4096)
 def interleaves(target: Target, vector: Vector, rows: int, cols: int) -> int:
-    """Return the operations that transpose ``rows`` registers: interleaves, or moves through a
-    matrix unit.
+    """Return the number of operations that transpose ``rows`` registers.
 
-    Only ``cols`` lanes are needed.
+    They are interleaves, or moves through a matrix unit. Only the first ``cols`` lanes are needed.
     """
     registers = [Register(f"r{i}", vector) for i in range(rows)]
     ops, result = transpose(target, registers, vector.lanes, "t")
@@ -145,8 +149,9 @@ def _order(covered: Cover, core: Core) -> tuple[float, int]:
 
 
 def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Cover]:
-    """Yield covers by whole blocks of ``vector``, with partial blocks or narrower vectors at the
-    ends.
+    """Yield the covers of a tile that use whole blocks of ``vector``.
+
+    The rows and columns after the whole blocks are covered by partial blocks or narrower vectors.
     """
     lanes = vector.lanes
     for height in _heights(vector, rows):
@@ -179,8 +184,9 @@ def _moved(covered: Cover, row: int, col: int) -> Cover:
 
 @dataclass(frozen=True, slots=True)
 class SquareCover:
-    """The blocks of a square tile on the diagonal, and those above it. Those below are mirror
-    images.
+    """The blocks of a square tile: those on the diagonal and those above it.
+
+    Each block below the diagonal is the mirror image of a block above it.
     """
 
     diagonal: Cover
@@ -188,7 +194,7 @@ class SquareCover:
 
     @property
     def whole(self) -> Cover:
-        """The work of the whole tile in place."""
+        """The cost of the whole tile in place: blocks above the diagonal count twice."""
         return self.diagonal + self.above + self.above
 
 
@@ -208,8 +214,10 @@ def square_cover(
 
 
 def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> SquareCover:
-    """Return blocks of ``vector`` in the first ``whole`` rows and columns, and narrower ones after
-    them.
+    """Return a symmetric cover of a square tile.
+
+    Blocks of ``vector`` cover the first ``whole`` rows and columns. Blocks of narrower vectors
+    cover the other ones.
     """
     element, narrower = vector.element, vector.lanes // 2
     corner = square_cover(target, element, extent - whole, narrower)

@@ -20,14 +20,17 @@ from tilewright.spec.network.value import Network
 
 from .places import Grid, Place, grid_of
 
-#: A value that several passes need is held in memory if computing it again takes more elementary
-#: operations than this: a store and a load take about as long as this many.
+#: If several passes need a value, it is held in memory only if computing it again takes more
+#: elementary operations than this. A store and a load take about as long as this many operations.
 _CHEAP = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Known(Expression):
-    """A leaf: a value of the row that is in a register, a reduction or computed from some."""
+    """A leaf of an expression: a value of the row that is in a register.
+
+    It is the result of a reduction, or was computed from such results.
+    """
 
     number: int
     name: str
@@ -39,7 +42,7 @@ class Known(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Held(Expression):
-    """A leaf: a value for each column of the row that an earlier pass stored."""
+    """A leaf of an expression: a value for each column of the row, which an earlier pass stored."""
 
     number: int
     tensor: Shaped | None
@@ -87,10 +90,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A network in passes; ``before`` are values of the row that need no pass.
+    """A network cut into passes. ``before`` has the values of a row that need no pass.
 
-    With ``columns`` it reduces columns: what is said here of a row and its columns is then true of
-    a column and its rows.
+    If ``columns`` is True, the network reduces columns instead of rows. Rows and columns then
+    change roles in everything that this module says.
     """
 
     grid: Grid
@@ -101,7 +104,10 @@ class Cut:
 
 
 def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
-    """Return a network as passes. ``can_hold`` tells if there is memory for so many rows."""
+    """Return a network cut into passes.
+
+    ``can_hold(count)`` is True if there is memory to hold ``count`` rows of values between passes.
+    """
     banned: set[int] = set()
     while True:
         found = _Cutter(network, banned)
@@ -268,7 +274,10 @@ class _Rewriting:
         self.made: dict[int, Expression] = {}
 
     def of(self, node: Expression) -> Expression:
-        """Return ``node`` as the pass reads or computes it."""
+        """Return what stands for ``node`` in this pass.
+
+        This is a leaf if the value is known or held, else the expression that computes it.
+        """
         if id(node) in self.knowns:
             return self.knowns[id(node)]
         number = self.cutter.numbers[id(node)]
@@ -277,7 +286,7 @@ class _Rewriting:
         return self.inner(node)
 
     def inner(self, node: Expression) -> Expression:
-        """Return ``node`` as it is computed, from what the pass reads."""
+        """Return the expression that computes ``node`` from the leaves that the pass reads."""
         if id(node) not in self.made:
             made = node
             if isinstance(node, Reduce) and not self.cutter._reduces(node):

@@ -32,7 +32,7 @@ class Grid:
     places: dict[int, Place]
 
     def of(self, node: Expression) -> Place:
-        """Return the place of a node, which must be one of the nodes that were given."""
+        """Return the place of a node. It must be a node for which ``grid_of`` found the place."""
         return self.places[id(node)]
 
 

@@ -21,18 +21,21 @@ from ..operands import Operand
 from .passes import Cut, Pass, cut
 from .places import Place
 
-#: Partial results of a reduction: element j of a row belongs to number j modulo this. They are
-#: folded in halves. This order is part of the meaning of a network, so that all targets give the
-#: same bits. It is a multiple of the lanes of every vector that is used.
+#: A reduction of a row has this number of partial results. Element j belongs to partial result j
+#: modulo this number. At the end, one half of the partial results is combined with the other half,
+#: until one is left. All targets use this order, so that all give the same bits. The number is a
+#: multiple of the lanes of every vector type that is used.
 PARTIAL = 64
-#: Partial results of the reduction of a column: element i belongs to number i modulo this.
+#: A reduction of a column has this number of partial results. Element i belongs to partial result i
+#: modulo this number.
 TURNS = 4
-#: Most vectors of a block of columns.
+#: A block of columns has at most this number of vectors.
 _WIDEST = 4
-#: Bytes of the stack that values held between passes may take, for one row.
+#: The values of one row that are held between passes may take this number of bytes of the stack.
 HELD_BYTES = 1 << 15
-#: Of so many vector registers one holds partial results of a reduction, and of so many in a pass
-#: without reductions one vector is computed at a time.
+#: A pass computes several vectors of columns at a time. The partial results of their reductions
+#: take at most the number of the target's registers divided by ``_SHARE``. A pass without
+#: reductions computes this number of vectors.
 _SHARE = 4
 
 
@@ -73,7 +76,10 @@ class RowsPlan(Decided):
 
     @property
     def width(self) -> int:
-        """The vectors of a block of columns: ``TURNS`` partial results of each are in registers."""
+        """The number of vectors in a block of columns that is reduced.
+
+        For each vector and each reduction, ``TURNS`` partial results are in registers.
+        """
         if self.schedule.tile is not None:
             return self.schedule.tile[1] // self.vector.lanes
         reductions = max(len(each.reductions) for each in self.passes)
@@ -119,7 +125,7 @@ def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
 
 
 def _may_hold(count: int, columns: object, real: str) -> bool:
-    """Return True if the stack has memory for so many values of each column."""
+    """Return True if the stack has memory for ``count`` rows of ``columns`` values each."""
     known = columns if isinstance(columns, int) else None
     if not count:
         return True
@@ -132,10 +138,11 @@ def _fits(found: Cut, columns: object, real: str) -> bool:
 
 
 def _held(found: Cut, spec: Network) -> tuple[str, ...]:
-    """Return for each held value the result in whose row it can wait, "" if there is none.
+    """Return for each held value the name of a result in whose row it is stored until it is needed.
 
-    The result is of the type of arithmetic and is stored by the last pass. No input is read after
-    the pass that holds the value, so that the result may be written over an input.
+    The name is "" if there is no such result. The last pass stores the result, and its type must be
+    that of the arithmetic. After the pass that holds the value, no pass may read an input, because
+    the result may be written over an input.
     """
     free = [
         name
@@ -158,7 +165,10 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
 
 
 def widest(target: Target, real: str) -> Vector:
-    """Return the widest vector of ``real`` of which ``PARTIAL`` is a multiple and that folds."""
+    """Return the widest vector type of ``real`` that can reduce rows.
+
+    ``PARTIAL`` must be a multiple of its lanes, and it must be able to exchange halves of them.
+    """
     for vector in target.of(real):
         blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
         if PARTIAL % vector.lanes == 0 and blocks <= set(vector.transpose):
@@ -191,7 +201,7 @@ def _is_per_row(array: ArrayParameter, found: Cut) -> bool:
 
 
 def _check_schedule(schedule: Schedule, lanes: int) -> None:
-    """Raise ScheduleError for a schedule with anything but a possible tile and threads."""
+    """Raise ScheduleError if the schedule sets more than a tile and threads, or a wrong tile."""
     for name in (f.name for f in fields(Schedule)):
         if name not in ("tile", "threads") and getattr(schedule, name) != getattr(Schedule(), name):
             raise ScheduleError(

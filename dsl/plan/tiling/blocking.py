@@ -38,8 +38,8 @@ from .tiles import (
     why_split,
 )
 
-#: Equal blocks of K are a multiple of this number of steps, so that an unrolled loop has no
-#: remainder.
+#: If K is cut into equal blocks, each has a multiple of this number of K steps. An unrolled K loop
+#: then has no remainder.
 UNROLLED = 16
 
 
@@ -138,7 +138,8 @@ class _Cutting:
                 tile = dict(zip("mn", plan.panel_tile, strict=True))
                 return self._over_equal(letter, tile[letter.lower()], rest, block)
             return self._over_blocks(letter, rest, block, names)
-        return self.cut(rest, block, names)  # the grid of tiles has this loop
+        # This is the last loop over its dimension, which belongs to the grid of tiles.
+        return self.cut(rest, block, names)
 
     def _over_batch(self, rest: str, block: _Block, names: str) -> Step:
         assert self.plan.batch is not None
@@ -186,7 +187,8 @@ class _Cutting:
                 return OverEqual(d, block.extents[d], most, multiple, False, here, f"sum_{d}", body)
         line = next(d for d in "mn" if value(plan.operands["sums"].strides[d]) == 1)
         extent = block.extents[line]
-        if value(extent) is not None:  # rows of the last block have the same distance
+        if value(extent) is not None:
+            # The tail uses the same row stride in the buffer as whole blocks.
             extent = Integer(plan.blocks.get(line, extent))
         leading = whole_vectors(extent, plan.lanes)
         strides = {line: ONE, "n" if line == "m" else "m": leading}
@@ -221,7 +223,10 @@ class _Cutting:
     # --- grids -----------------------------------------------------------------------------------
 
     def _grids(self, block: _Block) -> Step:
-        """Return the grids of a block; if B is packed in blocks of columns, of each of these."""
+        """Return the grids of tiles of a block of C.
+
+        If the caller packed B in blocks of columns, there are grids for each of these blocks.
+        """
         if block.first:
             later = replace(block, first="", accumulate=True)
             first = self._grids(replace(block, first=""))
@@ -246,7 +251,10 @@ class _Cutting:
         return Grids(width, tuple(self._each(block, parts)), height)
 
     def _each(self, block: _Block, parts: Mapping[str, Sequence[Part | None]]) -> Iterator[Cell]:
-        """The cells of all pairs of a part of the rows and one of the columns; None for all."""
+        """Yield a cell for each pair of a part of the rows and a part of the columns.
+
+        The part None stands for all rows or columns of the block.
+        """
         for m, n in product(parts["m"], parts["n"]):
             inside = block
             for d, part in (("m", m), ("n", n)):
@@ -344,9 +352,10 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
 
 
 def _loads_bands(here: Environment, region: Region) -> bool:
-    """True if rows across may be loaded as many at a time as the multiply-add takes.
+    """True if the last load of rows across the vectors may read rows past the end of the tile.
 
-    A packed operand has space for this if tiles begin at a multiple of that number.
+    A multiply-add takes ``height`` rows at a time. Reading that many is allowed if the operand is
+    packed and each tile begins at a multiple of ``height``, because there is padding after it.
     """
     plan = here.plan
     part, block = region.across, plan.blocks.get(plan.across, 0)

@@ -13,24 +13,25 @@ from tilewright.spec.types import is_integer
 from .scaled import NARROWING, SHARED, UNPACKING, WIDENING
 from .tile_shape import TileShape
 
-#: The time from the unpacking of factors for a matrix unit until vectors use its sums, in latencies
-#: of the unit's multiply-add. Factors and sums pass through memory. On Granite Rapids it takes 109
-#: cycles, and the latency is 52 cycles.
+#: From the unpacking of factors until vectors use the sums of a matrix unit, this many times the
+#: latency of its multiply-add passes, because factors and sums go through memory. For example, it
+#: takes 109 cycles on Granite Rapids, where the latency is 52 cycles.
 THROUGH = 2
-#: The share of the products of a matrix unit during which nothing else runs, if sums are scaled.
+#: If sums are scaled, this share of a matrix unit's products does not overlap with stores, scaling
+#: and loads from L2.
 TURNS = 0.5
-#: Minimum ``strain`` if elements are converted between multiply-adds. For example, f16 with AVX2 on
-#: Zen 4 has 0.86 of the speed of f32 with 8 chains, which just hide the latency, 0.96 with 10, and
-#: 0.99 with 12.
+#: If elements are converted between multiply-adds, ``strain`` is at least this number. For example,
+#: 8 chains just hide the latency of AVX2 on Zen 4. f16 then has 0.86 times the speed of f32; with
+#: 10 chains it has 0.96 times the speed, and with 12 chains 0.99 times.
 _CONVERTING = 1 / 8
-#: If line-crossing loads take at most this share of the time of multiply-adds, or multiply-adds of
-#: the time of the loads, neither waits for the other (measured on an Intel core with AMX).
+#: Multiply-adds and line-crossing loads delay each other only if the shorter of their two times is
+#: more than this share of the longer one. It was measured on an Intel core with AMX.
 _APART = 0.7
-#: Assumed size of a C scalar in bytes, which decides the rate of its loads.
+#: The assumed size of a C scalar in bytes. The rate of its loads depends on it.
 _SCALAR = 4
-#: Minimum share of the time of loads that crossing lines takes in the tiles on which contention is
-#: measured. They have two or more vectors. Tiles of one vector load an element for each
-#: multiply-add and hardly ever wait.
+#: Line crossings slow a tile down fully only if they take at least this share of its load time, as
+#: they do in tiles of two or more vectors. A tile of one vector hardly ever waits, because most of
+#: its loads are single elements, one for each multiply-add.
 _CROSSING = 0.2
 
 
@@ -134,24 +135,25 @@ def bounds(shape: TileShape, core: Core, own: Rates | None = None) -> dict[str, 
         shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
         pairs = max(_pairs(shape) * core.spread / 2, shuffled / core.fma_units)
         if pairs > found["multiply-add units"]:
-            # broadcasts use the multiply-add units, so this replaces their bound
+            # Broadcasts use the multiply-add units, too. The bound of both together is larger.
             found["broadcasts"] = pairs
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 
 def _pairs(shape: TileShape) -> int:
-    """Return the multiply-adds and broadcasts that compete for the same units, in f32 or f64.
+    """Return the number of multiply-adds and broadcasts that compete for the same units.
 
-    Integers and groups of elements are broadcast by loads alone (``vpbroadcastd``).
+    They compete only in f32 and f64. Integers and groups of elements are broadcast by a load alone
+    (``vpbroadcastd``), so the result is 0.
     """
     alone = shape.op.factors == ALIKE and not is_integer(shape.vector.element)
     return shape.multiply_adds + shape.bands if alone and shape.form == "broadcast" else 0
 
 
 def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[str, float]:
-    """Return the bounds of a block of K, given those of a K group.
+    """Return the bounds of a block of K, given the bounds of a K group.
 
-    Shorter vectors wait as long for units as whole ones.
+    Vectors that are shorter than the widest occupy a unit for the same time.
     """
     scaled, core = shape.scaled, whole.at(shape.vector.nbytes)
     assert scaled is not None
@@ -166,7 +168,8 @@ def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[st
     ends = (scaled.scaling + WIDENING * scaled.runs) * shape.outputs
     arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
     products = group["multiply-add units"] * scaled.groups
-    hidden = shape.outputs if scaled.scaling > 1 else 0  # integer products hide an FMA
+    # Integer products hide one FMA of each output, so it takes no time.
+    hidden = shape.outputs if scaled.scaling > 1 else 0
     bytes_alone = scaled.fields == 1 and scaled.converting
     share = SHARED + (core.shared * (NARROWING - SHARED) if bytes_alone else 0)
     beside = ends - hidden + share * unpacking
@@ -182,10 +185,10 @@ def _of_block(shape: TileShape, whole: Core, group: dict[str, float]) -> dict[st
 def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[str, float]:
     """Return the bounds of a block of K on a matrix unit, given those of a part of the block.
 
-    Elements of B are stored before the products and sums after them. Rows of sums are then loaded,
+    Elements of B are stored before the products, and sums after them. Rows of sums are then loaded,
     scaled, and added to other sums in memory. Stores, vector work, and loads of A's rows from L2 do
-    not overlap with each other, and take turns with half of the products (measured on Granite
-    Rapids).
+    not overlap with each other, nor with the share ``TURNS`` of the products. This was measured on
+    Granite Rapids.
     """
     scaled = shape.scaled
     assert scaled is not None

@@ -27,9 +27,9 @@ from .configurations import Shape, configurations_of, register_shapes
 from .tile_costs import need, shape_of, tile_cycles, tile_table
 from .tile_shape import TileRequest, TileShape
 
-#: Numbers of rows in calls are mostly multiples of ``OFTEN``. The cycles of a tile whose rows are
-#: no such multiple are multiplied by ``ODD``. For example, 16 rows need two tiles of 8 rows, but
-#: four if tiles have 9.
+#: C mostly has a multiple of ``OFTEN`` rows. If the rows of a tile are no such multiple, its cycles
+#: are multiplied by ``ODD``, because remainders are cut into tiles of powers of 2. For example, 16
+#: rows are two tiles of 8 rows, but four tiles of 9, 4, 2 and 1 rows.
 OFTEN, ODD = 4, 1.03
 
 
@@ -60,7 +60,8 @@ def does_not_fit(
     legal = [(smaller, tile[1])] if smaller else []
     lanes = 1 if request.dot else vector.lanes
     legal += [(tile[0], fewer * lanes)] if fewer else []
-    turn = 1 if along == "n" else -1  # from (across, along) to (mr, nr)
+    # Turn pairs (across, along) into (mr, nr).
+    turn = 1 if along == "n" else -1
     (height, width), (a, b) = tile[::turn], (budget.across, budget.along)[::turn]
     kind = "vector" if request.unit is request.sums else "matrix"
     return ScheduleError(
@@ -75,7 +76,10 @@ def does_not_fit(
 
 @lru_cache(maxsize=4096)
 def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """Return ``total`` in ``parts`` nearly equal parts, as pairs (size, number), larger first."""
+    """Return how ``total`` is cut into ``parts`` parts whose sizes differ by at most 1.
+
+    The result has pairs (size, number of parts), the larger size first.
+    """
     base, extra = divmod(total, parts)
     split = ((base + 1, extra), (base, parts - extra))
     return tuple((size, count) for size, count in split if size and count)
@@ -108,10 +112,11 @@ def choose(target: Target, across: int, along: int, cuts: bool, request: TileReq
 def ranking(
     target: Target, across: int, along: int, cuts: bool, request: TileRequest
 ) -> tuple[Choice, ...]:
-    """Return all cuts that were compared; the first is the one that ``choose`` returns."""
+    """Return all cuts that ``choose`` compares. The first one is its result."""
     compared = [
         choice
-        for vector in reversed(request.vectors)  # the narrowest of equally good ones
+        # The narrowest type comes first, so that it is chosen among equally good ones.
+        for vector in reversed(request.vectors)
         for choice in _cuts(target, vector, across, along, cuts, request)
         if choice.cycles != inf
     ]
@@ -159,9 +164,10 @@ def _cycles(choice: Choice) -> float:
 def _slowed(
     target: Target, request: TileRequest, choice: Choice, states: Sequence[tuple[float, Core]]
 ) -> float:
-    """Return the mean time of a cut's tiles over ``states``, divided by that on an idle core.
+    """Return how many times longer a cut's tiles take if other threads use the core, on average.
 
-    The result is 1 if the tiles are estimated to take no time, for example tiles without K steps.
+    It is the mean time over ``states``, divided by the time on an otherwise idle core. The result
+    is 1 if the tiles take no time, for example because K has no steps.
     """
     tiles = [
         (columns * count, shape)
@@ -212,7 +218,7 @@ def _whole_cuts(
 
 
 def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
-    """Yield numbers of parts across that are worth trying.
+    """Yield the numbers of parts across the vectors that are compared.
 
     These are the fewest parts and a few more, and the numbers that make tiles of at most the rows
     in ``lower``. With these rows, stores are hidden, the rows fit in L1, or they are prefetched.
@@ -225,7 +231,10 @@ def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:
-    """Yield numbers of parts along that give each width up to ``registers`` once."""
+    """Yield the numbers of parts into which a row of vectors is cut.
+
+    A part has at most ``registers`` vectors. Each number comes once.
+    """
     seen = {-(-vectors // width) for width in range(1, min(vectors, registers) + 1)}
     return iter(sorted(seen))
 
@@ -258,7 +267,10 @@ def _cut_cycles(
 
 
 def _registers(shape: TileShape, columns: int, cut: bool) -> Iterator[tuple[Shape, ...]]:
-    """Yield the registers of a row of equal tiles of a matrix unit; the last tile may be cut."""
+    """Yield the register shapes of a row of equal tiles of a matrix unit.
+
+    The last tile of the row may be narrower.
+    """
     whole = shape.vector.lanes
     if not cut or columns > 1:
         yield register_shapes(shape, shape.rows, whole)
@@ -274,10 +286,11 @@ def configuring(tiles: Sequence[Sequence[Shape]], unit: MatrixUnit | None) -> fl
 
 
 class FewLines(NamedTuple):
-    """A number of rows known only at the call, at most ``most``.
+    """The rows of a C that has at most ``most`` rows, if only the call knows how many.
 
-    The rows that whole tiles leave are cut into tiles of powers of 2. If ``even``, they and the
-    last whole tile are cut into two nearly equal tiles instead.
+    C is cut into whole tiles and a remainder. The remainder is cut into tiles of powers of 2. If
+    ``even`` is True, it is instead joined with the last whole tile, and both are cut into two
+    nearly equal tiles.
     """
 
     most: int
@@ -347,9 +360,10 @@ class _FewRows:
         self._tiles: list[float] = []
         #: At index i: the cycles of i rows in tiles of powers of 2.
         self._powers: list[float] = [0.0]
-        #: Sums of cycles. ``_ones[i]``: of 1 to i rows, each in one tile. ``_twos[i]``: of 2 to i
-        #: rows, each in two tiles of nearly equal heights. ``_below[i]``: of 0 to i - 1 rows, in
-        #: tiles of powers of 2.
+        #: Each list has sums of cycles over all numbers of rows up to a limit. ``_ones[i]`` is the
+        #: sum over C with 1, 2, ... i rows, computed in one tile. ``_twos[i]`` is the sum over 2 to
+        #: i rows in two tiles of nearly equal heights. ``_below[i]`` is the sum over 0 to i - 1
+        #: rows in tiles of powers of 2.
         self._ones, self._twos, self._below = [0.0], [0.0, 0.0], [0.0]
 
     def with_tile(self, cycles: float) -> float:
@@ -358,7 +372,8 @@ class _FewRows:
         tiles.append(cycles)
         tallest, most = len(tiles), self.few.most
         self._ones.append(self._ones[-1] + cycles)
-        for low in (tallest - 1, tallest):  # two tiles of 2 * tallest - 1 rows, and of 2 * tallest
+        # Add the cost of two tiles for 2 * tallest - 1 rows, then for 2 * tallest rows.
+        for low in (tallest - 1, tallest):
             if low:
                 self._twos.append(self._twos[-1] + (cycles + tiles[low - 1]))
         self._below.append(self._below[-1] + self._powers[-1])
@@ -392,8 +407,8 @@ def steady_cuts(
 ) -> tuple[Choice, ...]:
     """Return the cuts of ``along`` elements into tiles for many rows, the cheapest first.
 
-    ``cycles`` are those of one row. A vector type is left out if its last vector cannot be cut to
-    the tail. ``multiple`` is a known divisor of the number of rows.
+    ``cycles`` of a result is the time of one row of C. A vector type is left out if its last vector
+    cannot be cut to the tail. ``multiple`` is a known divisor of the number of rows.
     """
     found: list[Choice] = []
     for vector in request.vectors:
@@ -413,8 +428,9 @@ def steady_cuts(
 
 
 def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
-    """True if ``rows`` rows fit the registers with a masked last vector, and with narrower
-    vectors.
+    """True if a tile of ``rows`` rows fits the registers in all forms that tails can have.
+
+    These are a masked vector, and a vector of each narrower type.
     """
     narrower = (v for v in request.vectors if v.lanes < vector.lanes)
     return _fits(target, vector, rows, 1, True, request) and all(
@@ -422,15 +438,18 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
     )
 
 
-#: Estimates up to this factor apart count as equal.
+#: Two estimates count as equal if the larger is at most this many times the smaller.
 ALIKE = 1.003
-#: A tile that is less affected by a busy second thread may take ``CLOSE`` times the fewest cycles,
-#: if its mean over the target's states is at most ``GAIN`` times that of the fastest tile.
+#: In some of the target's states another thread keeps the core busy. A tile that suffers less from
+#: this is preferred if it takes at most ``CLOSE`` times the cycles of the fastest tile, and its
+#: mean over the states is at most ``GAIN`` times that of the fastest tile.
 CLOSE, GAIN = 1.05, 0.97
-#: The instructions of a trip of the K loop itself: two pointer updates, comparison and branch.
+#: In each trip, the K loop itself has this number of instructions. These are two pointer updates
+#: and a comparison with a branch.
 LOOP_OVERHEAD = 3
-#: ``SHORT``: the most issue cycles of a K that is unrolled completely, and of a trip whose
-#: multiply-adds read memory. ``MOST_STEPS``: the most steps of such a trip.
+#: K is unrolled completely only if all of its instructions issue in at most ``SHORT`` cycles. A
+#: trip of multiply-adds that read memory is also limited to ``SHORT`` cycles, and to
+#: ``MOST_STEPS`` steps.
 SHORT, MOST_STEPS = 32, 4
 
 

@@ -36,7 +36,7 @@ from .tile_costs import Fitting, fitting, shape_of, tile_table
 from .tile_shape import TileRequest
 from .tiles import Search
 
-#: The least share of a tile's cycles that a further tile, of narrower vectors, saves for tails.
+#: A tail gets a tile of its own, with narrower vectors, only if it saves this share of the cycles.
 WORTH = 1 / 5
 
 
@@ -98,7 +98,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
         ranked = steady(plan.target, request, multiples, plan.few_across)
-        if request.streams and request.dot:  # tiles have one row or one column
+        if request.streams and request.dot:  # C has one row or column: leave out taller tiles
             ranked = tuple(one for one in ranked if _within(one, rows, columns))
         search = _search(plan, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
@@ -132,7 +132,7 @@ def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
 def _side_by_side(
     plan: Plan, axis: Axis, across: Sequence[Part], request: TileRequest, search: Search | None
 ) -> Iterator[Region]:
-    """Yield the regions of each part along combined with each part across."""
+    """Yield a region for each pair of a part along the vectors and a part across them."""
     for part in axis.parts:
         for other in across:
             yield _region(plan, axis.vector, part, other, request, search)
@@ -275,7 +275,7 @@ def _dot_vector(plan: Plan) -> Vector:
 
 
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
-    """True if the schedule allows a tail of ``tail`` lanes in one register of ``vector``."""
+    """True if the schedule lets one vector of this type compute a tail of ``tail`` lanes."""
     tails = plan.schedule.tails
     if tails == "bounce" or plan.product.unit is not None:
         return True
@@ -413,9 +413,9 @@ def _many_rows(
 def _for_rows(
     plan: Plan, best: Choice, ranked: Sequence[Choice], rows: int, request: TileRequest
 ) -> Choice:
-    """Return the cut for tiles of ``rows`` rows: that of ``best``, or one that saves ``WORTH``.
+    """Return the cut for the remaining ``rows`` rows, with the columns of ``best``.
 
-    With the same columns, a remainder of few rows would have too few chains of multiply-adds.
+    Other columns are used if they save the share ``WORTH``, because few rows have few chains.
     """
     of_rows = [choice for choice in ranked if choice.across[0][0] == rows]
     same = next((choice for choice in of_rows if _alike(choice, best)), None)
@@ -481,7 +481,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
 
 
 def _masks(plan: Plan, vector: Vector) -> bool:
-    """True if any number of lanes along C is computed in one register of this vector type."""
+    """True if one vector of this type can compute any number of lanes of C, by a mask."""
     if plan.product.unit is not None:
         return True
     cuts = plan.schedule.tails in ("auto", "mask") and not plan.transposed and not plan.dot
@@ -551,7 +551,7 @@ def _tail(
 def _in_one_tile(
     total: Expr, vector: Vector, vectors: int, tails: Sequence[_Tail]
 ) -> Iterator[Axis]:
-    """Yield whole tiles, and one of ``tails`` for the remainder."""
+    """Yield whole tiles, then each of ``tails``; the call runs the one that fits the remainder."""
     width = vectors * vector.lanes
     whole, left = div(total, width), mod(total, width)
     start = total - left

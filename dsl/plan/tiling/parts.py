@@ -83,9 +83,10 @@ def exact_parts(total: Expr, most: int) -> Iterator[Part]:
 def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     """Cut ``total`` elements into parts of ``most``, where the last two parts are nearly equal.
 
-    ``total`` is known only at the call. A remainder alone is often small, so it shares with the
-    last whole part. There is a part for each possible size of these two. Its count is 2 if both
-    have this size; parts of size ``most`` are counted with the whole ones.
+    ``total`` is known only at the call. A remainder alone is often small, so it is joined with the
+    last whole part, and the two are cut in half. One ``Part`` is yielded for each size that a half
+    may have. Its count is 0, 1, or 2 if both halves have this size. A half of ``most`` elements is
+    counted with the whole parts.
     """
     names = (f"{dimension}_{name}" for name in ("tiles", "whole", "left", "low", "tall"))
     tiles, whole, left, low, tall = names
@@ -93,7 +94,8 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     given = (
         (tiles, div(total + (most - 1), most)),
         (whole, symbol(tiles) - Least(symbol(tiles), Integer(2))),
-        # a named size, so that half of it cannot become negative
+        # ``left`` has a name because sympy then knows that it is not negative, and neither is the
+        # half of it in the next line.
         (left, total - most * symbol(whole)),
         (low, several * div(symbol(left), 2)),
         (tall, symbol(left) - symbol(low)),
@@ -105,7 +107,8 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
 
     yield Part(ZERO, Integer(most), most, symbol(whole) + last(most), given=given)
     for size in range(1, most):
-        second = (symbol(tall) - size) * (size + 1)  # the part before may have one more element
+        # If the taller part is one larger than ``size``, it comes first, so this part follows it.
+        second = (symbol(tall) - size) * (size + 1)
         yield Part(start + second, Integer(size), size, last(size), given=given)
 
 
@@ -122,7 +125,7 @@ def panel_parts(total: Expr, width: int) -> Iterator[Part]:
 
 
 def whole_and_rest(total: Expr, most: int) -> Iterator[Part]:
-    """``total`` elements in parts of ``most``, then one of what is left."""
+    """Cut ``total`` elements into parts of ``most``, then one part for the remainder."""
     yield from (cut if value(total) is not None else panel_parts)(total, most)
 
 

@@ -19,17 +19,17 @@ from ..staging import takes_scalars
 from .scaled import ADDING, CHOOSING, SCALING, UNPACKING, Scaled
 from .tile_shape import STEPS, TileRequest
 
-#: The K groups in a register from which multiply-adds use one at a time.
+#: If multiply-adds use single lanes of a register, it holds this number of K groups, one per lane.
 LANES = 4
-#: The rows that L1 is assumed to hold at once if operands are in blocks of K and the row stride is
-#: known only at the call. It fits rows that are 10 KiB apart, or other multiples of a large power
-#: of two.
+#: If operands are read in blocks of K and the row stride is known only at the call, L1 is assumed
+#: to hold this number of rows at once. It can do so even if the stride is, for example, 10 KiB,
+#: which contains a large power of two.
 KEPT = 16
-#: The rows in parallel that a hardware prefetcher follows, for rows that a matrix unit reads. On
-#: Emerald Rapids, 2048x2048 times 8 columns in bf16 takes 0.59 ms in tiles of 32 rows, and 1.1 ms
-#: in tiles of 79 rows.
+#: If a matrix unit reads several rows in parallel, a hardware prefetcher follows this number of
+#: them. On Emerald Rapids, 2048x2048 times 8 columns in bf16 takes 0.59 ms in tiles of 32 rows, and
+#: 1.1 ms in tiles of 79 rows.
 FOLLOWED = 32
-#: Rows with fewer bytes than this are near enough for a core to prefetch the next row as well.
+#: If a row has fewer bytes than this, a core also prefetches the row after it.
 SHORT_LINE = 2048
 
 
@@ -116,7 +116,7 @@ def _streams(here: Environment, steps: int | None) -> bool:
 def _long(here: Environment, steps: int | None) -> bool:
     """True if vectors run along K and rows are too long for a core to prefetch the next row.
 
-    Short ones are one to a core that asks for them ahead.
+    Short rows that follow each other count as one long row for a prefetcher.
     """
     plan = here.plan
     if not plan.dot:
@@ -148,7 +148,7 @@ def _kept(here: Environment) -> tuple[float, float]:
 
 
 def _from_afar(here: Environment) -> bool:
-    """True if the operand across is read in place and L2 may not hold it."""
+    """True if the operand across the vectors is read in place and may exceed L2."""
     plan = here.plan
     across = here.across
     if across.packed or across.name in plan.packs:
@@ -247,22 +247,23 @@ def _scaled(plan: Plan) -> Scaled | None:
 def _splits(plan: Plan, steps: int | None, count: int) -> tuple[int, ...]:
     """Return the numbers of accumulator sets to compare; each set needs at least two steps."""
     if plan.product.block or plan.unpacks:
-        return (1,)  # blocks must be added in the order of K
+        # Blocks must be added in the order of K, so there is a single set.
+        return (1,)
     if steps is None:
         return 1, 2, 4
     return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
 
 
 def _spare(here: Environment, *, reads: bool) -> int:
-    """Return the registers that tiles leave to the compiler.
+    """Return the number of registers that tiles leave to the compiler.
 
-    This includes registers for conversions if the tile ``reads`` A and B.
+    It includes registers for conversions if the tile reads A and B (``reads``).
     """
     plan = here.plan
     if plan.product.unit is not None:
         return 0
     along, element = here.along.type, plan.product.along
-    # the tile counts registers for the bytes of blocks itself
+    # Tiles of blocks count the registers for their bytes themselves, so none are added here.
     counted = plan.unpacks or plan.product.partial
     loaded = counted or not reads or loads_as(plan.target, along, element)
     converting = 0 if loaded else STEPS
@@ -297,7 +298,7 @@ def _overlaps(plan: Plan, steps: int | None, accumulate: bool) -> bool:
 
 
 def _converts(here: Environment) -> bool:
-    """True if a single element is converted to a factor by several operations."""
+    """True if several operations convert a single element of A or B for a multiply-add."""
     plan = here.plan
     product = plan.product
     if product.unit is not None:
@@ -319,7 +320,10 @@ def _shifted(plan: Plan, operand: Operand) -> bool:
 
 
 def _source(here: Environment) -> str:
-    """Return the type from which elements across are converted when broadcast; "" if none are."""
+    """Return the type of elements of the operand across that a broadcast must convert.
+
+    The result is "" if no conversion is needed.
+    """
     plan = here.plan
     across = here.across
     same = takes_scalars(plan.target, across.type, plan.product) or _shifted(plan, across)
@@ -332,7 +336,8 @@ def _stride(here: Environment) -> int:
     plan = here.plan
     along = here.along
     if plan.product.block:
-        return 0  # whole rows of bytes
+        # A K step of a quantized B has whole rows of bytes, which count as aligned.
+        return 0
     step = value(along.strides["k"]) if not plan.dot else None
     return (step or 0) * plan.product.depth * ITEMSIZE[along.type]
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The registers that converting low-bit elements to f32 takes, and its operations for each vector.
+#: Converting low-bit elements to f32 takes this number of registers, and this number of operations
+#: for each vector.
 UNPACKING = 4
-#: The registers for converting elements that are selected from a table, bit by bit.
+#: Converting elements that are selected from a table, bit by bit, takes this number of registers.
 CHOOSING = 7
-#: The operations that scale the sums of a block and add them: multiply, convert, FMA.
+#: The sums of a block are scaled and added by this number of operations: multiply, convert, FMA.
 SCALING = 3
-#: The operations that scale and add sums in f32 if A has no scales: an FMA.
+#: If sums are f32 and A has no scales, a single FMA scales a sum and adds it.
 ADDING = 1
-#: The operations that add the sums of a run to those of a block.
+#: The sums of a run are added to the sums of a block by this number of operations.
 WIDENING = 2
-#: The share of other vector operations that takes time from the multiply-add units. ``NARROWING``
-#: is the cost of converting bytes to bf16 if conversions use these units; it takes several
-#: operations.
+#: ``SHARED``: this share of other vector operations takes time from the multiply-add units.
+#: ``NARROWING`` replaces it for converting bytes to bf16, if conversions use these units. It is
+#: larger than 1, because such a conversion has several operations.
 SHARED, NARROWING = 1 / 3, 1.5
 
 

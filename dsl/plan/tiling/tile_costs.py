@@ -21,15 +21,15 @@ from tilewright.spec.types import ITEMSIZE
 from .bounds import Rates, rates, step_cycles
 from .tile_shape import Budget, TileRequest, TileShape, tile_shapes
 
-#: L2 delivers cache lines to multiply-adds at this share of its rate. The second number is the
-#: share of the time for lines of separate rows during which multiply-adds wait.
+#: ``FEEDS``: while multiply-adds run, L2 delivers cache lines at this share of its rate.
+#: ``EXPOSED``: for lines of separate rows, multiply-adds wait for this share of the transfer time.
 FEEDS, EXPOSED = 0.5, 0.3
-#: Cost of a cache line that was not prefetched, in prefetched lines. Lines of a panel are
-#: prefetched. On Zen 4, 49x1280x320 in f64 runs at 40 GFLOPS in tiles of 4x24, at 51 GFLOPS in
-#: 8x24, and at 38 GFLOPS in 28x8.
+#: A cache line that was not prefetched costs as much as this number of prefetched lines. Lines of a
+#: panel are prefetched. For example, 49x1280x320 in f64 on Zen 4 reaches 40 GFLOPS in tiles of
+#: 4x24, 51 GFLOPS in tiles of 8x24, and 38 GFLOPS in tiles of 28x8.
 UNASKED = 4
-#: A panel stays in L1 if it takes less than this share of L1; the rest is for the other operand and
-#: C. The second number is the share of the panel's lines that these evict even so.
+#: ``NEAR``: a panel stays in L1 if it takes less than this share of L1. The rest is for the other
+#: operand and C. ``GONE``: even then, these evict this share of the panel's cache lines.
 NEAR, GONE = 0.75, 0.02
 
 
@@ -39,7 +39,8 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     step = _fed(shape, core, own, request)
     outputs, core = shape.outputs, own.core
     around = core.idle * own.latency
-    if not request.streams:  # waiting for memory hides late stores
+    if not request.streams:
+        # Stores at the end of a tile take time, unless the core waits for memory anyway.
         around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core) if shape.k_split > 1 else 0.0
     if shape.masked:
@@ -63,11 +64,11 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
 def _fed(shape: TileShape, core: Core, own: Rates, request: TileRequest) -> float:
     """Return the cycles of a K step, including those in which multiply-adds wait for L2.
 
-    - Vectors come from L2 if L1 cannot keep a panel as wide as the tile until the next tile. Those
-      of a packed block arrive while multiply-adds run; a wider tile needs more of them.
-    - The elements across the vectors come from L2 for rows beyond the number that L1 keeps. They do
-      for all rows if the distance between a panel's lines is known only at the call.
-    - If a block exceeds L1 as a whole (``beyond``), each step waits once for any width of the tile.
+    - Vectors come from L2 if L1 cannot keep a panel as wide as the tile until the next tile.
+      Vectors of a packed block arrive while multiply-adds run. A wider tile needs more of them.
+    - Elements of the operand across the vectors come from L2 for the rows that L1 cannot keep. If
+      the row stride of a panel is known only at the call, this is assumed for all rows.
+    - If a block exceeds L1 as a whole (``beyond``), each step waits once, however wide the tile is.
     """
     step, late = step_cycles(shape, core, own), core.line / core.second.rate
     if request.long:
@@ -173,7 +174,10 @@ class TileTable:
 
 @lru_cache(maxsize=512)
 def _shapes(registers: int, request: TileRequest) -> dict[Size, tuple[TileShape, ...]]:
-    """Return the legal tiles by size, empty at first; cores with the same registers share them."""
+    """Return the dictionary in which legal tiles are kept by size. It is empty at first.
+
+    Cores with the same registers share it.
+    """
     return {}
 
 

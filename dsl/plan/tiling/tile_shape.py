@@ -16,10 +16,10 @@ from tilewright.isa.vector import MulAdd, Vector
 from ..contraction import Product
 from .scaled import Scaled
 
-#: Number of registers that a conversion of single elements takes if no load converts them.
+#: If no load converts a single element, its conversion takes this number of registers.
 STEPS = 3
-#: Number of operations that convert a single element if the vector has no load that converts and
-#: broadcasts it.
+#: If no load converts and broadcasts a single element, its conversion takes this number of
+#: operations.
 ALONE = 4
 
 
@@ -174,7 +174,9 @@ class TileShape:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
             both = (self.columns, self.bands) if self.several else both
             return Budget(accumulators, *both, 0, unit=self.sums)
-        if self.unit is not None:  # the other operand has two registers: one loads, one multiplies
+        if self.unit is not None:
+            # One operand stays in registers. The other one has two registers: one is loaded while
+            # the other one is multiplied.
             if self.hold == "along":
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
@@ -186,8 +188,8 @@ class TileShape:
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and vector.lanes == 1 else 0
         if self.form == "scalar" and self.apart:
-            # Scalars need no vector register, so the next vector is loaded while one is multiplied.
-            # With several vectors, compilers load yet another one early, or move the sums.
+            # Scalars need no vector register, so a second vector is loaded while one is multiplied.
+            # With several vectors, compilers use one more, to load early or to move sums.
             passing = min(2, self.columns) if self.hold == "across" else self.columns
             along = passing + (self.columns > 1)
             return Budget(accumulators, along, converting, masks, vector.registers)
@@ -202,9 +204,11 @@ class TileShape:
         planes = self.scaled.planes if self.scaled.fields > 1 else 0
         along = self.vectors * (1 + planes) + (planes > 1)
         across = self.rows if self.form == "lane_k" else 1
-        across += bool(self.scaled.runs)  # a vector of ones, which adds up the sums of runs
+        # The sums of runs are added by multiplication with a vector of ones.
+        across += bool(self.scaled.runs)
         registers = self.vector.registers
-        # At the end of a block, the factors' registers hold scales, and others their products.
+        # At the end of a block, scales take the registers of the factors. Further registers hold
+        # the products of A's and B's scales.
         zeros = (self.vectors + 2) * self.scaled.zeros
         ends = self.vectors + self.scaled.scaling + zeros
         most = max(along + across, ends)
@@ -225,7 +229,7 @@ class TileShape:
         return self.scalars_apart and self.form == "scalar" and self.vector.lanes > 1
 
     def picked(self, rows: int) -> int:
-        """Return the number of registers in a tile whose single lanes multiply-adds use."""
+        """Return the number of registers of which multiply-adds use one lane at a time."""
         return {"lane_k": rows, "lane_s": -(-rows // self.lanes)}.get(self.form, 0)
 
     def touched(self, core: Core) -> float:
@@ -326,7 +330,10 @@ class TileRequest:
     offsets: bool = False
 
     def free(self, target: Target) -> int:
-        """Return the number of registers for accumulators, and for factors of the same kind."""
+        """Return the number of registers that accumulators can have.
+
+        Unless a matrix unit holds the accumulators, factors must fit in the same registers.
+        """
         unit = self.unit or self.sums
         return unit.registers[self.product.summed] if unit else target.registers - self.spare
 
@@ -340,7 +347,7 @@ class TileRequest:
         return taken <= target.registers - self.spare
 
     def most_rows(self, target: Target) -> int:
-        """Return a number that is larger than the number of rows of any tile."""
+        """Return a number of rows that no tile reaches, as the end of a range."""
         unit = self.unit or self.sums
         most = self.free(target) * (unit.rows if unit else 1)
         return (most if self.places is None else min(most, self.places)) + 1
@@ -479,14 +486,15 @@ def _laned(one: TileShape, form: str, request: TileRequest) -> Iterator[Way]:
     if lane and vector.lanes > 1:
         group = (lane.lanes or vector.lanes) if form == "lane_k" else 1
         shape = replace(one, form=form, group=group, op=lane, instructions=lane.instructions)
-        whole = request.padded or lane.lanes > 0  # repeated elements are loaded as whole vectors
+        # Elements across are loaded as whole vectors if there is padding, or if they are repeated.
+        whole = request.padded or lane.lanes > 0
         yield Way(shape, "along", "whole" if form == "lane_s" and whole else "any")
 
 
 def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
-    """Yield the form in which a few elements across are converted together.
+    """Yield the form in which a few elements of the operand across are converted together.
 
-    Each of them is then broadcast to another register.
+    They share a register. Each of them is then broadcast to another register.
     """
     few = one.vector.repeats.get(request.source)
     if few is not None and (request.depth is None or request.depth >= few.count):
@@ -501,7 +509,8 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     if request.source:
         spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
-        # Elements are broadcast one by one, so their conversions are spread over the step, too.
+        # Also try to hold the operand along the vectors in registers. Elements are then broadcast
+        # one by one, so that their conversions are distributed over the whole step.
         yield Way(shape, "along", "wide")
     yield Way(shape)
     memory = request.product.form(one.vector, "memory") if request.product.alike else None

@@ -24,7 +24,8 @@ from .parts import Part
 from .tile_costs import Fitting
 from .tile_shape import TileShape
 
-#: The work of a tile: all, only add to a buffer of partial sums, or only finish these sums.
+#: The work of a tile: "whole" computes C, "sum" only adds to a buffer of partial sums, and "finish"
+#: computes C from these sums.
 Phase = Literal["whole", "sum", "finish"]
 
 
@@ -273,17 +274,17 @@ Step = (
 )
 
 
-#: The blocks of K in a trip of tiles if a matrix register holds a whole block. Each trip ends by
-#: waiting for the sums of its last block.
+#: If a matrix register holds a whole block of K, a trip of the K loop has this number of blocks.
+#: It has several blocks, because each trip waits at its end for the sums of its last block.
 BLOCKS = 4
 
 # --- why -----------------------------------------------------------------------------------------
 
 
 def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> Unroll:
-    """Return the K loop of a tile with ``steps`` steps; ``asked`` is the schedule's ``k_unroll``.
+    """Return the K loop of a tile with ``steps`` K steps. ``asked`` is the schedule's ``k_unroll``.
 
-    There is no loop if K has fewer steps than two trips.
+    If K has fewer steps than two trips, all steps are unrolled and there is no loop.
     """
     lanes = shape.vector.lanes if dot else 1
     trips = div(steps, lanes) if dot else steps
