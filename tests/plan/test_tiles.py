@@ -128,7 +128,7 @@ def test_blocks_of_a_packed_b_have_the_search_that_was_made_for_them() -> None:
     searches = {tile.search.estimate for tile in plan.tiles if tile.search is not None}
     assert searches
     for estimate in searches:
-        assert "n 1 of 16: estimated" in estimate, "a block of 16 columns is cut, not all 64"
+        assert ", 1 of 16 columns: estimated" in estimate, "a block has 16 columns, not all 64"
 
 
 def test_an_empty_c_has_no_tiles() -> None:

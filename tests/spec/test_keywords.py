@@ -18,7 +18,18 @@ SPEC = tw.Gemm(4, 4, 4)
 #: tilewright, of whose calls a type checker says nothing.
 UNTYPED: Any = tw
 #: What other objects return, and errors: nobody makes them by hand.
-RESULTS = {"Calibrated", "Expression", "Kernel", "Library", "PackedB", "Timing", "Verification"}
+RESULTS = {
+    "Calibrated",
+    "Expression",
+    "Kernel",
+    "Library",
+    "Network",
+    "NetworkFunction",
+    "PackedB",
+    "PackedWeights",
+    "Timing",
+    "Verification",
+}
 
 
 def public() -> list[str]:

@@ -234,6 +234,8 @@ SIMDE = ("simde/x86/avx512.h", "simde/x86/fma.h", "simde/x86/f16c.h")
 #: In SIMDe 0.7.4 the first is one with a mask; multiply-adds round twice.
 AMISS = re.compile(r"_mm512_madd_epi16|_mm\d*_fmadd_p[sd]")
 ALIASES = "-DSIMDE_ENABLE_NATIVE_ALIASES"
+#: SIMDe has the types of masks under names of its own.
+MASKS = tuple(f"-D__mmask{bits}=simde__mmask{bits}" for bits in (8, 16, 32, 64))
 
 
 def names_of_simde() -> set[str]:
@@ -259,7 +261,7 @@ def test_simde_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve(FULL[1]),
         cpu_flags=(),
         headers=SIMDE,
-        compiler_flags=(ALIASES, "-Wno-error", "-w"),
+        compiler_flags=(ALIASES, *MASKS, "-Wno-error", "-w"),
     )
     found = faults(own, target, use("gcc", target, monkeypatch), tmp_path)
     assert not found, "\n".join(found)

@@ -8,7 +8,8 @@ from functools import update_wrapper
 from inspect import Parameter
 from typing import Any
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..expression.nodes import Expression
 from ..expression.tensors import Input
@@ -105,6 +106,7 @@ class NetworkFunction:
         )
 
 
+@spelled(SpecTypeError)
 def network(function: Callable[..., Any]) -> NetworkFunction:
     """Make a network of a Python function of tensors.
 
