@@ -25,7 +25,7 @@ def cpu() -> float:
 #: Where the driver finds the functions of a stage. None of them calls another one.
 STAGES = (
     ("plan", "tilewright.generate", ("plan_for",)),
-    ("program", "tilewright.generate", ("make_program", "transposition_program", "pack_program")),
+    ("program", "tilewright.generate", ("lowered",)),
     ("verify", "tilewright.generate", ("verify_program",)),
     ("render", "tilewright.generate", ("render",)),
     ("compiler", "tilewright.runtime.build.compilers", ("find_compiler",)),

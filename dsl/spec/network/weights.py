@@ -65,7 +65,7 @@ def _weight(space: str, key: Any, given: Any) -> Weight:
         )
     if given.type != "f32":
         raise SpecError(
-            f"the weight {space}.{key} has a type that networks do not take yet",
+            f"the weight {space}.{key} of a network has type f32",
             got=given.type,
             expected="f32",
             hint='weights["..."].astype(np.float32); tw.Gemm takes the other types',
