@@ -142,35 +142,32 @@ static inline void one_row(const uint16_t *x_, float *restrict out)
     /* Fold row_sum0. */
     __m256 row_sum0_part0 = _mm256_loadu_ps(row_sum0_parts);
     __m256 row_sum0_part4 = _mm256_loadu_ps(row_sum0_parts + 32);
-    const __m256 row_sum0_lanes_1 = _mm256_add_ps(row_sum0_part0, row_sum0_part4);
+    const __m256 row_sum0_of_1 = _mm256_add_ps(row_sum0_part0, row_sum0_part4);
     __m256 row_sum0_part2 = _mm256_loadu_ps(row_sum0_parts + 16);
     __m256 row_sum0_part6 = _mm256_loadu_ps(row_sum0_parts + 48);
-    const __m256 row_sum0_lanes_2 = _mm256_add_ps(row_sum0_part2, row_sum0_part6);
-    const __m256 row_sum0_lanes_3 = _mm256_add_ps(row_sum0_lanes_1, row_sum0_lanes_2);
+    const __m256 row_sum0_of_2 = _mm256_add_ps(row_sum0_part2, row_sum0_part6);
+    const __m256 row_sum0_of_3 = _mm256_add_ps(row_sum0_of_1, row_sum0_of_2);
     __m256 row_sum0_part1 = _mm256_loadu_ps(row_sum0_parts + 8);
     __m256 row_sum0_part5 = _mm256_loadu_ps(row_sum0_parts + 40);
-    const __m256 row_sum0_lanes_4 = _mm256_add_ps(row_sum0_part1, row_sum0_part5);
+    const __m256 row_sum0_of_4 = _mm256_add_ps(row_sum0_part1, row_sum0_part5);
     __m256 row_sum0_part3 = _mm256_loadu_ps(row_sum0_parts + 24);
     __m256 row_sum0_part7 = _mm256_loadu_ps(row_sum0_parts + 56);
-    const __m256 row_sum0_lanes_5 = _mm256_add_ps(row_sum0_part3, row_sum0_part7);
-    const __m256 row_sum0_lanes_6 = _mm256_add_ps(row_sum0_lanes_4, row_sum0_lanes_5);
-    const __m256 row_sum0_lanes = _mm256_add_ps(row_sum0_lanes_3, row_sum0_lanes_6);
-    __m256 x1 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(row_sum0_lanes),
-        _mm256_castps_pd(row_sum0_lanes), 0x20));
-    __m256 x2 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(row_sum0_lanes),
-        _mm256_castps_pd(row_sum0_lanes), 0x31));
-    const __m256 row_sum0_lanes4 = _mm256_add_ps(x1, x2);
-    __m256 x3 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(row_sum0_lanes4),
-        _mm256_castps_pd(row_sum0_lanes4)));
-    __m256 x4 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(row_sum0_lanes4),
-        _mm256_castps_pd(row_sum0_lanes4)));
-    const __m256 row_sum0_lanes2 = _mm256_add_ps(x3, x4);
-    __m256 x5 = _mm256_blend_ps(row_sum0_lanes2, _mm256_moveldup_ps(row_sum0_lanes2), 0xaa);
-    __m256 x6 = _mm256_blend_ps(_mm256_movehdup_ps(row_sum0_lanes2), row_sum0_lanes2, 0xaa);
-    const __m256 row_sum0 = _mm256_add_ps(x5, x6);
+    const __m256 row_sum0_of_5 = _mm256_add_ps(row_sum0_part3, row_sum0_part7);
+    const __m256 row_sum0_of_6 = _mm256_add_ps(row_sum0_of_4, row_sum0_of_5);
+    const __m256 row_sum0_of = _mm256_add_ps(row_sum0_of_3, row_sum0_of_6);
+    __m256 row_sum0_upper4 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(row_sum0_of),
+        _mm256_castps_pd(row_sum0_of), 0x31));
+    const __m256 row_sum0_of_7 = _mm256_add_ps(row_sum0_of, row_sum0_upper4);
+    __m256 row_sum0_upper2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(row_sum0_of_7),
+        _mm256_castps_pd(row_sum0_of_7)));
+    const __m256 row_sum0_of_8 = _mm256_add_ps(row_sum0_of_7, row_sum0_upper2);
+    __m256 row_sum0_upper1 = _mm256_blend_ps(_mm256_movehdup_ps(row_sum0_of_8), row_sum0_of_8, 0xaa);
+    const __m256 row_sum0_of_9 = _mm256_add_ps(row_sum0_of_8, row_sum0_upper1);
+    float row_sum0 = _mm_cvtss_f32(_mm256_castps256_ps128(row_sum0_of_9));
+    const __m256 row_sum0_lanes = _mm256_set1_ps(row_sum0);
 
     /* Store out, one for the row. */
-    _mm_store_ss(out, _mm256_castps256_ps128(row_sum0));
+    _mm_store_ss(out, _mm256_castps256_ps128(row_sum0_lanes));
 }
 
 void rows_bf16_mx64_sum(const uint16_t *x_, float *out, int64_t M_)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from sympy import Expr, Integer
 
@@ -16,10 +17,10 @@ from tilewright.elementwise.builder import Argument, Builder
 from tilewright.elementwise.functions import lower_expression, lower_function
 from tilewright.ir.access import load, store
 from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import fold_lanes
 from tilewright.ir.ops import (
     Advance,
     Apply,
-    Interleave,
     Load,
     Loop,
     MakeMask,
@@ -304,8 +305,8 @@ class Visit:
     def _fold(self, reduction: Reduction, registers: Sequence[Register] | None) -> None:
         """Fold the partial results in halves, so that all lanes hold the reduction."""
         emitter, fn = self.emitter, reduction.fn
-        name, block = reduction.known.name, self.lanes // 2
-        emitter.stage(f"{name}_lanes" if block else name, note=f"Fold {name}.")
+        name = reduction.known.name
+        emitter.stage(f"{name}_of", note=f"Fold {name}.")
         count = PARTIAL // self.lanes
 
         def part(place: int) -> Argument:
@@ -322,18 +323,8 @@ class Visit:
             one, other = of(first, 2 * step), of(first + step, 2 * step)
             return reduce_fn(emitter.builder, fn, one, other)
 
-        found = of(0, 1)
-        while block:
-            halves = []
-            register = emitter.register(found)
-            emitter.stage(f"{name}_lanes{block}" if block > 1 else name)
-            for odd in (False, True):
-                half = emitter.unnamed(self.plan.real)
-                emitter.add(Interleave(half, register, register, block, odd))
-                halves.append(emitter.take(half))
-            found = reduce_fn(emitter.builder, fn, *halves)
-            block //= 2
-        self.known[reduction.known] = emitter.register(found)
+        single = fold_lanes(emitter, of(0, 1), partial(reduce_fn, emitter.builder, fn), name)
+        self.known[reduction.known] = emitter.register(emitter.spread(single, f"{name}_lanes"))
 
 
 class Pointers:
