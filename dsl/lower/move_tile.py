@@ -30,7 +30,7 @@ from tilewright.ir.ops import Interleave, Load, MakeMask, Parameter, Store, Tile
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.routines.copy import Layout, Move, clamps
-from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
+from tilewright.spec.types import ITEMSIZE, in_word, is_integer, is_signed
 from tilewright.symbolic import linear, value
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class MoveTile:
     @staticmethod
     def zero_vector(move: Move) -> tuple[Vector, int]:
         """Return the vector that stores zeros, and how many elements one of its lanes holds."""
-        each = max(1, 4 // ITEMSIZE[move.made.type])
+        each = in_word(move.made.type)
         return move.target.of("s32" if each > 1 else move.made.type)[0], each
 
     # --- words that are moved as they are ------------------------------------------------------

@@ -15,7 +15,7 @@ from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import FEW_ALONG_K, FEW_BESIDE_UNIT, MANY_ROWS
 from tilewright.spec.sizes import most_of
-from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
+from tilewright.spec.types import ITEMSIZE, in_word, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
@@ -224,7 +224,7 @@ def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
     wide = widening(target, source, type_)
     if wide is not None:
         return wide.lanes
-    return lanes * (max(4 // ITEMSIZE[type_], 1) if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
+    return lanes * (in_word(type_) if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
 
 
 def is_plain(spec: Gemm, target: Target) -> bool:

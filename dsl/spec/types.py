@@ -194,6 +194,11 @@ def _meant(type_: object) -> str | None:
     return _UNLIKE.get(plain, None if found is None else f'"{found}"')
 
 
+def in_word(name: str) -> int:
+    """Return the number of elements of type ``name`` in a 32-bit word; 1 if they are larger."""
+    return max(1, 4 // ITEMSIZE[name])
+
+
 def is_integer(name: str) -> bool:
     """Return True if the element type ``name`` is an integer type."""
     return ELEMENTS[name].kind == "int"

@@ -22,7 +22,7 @@ from tilewright.ir.nest import NestNode, When, repeated
 from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.tiling.parts import Part, cut
-from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed
+from tilewright.spec.types import FORMATS, ITEMSIZE, in_word, is_integer, is_signed
 from tilewright.symbolic import ONE, div, linear, mod, value
 
 from .conversion import (
@@ -133,7 +133,7 @@ def _together(c: Conversion) -> int:
     """
     source = c.source.type
     easy = is_integer(source) or is_upper_half(source) or c.bits
-    return max(1, 4 // ITEMSIZE[source]) if easy else 1
+    return in_word(source) if easy else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy, Pack
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.spec.types import ITEMSIZE, in_word, is_integer
 from tilewright.symbolic import ONE, div, mod, size_expr, symbol
 
 from ..formats.lookup import copied_format
@@ -60,7 +60,7 @@ class Layout:
     @property
     def each(self) -> int:
         """The number of elements along the depth in a 32-bit word; 1 if they have 32 or 64 bits."""
-        most = max(1, 4 // ITEMSIZE[self.type])
+        most = in_word(self.type)
         return most if self.along or self.group == 1 else min(most, self.group)
 
     @property
@@ -111,7 +111,7 @@ class Move:
     @property
     def together(self) -> int:
         """The number of elements in a 32-bit word; 1 if they have 32 or 64 bits."""
-        return max(1, 4 // ITEMSIZE[self.source.type])
+        return in_word(self.source.type)
 
     @property
     def words(self) -> bool:
@@ -271,7 +271,7 @@ def _cut(move: Move) -> tuple[Move, str]:
     if not turns:
         depth = max(move.groups, DOWN // move.groups * move.groups)
         return replace(move, lanes=lanes, tile=(4 * lanes, depth)), "vectors of lines"
-    each = max(max(1, 4 // ITEMSIZE[side.type]) for side in (move.source, move.made))
+    each = max(in_word(side.type) for side in (move.source, move.made))
     lines = lanes * (move.together if move.words and move.turns else 1)
     depth = max(lanes * each, move.groups)
     if move.words and move.turns:  # whole cache lines are read, and a few lines are written
@@ -299,7 +299,7 @@ def turning(
 
 def exchanged_square(target: Target, type_: str) -> int:
     """Return the extent of the largest blocks that are exchanged with their mirrors."""
-    each = max(1, 4 // ITEMSIZE[type_])
+    each = in_word(type_)
     lanes = (v.lanes for v in target.of("s32") if v.transposes and v.registers == 1)
     return each * next((n for n in lanes if 2 * n * each <= target.registers + SPILLED), 1)
 

@@ -9,7 +9,7 @@ from enum import Enum
 from tilewright.errors import SpecError
 from tilewright.spec.expression.nodes import Composed, Expression
 from tilewright.spec.expression.shapes import said
-from tilewright.spec.expression.tensors import Input, Reduce
+from tilewright.spec.expression.tensors import Reduce
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Size
 
@@ -104,8 +104,3 @@ def _check_aligned(node: Composed) -> None:
                 got=node,
                 hint="keepdims=True: shape (rows, 1)",
             )
-
-
-def inputs_of(nodes: Iterable[Expression]) -> list[Input]:
-    """Return the inputs among ``nodes``."""
-    return [node for node in nodes if isinstance(node, Input)]
