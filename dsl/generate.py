@@ -14,7 +14,6 @@ from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, apart, forks, free, joined
 from tilewright.emit.render import Defined, Source, render
-from tilewright.errors import PlanError
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import formula
 from tilewright.explain.estimates import Measured
@@ -63,7 +62,6 @@ class KernelText:
 
     - ``converts``: true if the kernel uses C functions on bits of elements, such as ``group_of``.
     - ``wide_groups``: true if some K groups have 64 bits.
-    - ``packing``: the plan of a kernel that has no program, because a template holds its loops.
     - ``unused``: parameters and arrays of offsets that the function's body does not use.
     """
 
@@ -82,7 +80,6 @@ class KernelText:
     listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
-    packing: Any
     unused: tuple[str, ...]
 
     @property
@@ -191,12 +188,6 @@ def interpret_kernel(
     ``arrays``, ``sizes`` and ``scalars`` are those of ``interpret``.
     """
     plan = plan_for(spec, schedule, target)
-    if routine_of(plan).template(plan) is not None:
-        raise PlanError(
-            "what packs elements of few bits has no program to interpret",
-            got=spec,
-            expected="a product, a transposition, or tw.Pack",
-        )
     return interpret(plan, program_for(plan), arrays, sizes, scalars)
 
 
@@ -221,15 +212,14 @@ def generate(
         for index, request in enumerate(requests)
     ]
     target = requests[0].target
-    plain = all(kernel.packing for kernel in kernels)  # the file is plain C, without intrinsics
     text = render(
         "kernel/library.c.j2",
         version=VERSION,
-        headers=() if plain else target.headers,
+        headers=target.headers,
         support=_support(kernels, target),
-        hints=None if plain else target.hints,
+        hints=target.hints,
         macros=tuple(macros.made.values()),
-        mode=None if plain else target.mode,
+        mode=target.mode,
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
@@ -291,7 +281,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     """
     plan = plan_for(request.spec, request.schedule, request.target)
     routine = routine_of(plan)
-    static, template = routine.static_offsets(plan), routine.template(plan)
+    static = routine.static_offsets(plan)
     program = program_for(plan)
     program = joined(program) if request.target.mode is None else apart(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
@@ -314,8 +304,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
-        packing=template,
-        unused=() if template else _unused(program, parameters, static),
+        unused=_unused(program, parameters, static),
     )
 
 

@@ -7,6 +7,8 @@ Inf, or NaN in f8_e4m3, which has no Inf. Integers saturate, and NaN becomes the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.spec.types import FORMATS, FloatFormat
 
 from .builder import Argument, Builder
@@ -65,6 +67,25 @@ def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
         special = b("and", b("gt", magnitude, last), _INFINITY)
     sign = b("shl", b("and", lanes, form.sign), 32 - form.sign.bit_length())
     return b("float", b("or", b("or", value, special), sign))
+
+
+def power_of_two(b: Builder, lanes: Argument) -> Argument:
+    """Return f32 lanes from e8m0: 2**(byte - 127), and NaN for 255.
+
+    2**-127 is subnormal in f32.
+    """
+    bits = b("max", b("shl", lanes, 23), 1 << 22)
+    return b("float", b("or", bits, b("and", b("eq", lanes, 255), _QUIET)))
+
+
+def look_up(b: Builder, code: Argument, values: Sequence[float]) -> Argument:
+    """Return the value of each ``code``, selected from ``values`` bit by bit of the code."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    low, high = look_up(b, code, values[:half]), look_up(b, code, values[half:])
+    is_set = b("shr", b("shl", code, 32 - half.bit_length()), 31)
+    return b("select", is_set, high, low)
 
 
 def narrow(b: Builder, x: Argument, type_: str) -> Argument:

@@ -7,7 +7,7 @@ of lines and depth. A packed format's padding is filled with zeros first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from sympy import Expr, Integer
@@ -34,48 +34,43 @@ def copy_program(plan: CopyPlan) -> Program:
         program = pack_program(plan.packing)
         names = {Name("b"): Name("a"), Name("out"): Name("d")}
         return Program(renamed(program.nest, lambda name: names.get(name, name)), program.tiles)
-    nodes, tiles = move_nest(plan.move)
-    return Program(nodes, tuple(tiles.values()))
-
-
-def move_nest(move: Move) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
-    """Return the nodes and tiles that move a matrix, and fill its padding with zeros."""
-    nest = _Nest(move)
-    nodes = (*nest.padding(), *(nest.rows() if move.copies else nest.blocks()))
-    return tuple(nodes), nest.tiles
+    nest = MoveNest(plan.move)
+    nodes = (*nest.padding(), *nest.moves())
+    return Program(nodes, tuple(nest.tiles.values()))
 
 
 @dataclass(slots=True)
-class _Nest:
-    """The loops around the tiles, and the tiles made so far."""
+class MoveNest:
+    """The loops around the tiles, and the tiles made so far. ``prefix`` begins the tiles' names."""
 
     move: Move
     tiles: dict[str, TileProgram] = field(default_factory=dict)
+    prefix: str = ""
 
     def call(
-        self, make: Callable[[MoveTile], str], line: Expr, depth: Expr, out: Expr | None = None
+        self, make: Callable[[MoveTile], str], line: Expr, depth: Expr, **others: Argument
     ) -> Call:
         """Return a call of the tile that ``make`` fills and names, for a block that begins there.
 
-        ``out`` is where the tile writes, by default the place of the block.
+        ``others`` are arguments other than the places of the block, by the names of parameters.
         """
         tile = MoveTile(self.move)
-        name = make(tile)
+        name = self.prefix + make(tile)
         program = self.tiles.setdefault(name, tile.program(name))
-        places = {
-            "x": Argument(Name(self.move.source.name), self.move.source.at(line, depth)),
-            "out": Argument(
-                Name(self.move.made.name), self.move.made.at(line, depth) if out is None else out
-            ),
-        }
+        source, made = self.move.source, self.move.made
+        places = {"x": source.place(line, depth), "out": made.place(line, depth), **others}
         arguments = (places[p.name] for p in program.parameters if p.name in places)
         return Call(name, tuple(arguments))
+
+    def moves(self) -> Iterator[NestNode]:
+        """Yield the loops and calls that move the matrix, without its padding."""
+        return self.rows() if self.move.copies else self.blocks()
 
     def rows(self) -> Iterator[NestNode]:
         """Copy lines that are neighbours in both matrices, one element of the depth at a time."""
         move = self.move
         step = move.lanes * (move.together if move.same else 1)
-        for block in self._blocks():
+        for block in self.strips():
             whole, tail = div(block.size, step), mod(block.size, step)
             for deep in cut(move.depth, 1):
                 first, depth = block.at("pt"), deep.at("kp")
@@ -93,7 +88,7 @@ class _Nest:
     def blocks(self) -> Iterator[NestNode]:
         """Move blocks of lines and depth."""
         move = self.move
-        for block in self._blocks():
+        for block in self.strips():
             for wide in cut(block.size, move.tile[0], by=BY):
                 line = block.at("pt") + wide.at("lp")
                 nodes: list[NestNode] = []
@@ -103,7 +98,7 @@ class _Nest:
                 lines = repeated("lp", wide.count, nodes, f"{wide.units} lines") if nodes else ()
                 yield from repeated("pt", block.count, lines, "blocks of lines")
 
-    def _blocks(self) -> Iterator[Part]:
+    def strips(self) -> Iterator[Part]:
         """Yield the lines in parts, each of which is in one block of both matrices."""
         widths = [side.width for side in (self.move.source, self.move.made) if side.width]
         if widths:
@@ -121,14 +116,16 @@ class _Nest:
         filled = -(-depth // made.group) * made.group * made.width
         if filled < made.block and whole:
             first = made.block * (symbol("pt") if whole > 1 else ZERO) + filled
-            zeros = tuple(self._zeros(first, made.block - filled))
+            zeros = tuple(self.zeros(first, made.block - filled))
             yield from repeated("pt", Integer(whole), zeros, "steps of K")
-        yield from self._zeros(Integer(whole * made.block), made.end - whole * made.block)
+        yield from self.zeros(Integer(whole * made.block), made.end - whole * made.block)
 
-    def _zeros(self, first: Expr, count: int) -> Iterator[NestNode]:
+    def zeros(self, first: Expr, count: int) -> Iterator[NestNode]:
+        """Yield stores of ``count`` zeros from element ``first`` of the output on."""
         vector, each = MoveTile.zero_vector(self.move)
         for part in cut(Integer(count), ZEROS * vector.lanes * each):
-            call = self.call(_zeros(part.units), ZERO, ZERO, first + part.at("zp"))
+            out = replace(self.move.made.place(ZERO, ZERO), offset=first + part.at("zp"))
+            call = self.call(_zeros(part.units), ZERO, ZERO, out=out)
             yield from repeated("zp", part.count, (call,), "padding")
 
 

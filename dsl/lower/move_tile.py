@@ -14,7 +14,13 @@ from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument as Element
 from tilewright.elementwise.builder import Value
-from tilewright.elementwise.conversions import is_upper_half, narrow, saturate, widen
+from tilewright.elementwise.conversions import (
+    is_upper_half,
+    narrow,
+    power_of_two,
+    saturate,
+    widen,
+)
 from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.dataflow import (
     pointers_used,
@@ -53,8 +59,8 @@ class MoveTile:
     def program(self, name: str) -> TileProgram:
         """Return the tile's program."""
         move, ops = self.move, list(self.emitter.emit())
-        types = {"x": move.source.type}
-        pointers = sorted(pointers_used(ops), key=("x", "out", "one", "other").index)
+        types = {"x": move.source.type, "sums": "s32"}
+        pointers = sorted(pointers_used(ops), key=("x", "out", "one", "other", "sums").index)
         return TileProgram(
             name=name,
             element=move.made.type,
@@ -291,8 +297,14 @@ class MoveTile:
 
     def _move_elements(self, first: int, some: int, depth: int) -> None:
         """Move one element of each line at a time, and convert it."""
+        elements = map(self._converted, self.read_elements(first, some, depth))
+        self.write_elements(first, some, depth, elements)
+
+    def write_elements(
+        self, first: int, some: int, depth: int, elements: Iterable[Element]
+    ) -> None:
+        """Store elements of the depth, each of them with a lane for each line."""
         made = self.move.made
-        elements = map(self._converted, self._read_elements(first, some, depth))
         left = None if some == self.lanes else Integer(some)
         if not made.along and made.group == 1:
             for k, found in enumerate(elements):
@@ -301,7 +313,7 @@ class MoveTile:
         words = map(self.emitter.register, map(self._word_of, _parts(elements, made.each)))
         self._write_words(first, some, depth, words)
 
-    def _read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
+    def read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield one element of the depth after the other, a lane for each line."""
         source = self.move.source
         left = None if some == self.lanes else Integer(some)
@@ -367,6 +379,13 @@ class MoveTile:
             return self._unshifted(lane)
         return widen(b, lane, source)
 
+    def add_to_sums(self, total: Element, first: int, some: int) -> None:
+        """Add an s32 value of each line to the line's sum in memory."""
+        active = self.active("s32", some)
+        address = Address("sums", Integer(first))
+        old = load(self.emitter, address, active, "s32", f"sum{first}")
+        store(self.emitter, self.builder("add", old, total), "s32", address, active, "s32")
+
     def _unshifted(self, found: Element) -> Element:
         shift = self.move.source.shift
         return self.builder("sub", found, shift) if shift else found
@@ -376,6 +395,10 @@ class MoveTile:
         b, rounded, made = self.builder, self.move.rounded, self.move.made.type
         if self.move.same or ITEMSIZE[made] == 8:
             return found
+        if self.move.value == "e8m0":
+            found = power_of_two(b, found)
+        if self.move.unit != 1:
+            found = b("mul", found, self.move.unit)
         if is_integer(rounded):
             if _is_real(found):
                 return narrow(b, found, rounded)
@@ -449,6 +472,11 @@ class MoveTile:
             self.emitter.add(Store(address, register, self._active(register.vector, left, True)))
         else:
             self.emitter.add(Store(address, register, _number(left), made, each))
+
+    def active(self, element: str, some: int) -> Active:
+        """Return the lanes of an access to elements, without conversion, of ``some`` lines."""
+        left = None if some == self.lanes else Integer(some)
+        return self._active(self.emitter.vector(element), left, True)
 
     def _active(self, vector: Vector, left: Expr | None, plain: bool) -> Active:
         """Return the lanes of an access: a mask, if elements are ``plain``, or a number."""

@@ -118,13 +118,6 @@ class Routine(Generic[S, P]):
         """Return the arrays of batch offsets that are constants in the C code, by operand name."""
         return {}
 
-    def template(self, plan: P) -> Any:
-        """Return the object that a template reads, or None.
-
-        It is None unless the loops of the routine are written in a template of C.
-        """
-        return None
-
 
 _BY_SPEC: dict[type[Spec], Routine[Any, Any]] = {}
 _BY_PLAN: dict[type[Decided], Routine[Any, Any]] = {}

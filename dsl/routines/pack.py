@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.explain.decisions import LINES, text_of
-from tilewright.ir.nest import Program
 from tilewright.ir.stages import Stage
 from tilewright.isa.target import Target
 from tilewright.lower.pack_b import pack_program
+from tilewright.lower.pack_quantized import quantized_packing
 from tilewright.plan.routine import Routine, register
 from tilewright.plan.routines.pack_b import PackPlan, plan_packing
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan, plan_quantized_packing
@@ -44,15 +44,15 @@ class Packing(Routine[Pack, PackPlan]):
 
 
 class QuantizedPacking(Routine[PackQuantized, QuantizedPackPlan]):
-    """The packing of a low-bit B. A template holds its loops."""
+    """The packing of a low-bit B."""
 
     def plan(self, spec: PackQuantized, schedule: Schedule, target: Target) -> QuantizedPackPlan:
         """Return the plan."""
         return plan_quantized_packing(spec, schedule, target)
 
     def stages(self, plan: QuantizedPackPlan) -> tuple[Stage, ...]:
-        """Return one stage without loops, because a template has them."""
-        return (Stage(Program((), ())),)
+        """Return the only stage."""
+        return (Stage(quantized_packing(plan)),)
 
     def head(self, plan: QuantizedPackPlan) -> Iterator[str]:
         """Yield the size of B, and its format."""
@@ -62,9 +62,9 @@ class QuantizedPacking(Routine[PackQuantized, QuantizedPackPlan]):
             f"{spec.type.type} with scales for {form.block} of K: {form.nbytes} bytes"
         )
 
-    def template(self, plan: QuantizedPackPlan) -> QuantizedPackPlan:
-        """Return the plan, which the template reads."""
-        return plan
+    def converts(self, plan: QuantizedPackPlan) -> bool:
+        """Return True: words of several elements are loaded and stored."""
+        return True
 
 
 register(Pack, PackPlan, Packing())

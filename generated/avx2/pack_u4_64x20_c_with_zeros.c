@@ -9,6 +9,11 @@
  */
 #include <stdint.h>
 #include <string.h>
+#ifdef TILEWRIGHT_INTRINSICS
+#include TILEWRIGHT_INTRINSICS
+#else
+#include <immintrin.h>
+#endif
 
 /* Results depend on NaN, infinities, signed zeros and the order of sums. */
 #if defined __FAST_MATH__ || defined __ASSOCIATIVE_MATH__ || defined __RECIPROCAL_MATH__ || defined \
@@ -26,8 +31,52 @@
 #define _Alignas alignas
 #endif
 
+/* Loads up to 4 bytes, in parts: a load that spans several stores would wait for them. */
+__attribute__((unused)) static inline int32_t group_of(const void *p, size_t bytes)
+{
+    int32_t bits = 0;
+    uint16_t pair = 0;
+    if (bytes == sizeof bits) {
+        memcpy(&bits, p, sizeof bits);
+        return bits;
+    }
+    if (bytes & 2)
+        memcpy(&pair, p, sizeof pair);
+    if (bytes & 1)
+        bits = ((const uint8_t *)p)[bytes - 1] << 8 * (bytes - 1);
+    return bits | pair;
+}
+
+__attribute__((unused)) static inline int32_t bits_of_float(float x)
+{
+    return group_of(&x, sizeof x);
+}
+
+__attribute__((unused)) static inline float float_of_bits(int32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Keeps loads in their tile. Compilers would move them before the loop over tiles, and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
+
+/* Keeps accumulators, and operands that are used again, in their registers. Compilers would copy
+ * them, load them again, or interleave K steps and spill.
+ * gcc would add products in their own register, and copy the sum.
+ */
+#ifdef TILEWRIGHT_INTRINSICS
+#define KEEP_1(acc) ((void)(acc))
+#define KEEP_2(acc, x) ((void)(acc), (void)(x))
+#define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
+#else
+#define KEEP_1(acc) __asm__ volatile("" : "+x"(acc))
+#define KEEP_2(acc, x) __asm__ volatile("" : "+x"(acc) : "x"(x))
+#define KEEP_3(acc, x, y) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,49 +101,238 @@ tilewright emit --target avx2 --name pack_u4_64x20_c_with_zeros -o pack_u4_64x20
 a=Quantize(type='f32', to='s8', per=('row', 32), zero=None), nb=None, order='C')"
  */
 
-/* The zeros of u4: as the bits of f16. */
-static const uint16_t zeros_packed[] = {
-    0x0, 0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600, 0x4700, 0x4800, 0x4880, 0x4900, 0x4980,
-    0x4a00, 0x4a80, 0x4b00, 0x4b80
-};
+/* zeros 256 */
+static inline void zeros_256(uint8_t *restrict out)
+{
+    BARRIER;
+    __m256i zero = _mm256_setzero_si256();
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)out), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 32)), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 64)), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 96)), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 128)), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 160)), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 192)), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 224)), zero);
+}
+
+/* zeros 64 */
+static inline void zeros_64(uint8_t *restrict out)
+{
+    BARRIER;
+    __m256i zero = _mm256_setzero_si256();
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)out), zero);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 32)), zero);
+}
+
+/* pack 8x16 in 8 */
+static inline void pack_8x16_in_8(const uint8_t *x, uint8_t *restrict out)
+{
+    BARRIER;
+    __m256i wx0_0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)x));
+    __m256i wx0_1 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 20)));
+    __m256i wx0_2 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 40)));
+    __m256i wx0_3 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 60)));
+    __m256i wx0_4 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 80)));
+    const __m256i w_1 = _mm256_slli_epi32(wx0_4, 4);
+    const __m256i w_2 = _mm256_or_si256(wx0_0, w_1);
+    __m256i wx0_5 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 100)));
+    const __m256i w_3 = _mm256_slli_epi32(wx0_5, 4);
+    const __m256i w_4 = _mm256_or_si256(wx0_1, w_3);
+    __m256i wx0_6 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 120)));
+    const __m256i w_5 = _mm256_slli_epi32(wx0_6, 4);
+    const __m256i w_6 = _mm256_or_si256(wx0_2, w_5);
+    __m256i wx0_7 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 140)));
+    const __m256i w_7 = _mm256_slli_epi32(wx0_7, 4);
+    const __m256i w_8 = _mm256_or_si256(wx0_3, w_7);
+    __m256i wx0_8 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 160)));
+    __m256i wx0_9 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 180)));
+    __m256i wx0_10 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 200)));
+    __m256i wx0_11 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 220)));
+    __m256i wx0_12 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 240)));
+    const __m256i w_9 = _mm256_slli_epi32(wx0_12, 4);
+    const __m256i w_10 = _mm256_or_si256(wx0_8, w_9);
+    __m256i wx0_13 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 260)));
+    const __m256i w_11 = _mm256_slli_epi32(wx0_13, 4);
+    const __m256i w_12 = _mm256_or_si256(wx0_9, w_11);
+    __m256i wx0_14 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 280)));
+    const __m256i w_13 = _mm256_slli_epi32(wx0_14, 4);
+    const __m256i w_14 = _mm256_or_si256(wx0_10, w_13);
+    __m256i wx0_15 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 300)));
+    const __m256i w_15 = _mm256_slli_epi32(wx0_15, 4);
+    const __m256i w_16 = _mm256_or_si256(wx0_11, w_15);
+    const __m256i w_17 = _mm256_slli_epi32(w_4, 8);
+    const __m256i w_18 = _mm256_or_si256(w_2, w_17);
+    const __m256i w_19 = _mm256_slli_epi32(w_6, 16);
+    const __m256i w_20 = _mm256_or_si256(w_18, w_19);
+    const __m256i w_21 = _mm256_slli_epi32(w_8, 24);
+    const __m256i w_22 = _mm256_or_si256(w_20, w_21);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)out), w_22);
+    const __m256i w_23 = _mm256_slli_epi32(w_12, 8);
+    const __m256i w_24 = _mm256_or_si256(w_10, w_23);
+    const __m256i w_25 = _mm256_slli_epi32(w_14, 16);
+    const __m256i w_26 = _mm256_or_si256(w_24, w_25);
+    const __m256i w_27 = _mm256_slli_epi32(w_16, 24);
+    const __m256i w_28 = _mm256_or_si256(w_26, w_27);
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out + 96)), w_28);
+}
+
+/* pack 4x16 in 8 */
+static inline void pack_4x16_in_8(const uint8_t *x, uint8_t *restrict out)
+{
+    BARRIER;
+    _Alignas(64) uint8_t wx0_0_part[8] = {0};
+    memcpy(wx0_0_part, x, 4 * sizeof *wx0_0_part);
+    __m256i wx0_0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_0_part));
+    _Alignas(64) uint8_t wx0_1_part[8] = {0};
+    memcpy(wx0_1_part, x + 20, 4 * sizeof *wx0_1_part);
+    __m256i wx0_1 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_1_part));
+    _Alignas(64) uint8_t wx0_2_part[8] = {0};
+    memcpy(wx0_2_part, x + 40, 4 * sizeof *wx0_2_part);
+    __m256i wx0_2 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_2_part));
+    _Alignas(64) uint8_t wx0_3_part[8] = {0};
+    memcpy(wx0_3_part, x + 60, 4 * sizeof *wx0_3_part);
+    __m256i wx0_3 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_3_part));
+    _Alignas(64) uint8_t wx0_4_part[8] = {0};
+    memcpy(wx0_4_part, x + 80, 4 * sizeof *wx0_4_part);
+    __m256i wx0_4 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_4_part));
+    const __m256i w_1 = _mm256_slli_epi32(wx0_4, 4);
+    const __m256i w_2 = _mm256_or_si256(wx0_0, w_1);
+    _Alignas(64) uint8_t wx0_5_part[8] = {0};
+    memcpy(wx0_5_part, x + 100, 4 * sizeof *wx0_5_part);
+    __m256i wx0_5 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_5_part));
+    const __m256i w_3 = _mm256_slli_epi32(wx0_5, 4);
+    const __m256i w_4 = _mm256_or_si256(wx0_1, w_3);
+    _Alignas(64) uint8_t wx0_6_part[8] = {0};
+    memcpy(wx0_6_part, x + 120, 4 * sizeof *wx0_6_part);
+    __m256i wx0_6 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_6_part));
+    const __m256i w_5 = _mm256_slli_epi32(wx0_6, 4);
+    const __m256i w_6 = _mm256_or_si256(wx0_2, w_5);
+    _Alignas(64) uint8_t wx0_7_part[8] = {0};
+    memcpy(wx0_7_part, x + 140, 4 * sizeof *wx0_7_part);
+    __m256i wx0_7 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_7_part));
+    const __m256i w_7 = _mm256_slli_epi32(wx0_7, 4);
+    const __m256i w_8 = _mm256_or_si256(wx0_3, w_7);
+    _Alignas(64) uint8_t wx0_8_part[8] = {0};
+    memcpy(wx0_8_part, x + 160, 4 * sizeof *wx0_8_part);
+    __m256i wx0_8 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_8_part));
+    _Alignas(64) uint8_t wx0_9_part[8] = {0};
+    memcpy(wx0_9_part, x + 180, 4 * sizeof *wx0_9_part);
+    __m256i wx0_9 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_9_part));
+    _Alignas(64) uint8_t wx0_10_part[8] = {0};
+    memcpy(wx0_10_part, x + 200, 4 * sizeof *wx0_10_part);
+    __m256i wx0_10 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_10_part));
+    _Alignas(64) uint8_t wx0_11_part[8] = {0};
+    memcpy(wx0_11_part, x + 220, 4 * sizeof *wx0_11_part);
+    __m256i wx0_11 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_11_part));
+    _Alignas(64) uint8_t wx0_12_part[8] = {0};
+    memcpy(wx0_12_part, x + 240, 4 * sizeof *wx0_12_part);
+    __m256i wx0_12 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_12_part));
+    const __m256i w_9 = _mm256_slli_epi32(wx0_12, 4);
+    const __m256i w_10 = _mm256_or_si256(wx0_8, w_9);
+    _Alignas(64) uint8_t wx0_13_part[8] = {0};
+    memcpy(wx0_13_part, x + 260, 4 * sizeof *wx0_13_part);
+    __m256i wx0_13 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_13_part));
+    const __m256i w_11 = _mm256_slli_epi32(wx0_13, 4);
+    const __m256i w_12 = _mm256_or_si256(wx0_9, w_11);
+    _Alignas(64) uint8_t wx0_14_part[8] = {0};
+    memcpy(wx0_14_part, x + 280, 4 * sizeof *wx0_14_part);
+    __m256i wx0_14 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_14_part));
+    const __m256i w_13 = _mm256_slli_epi32(wx0_14, 4);
+    const __m256i w_14 = _mm256_or_si256(wx0_10, w_13);
+    _Alignas(64) uint8_t wx0_15_part[8] = {0};
+    memcpy(wx0_15_part, x + 300, 4 * sizeof *wx0_15_part);
+    __m256i wx0_15 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_15_part));
+    const __m256i w_15 = _mm256_slli_epi32(wx0_15, 4);
+    const __m256i w_16 = _mm256_or_si256(wx0_11, w_15);
+    const __m256i w_17 = _mm256_slli_epi32(w_4, 8);
+    const __m256i w_18 = _mm256_or_si256(w_2, w_17);
+    const __m256i w_19 = _mm256_slli_epi32(w_6, 16);
+    const __m256i w_20 = _mm256_or_si256(w_18, w_19);
+    const __m256i w_21 = _mm256_slli_epi32(w_8, 24);
+    const __m256i w_22 = _mm256_or_si256(w_20, w_21);
+    _Alignas(64) uint8_t w_22_part[32];
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)w_22_part), w_22);
+    memcpy(out, w_22_part, 16 * sizeof *out);
+    const __m256i w_23 = _mm256_slli_epi32(w_12, 8);
+    const __m256i w_24 = _mm256_or_si256(w_10, w_23);
+    const __m256i w_25 = _mm256_slli_epi32(w_14, 16);
+    const __m256i w_26 = _mm256_or_si256(w_24, w_25);
+    const __m256i w_27 = _mm256_slli_epi32(w_16, 24);
+    const __m256i w_28 = _mm256_or_si256(w_26, w_27);
+    _Alignas(64) uint8_t w_28_part[32];
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)w_28_part), w_28);
+    memcpy(out + 96, w_28_part, 16 * sizeof *out);
+}
+
+/* scales copy 16 */
+static inline void scales_copy_16(const uint16_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    __m256i wx0 = _mm256_loadu_si256((const __m256i *)((const int32_t *)(const void *)x));
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)out), wx0);
+}
+
+/* scales copy 4 */
+static inline void scales_copy_4(const uint16_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    _Alignas(64) uint16_t wx0_part[16] = {0};
+    memcpy(wx0_part, x, 4 * sizeof *wx0_part);
+    __m256i wx0 = _mm256_loadu_si256((const __m256i *)((const int32_t *)(const void *)wx0_part));
+    _Alignas(64) uint16_t wx0_part2[16];
+    _mm256_storeu_si256((__m256i *)((int32_t *)(void *)wx0_part2), wx0);
+    memcpy(out, wx0_part2, 4 * sizeof *out);
+}
+
+/* zeros copy 16 */
+static inline void zeros_copy_16(const uint8_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    __m256i wx0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)x));
+    const __m256 w_1 = _mm256_cvtepi32_ps(wx0);
+    _mm_storeu_si128((__m128i *)out, _mm256_cvtps_ph(w_1, 0));
+    __m256i wx8 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 8)));
+    const __m256 w_2 = _mm256_cvtepi32_ps(wx8);
+    _mm_storeu_si128((__m128i *)(out + 8), _mm256_cvtps_ph(w_2, 0));
+}
+
+/* zeros copy 4 */
+static inline void zeros_copy_4(const uint8_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[8] = {0};
+    memcpy(wx0_part, x, 4 * sizeof *wx0_part);
+    __m256i wx0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)wx0_part));
+    const __m256 w_1 = _mm256_cvtepi32_ps(wx0);
+    _Alignas(64) uint16_t w_1_part[8];
+    _mm_storeu_si128((__m128i *)w_1_part, _mm256_cvtps_ph(w_1, 0));
+    memcpy(out, w_1_part, 4 * sizeof *out);
+}
 
 void pack_u4_64x20_c_with_zeros(const uint8_t *q, const uint16_t *scales, const uint8_t *zeros, uint8_t *out)
 {
-    uint8_t *const bytes = (uint8_t *)out;
-    memset(bytes, 0, 1088);
-
-    /* The elements: panels of 24 columns, 4 lines of [24][4] bytes for each 32 of K.
-     * A byte holds 2 elements of a column, 4 apart along K, the first in its low bits.
-     * What B has not is 0. */
-    for (int64_t first = 0; first < 20; first += 24) {
-        const int64_t columns = 20 - first < 24 ? 20 - first : 24;
-        uint8_t *const panel = bytes + first / 24 * 768;
-        for (int64_t k = 0; k < 64; k++) {
-            const uint8_t *const from = q + k * 20 + first;
-            const int64_t group = k % 32 / 4;
-            uint8_t *const to = panel + (k / 32 * 4 + group / 2) * 96 + k % 4;
-            const int low = (int)(group % 2) * 4;
-            for (int64_t n = 0; n < columns; n++)
-                to[n * 4] = (uint8_t)(to[n * 4] | (uint8_t)from[n] << low);
+    for (int64_t zp = 0; zp < 4; zp++) { /* padding */
+        zeros_256(out + 256 * zp);
+    }
+    zeros_64(out + 1024);
+    for (int64_t kb = 0; kb < 2; kb++) { /* blocks of K */
+        for (int64_t lp = 0; lp < 2; lp++) { /* 8 columns */
+            for (int64_t kp = 0; kp < 2; kp++) { /* 16 of K */
+                pack_8x16_in_8(q + 320 * kp + 640 * kb + 8 * lp, out + 192 * kp + 32 * lp + 384 * kb);
+            }
+        }
+        for (int64_t kp = 0; kp < 2; kp++) { /* 16 of K */
+            pack_4x16_in_8(q + 320 * kp + 640 * kb + 16, out + 192 * kp + 384 * kb + 64);
         }
     }
-
-    /* The scales: of each panel f16 as [2][24], a row for 32 of K. */
-    uint16_t *const packed_scales = (uint16_t *)(void *)(bytes + 768);
-    for (int64_t first = 0; first < 20; first += 24) {
-        const int64_t columns = 20 - first < 24 ? 20 - first : 24;
-        for (int64_t kb = 0; kb < 2; kb++)
-            for (int64_t n = 0; n < columns; n++)
-                packed_scales[first * 2 + kb * 24 + n] = scales[kb * 20 + first + n];
+    for (int64_t kp = 0; kp < 2; kp++) { /* rows */
+        scales_copy_16(scales + 20 * kp, (uint16_t *)(void *)(out + 48 * kp + 768));
+        scales_copy_4(scales + 20 * kp + 16, (uint16_t *)(void *)(out + 48 * kp + 800));
     }
-
-    /* The zeros: of each panel f16 as [2][24], a row for 32 of K. */
-    uint16_t *const packed_zeros = (uint16_t *)(void *)(bytes + 896);
-    for (int64_t first = 0; first < 20; first += 24) {
-        const int64_t columns = 20 - first < 24 ? 20 - first : 24;
-        for (int64_t kb = 0; kb < 2; kb++)
-            for (int64_t n = 0; n < columns; n++)
-                packed_zeros[first * 2 + kb * 24 + n] = zeros_packed[zeros[kb * 20 + first + n]];
+    for (int64_t kp = 0; kp < 2; kp++) { /* rows */
+        zeros_copy_16(zeros + 20 * kp, (uint16_t *)(void *)(out + 48 * kp + 896));
+        zeros_copy_4(zeros + 20 * kp + 16, (uint16_t *)(void *)(out + 48 * kp + 928));
     }
 }
 

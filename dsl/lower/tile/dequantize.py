@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sympy import Expr
 
-from tilewright.elementwise.builder import Argument
+from tilewright.elementwise.conversions import look_up
 from tilewright.ir.access import read
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import (
@@ -290,18 +290,8 @@ def _chosen(
     Every vector type can do this. A vector type with look-up tables needs one operation.
     """
     emitter = Emitter(target, dst.vector.lanes, f"{dst.name}_", dst.vector.element)
-    b, number = emitter.builder, emitter.take(code)
     emitter.stage("of_table")
-
-    def among(part: tuple[float, ...]) -> Argument:
-        if len(part) == 1:
-            return float(part[0])
-        half = len(part) // 2
-        low, high = among(part[:half]), among(part[half:])
-        is_set = b("shr", b("shl", number, 32 - half.bit_length()), 31)
-        return b("select", is_set, high, low)
-
-    emitter.register(among(values))
+    emitter.register(look_up(emitter.builder, emitter.take(code), [*map(float, values)]))
     *ops, last = emitter.emit()
     assert isinstance(last, Apply)
     yield from (*ops, replace(last, dst=dst))

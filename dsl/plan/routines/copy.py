@@ -9,13 +9,14 @@ from typing import Any
 from sympy import Expr, Integer
 
 from tilewright.errors import SpecError
+from tilewright.ir.nest import Argument, Name
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy, Pack
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE, in_word, is_integer
-from tilewright.symbolic import ONE, div, mod, size_expr, symbol
+from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, symbol
 
 from ..formats.lookup import copied_format
 from ..formats.packed_b import PackedFormat
@@ -45,6 +46,8 @@ class Layout:
     elements; a width of 0 means a single block.
 
     ``shift`` was added to each element. ``end`` is the end of what is written, with its padding.
+    If ``shared`` is True, the lines of a block have the same elements, which exist once. ``first``
+    is the byte at which the matrix begins in an array of bytes; None if the array has its type.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Layout:
     block: int = 0
     shift: int = 0
     end: int = 0
+    shared: bool = False
+    first: int | None = None
 
     @property
     def each(self) -> int:
@@ -66,6 +71,8 @@ class Layout:
     @property
     def line_step(self) -> Expr:
         """The number of elements from one line to the next line in its block."""
+        if self.shared:
+            return ZERO
         return self.step if self.along else Integer(self.group)
 
     @property
@@ -81,6 +88,13 @@ class Layout:
             line = mod(line, self.width)
         return inside + line * self.line_step
 
+    def place(self, line: Expr, depth: Expr) -> Argument:
+        """Return the argument of a call for the element at ``line`` and ``depth``."""
+        at = self.at(line, depth)
+        if self.first is None:
+            return Argument(Name(self.name), at)
+        return Argument(Name(self.name), self.first + ITEMSIZE[self.type] * at, cast=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -89,6 +103,7 @@ class Move:
     ``value`` is the element type of the values in ``source``, ``rounded`` the type to which they
     are rounded. Both differ from the type in memory if a packed format stores a wider type.
     ``lanes`` are those of the vectors that move, ``tile`` are the lines and the depth of one call.
+    Each value is multiplied by ``unit``, a power of 2.
     """
 
     target: Target
@@ -101,12 +116,13 @@ class Move:
     lanes: int
     tile: tuple[int, int]
     slots: tuple[str, ...]
+    unit: float = 1.0
 
     @property
     def same(self) -> bool:
         """True if the bits of elements stay as they are."""
         types = {self.source.type, self.made.type, self.value, self.rounded}
-        return len(types) == 1 and not self.source.shift
+        return len(types) == 1 and not self.source.shift and self.unit == 1
 
     @property
     def together(self) -> int:
@@ -137,7 +153,8 @@ class Move:
         """True if no matrix has K groups or contiguous lines, so that elements of lines are copied
         side by side.
         """
-        return not (self.source.along or self.made.along) and self.groups == 1
+        apart = self.source.along or self.made.along or self.source.shared
+        return not apart and self.groups == 1
 
     @property
     def groups(self) -> int:
@@ -178,7 +195,7 @@ def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
     slots = tuple(slot for slot, _ in spec.runtime_sizes())
     move = Move(target, source, made, *types, sizes[lines], sizes[depth], 1, (1, 1), slots)
     form = forms["d"]
-    move, reason = _cut(move)
+    move, reason = tiled(move)
     packing = None if form is None or not form.sums else _packing(spec, form, move, target)
     decisions = [
         Decision(name.upper(), form.text, "packed") for name, form in forms.items() if form
@@ -259,9 +276,11 @@ def _packed_for(a: str, spec: Copy, form: PackedFormat[int], target: Target) -> 
 # --- tiles ---------------------------------------------------------------------------------------
 
 
-def _cut(move: Move) -> tuple[Move, str]:
+def tiled(move: Move) -> tuple[Move, str]:
     """Return ``move`` with its vectors and its tile, and the reason for these."""
     target, itemsize = move.target, ITEMSIZE[move.source.type]
+    if move.source.shared:
+        return replace(move, lanes=1, tile=(DOWN, 1)), "one element for several lines"
     if move.copies:
         vector = target.of("s32" if not move.same or itemsize < 4 else move.source.type)[0]
         step = vector.lanes * (move.together if move.same else 1)
@@ -294,7 +313,7 @@ def turning(
     move = Move(target, source, made, type_, type_, unknown, unknown, 1, (1, 1), slots)
     if square is not None:
         return replace(move, lanes=square // move.together, tile=(square, square))
-    return _cut(move)[0]
+    return tiled(move)[0]
 
 
 def exchanged_square(target: Target, type_: str) -> int:
