@@ -35,6 +35,7 @@ from tilewright.ir.interleaving import transpose
 from tilewright.ir.ops import Interleave, Load, MakeMask, Parameter, Store, TileProgram, Zero
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
+from tilewright.lower.vectors import filled, known
 from tilewright.plan.routines.copy import Layout, Move, clamps
 from tilewright.spec.types import ITEMSIZE, in_word, is_integer, is_signed
 from tilewright.symbolic import linear, value
@@ -109,13 +110,13 @@ class MoveTile:
     def zeros(self, count: int) -> str:
         """Store ``count`` zeros; return the tile's name."""
         vector, each = self.zero_vector(self.move)
-        zero, made = Register("zero", vector), self.move.made.type
-        self.emitter.add(Zero(zero))
+        zero, made = Zero(Register("zero", vector)), self.move.made.type
         step = vector.lanes * each
+        memory, group = ("", 0) if vector.element == made else (made, each)
         for first in range(0, count, step):
             part = None if count - first >= step else count - first
-            memory, group = ("", 0) if vector.element == made else (made, each)
-            self.emitter.add(Store(Address("out", Integer(first)), zero, part, memory, group))
+            stores = filled(zero, (Integer(first),), part, memory, group)
+            self.emitter.add(*stores[1 if first else 0 :])
         return f"zeros_{count}"
 
     @staticmethod
@@ -460,7 +461,7 @@ class MoveTile:
             vector = self.move.target.holding(memory, self.lanes * each)
             self.emitter.add(Load(register, address, self._mask(vector, left), type_, each))
         else:
-            self.emitter.add(Load(register, address, _number(left), type_, each))
+            self.emitter.add(Load(register, address, known(left), type_, each))
         return register
 
     def _store_word(
@@ -471,7 +472,7 @@ class MoveTile:
         if register.vector.element == made:
             self.emitter.add(Store(address, register, self._active(register.vector, left, True)))
         else:
-            self.emitter.add(Store(address, register, _number(left), made, each))
+            self.emitter.add(Store(address, register, known(left), made, each))
 
     def active(self, element: str, some: int) -> Active:
         """Return the lanes of an access to elements, without conversion, of ``some`` lines."""
@@ -482,7 +483,7 @@ class MoveTile:
         """Return the lanes of an access: a mask, if elements are ``plain``, or a number."""
         if left is not None and vector.mask is not None and plain:
             return self._mask(vector, left)
-        return _number(left)
+        return known(left)
 
     def _mask(self, vector: Vector, left: Expr) -> MaskRegister:
         mask = MaskRegister(f"{vector.element}_{value(left) or 'tail'}", vector, left)
@@ -490,11 +491,6 @@ class MoveTile:
             self.masks.add(mask.name)
             self.emitter.add(MakeMask(mask))
         return mask
-
-
-def _number(left: Expr | None) -> Active:
-    known = None if left is None else value(left)
-    return left if known is None else known
 
 
 def _is_real(found: Element) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sympy import Expr, Integer
@@ -41,12 +41,13 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
-from tilewright.lower.staging.conversion import Conversion, elements_of
+from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
+from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.packed_b import ALIGNMENT
 from tilewright.plan.routines.pack_b import PackPlan
-from tilewright.plan.tiling.parts import Part, cut, whole_and_rest
-from tilewright.symbolic import ONE, ZERO, div, missing, mod, symbol, value
+from tilewright.plan.tiling.parts import Part, whole_and_rest
+from tilewright.symbolic import ONE, ZERO, div, missing, symbol, value
 
 #: The number of vectors of columns that one call sums, or sets to 0.
 VECTORS = 4
@@ -77,9 +78,10 @@ class _Packing:
             zero_lines=True,
         )
 
-    def call(self, name: str, ops: list[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
-        """Return a call of tile ``name``, whose program is made from ``ops`` at the first call."""
+    def call(self, name: str, made: Iterable[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
+        """Return a call of tile ``name``, whose program is made of ``made`` at the first call."""
         if name not in self.tiles:
+            ops = tuple(made)
             roles = {"x": "in", "out": "out", "sums": "out"}
             elements = {"sums": "s32"}
             parameters = tuple(
@@ -89,7 +91,7 @@ class _Packing:
             sizes = (Parameter(slot, "size") for slot in sizes_used(walk(ops), self.plan.slots))
             summary = name.replace("_", " ")
             self.tiles[name] = TileProgram(
-                name, self.plan.element, (*parameters, *sizes), tuple(ops), (), summary
+                name, self.plan.element, (*parameters, *sizes), ops, (), summary
             )
         return Call(name, tuple(argument for _, argument in places))
 
@@ -187,24 +189,23 @@ def _chunk(
 def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
     """Yield zeros for ``vectors`` vectors of columns."""
     plan, form = packing.plan, packing.plan.format
-    for part in cut(vectors, VECTORS):
-        ops = list(_zero_ops(plan, part.units))
-        place = at + plan.lanes * form.group * part.at("zp")
-        call = packing.call(f"zero_{part.units}", ops, (("out", Argument(Name("out"), place)),))
-        yield from repeated("zp", part.count, (call,))
+
+    def called(first: Expr, vectors: int, tail: Expr | None) -> Call:
+        place = Argument(Name("out"), at + form.group * first)
+        return packing.call(f"zero_{vectors}", _zero_ops(plan, vectors), (("out", place),))
+
+    yield from over_vectors(vectors * plan.lanes, plan.lanes, VECTORS, called, "zp")
 
 
-def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
-    """Yield stores of zeros; a K group of more than four bytes takes several stores."""
+def _zero_ops(plan: PackPlan, vectors: int) -> tuple[Op, ...]:
+    """Return stores of zeros; a K group of more than four bytes takes several stores."""
     form = plan.format
     plain = form.stored in ("f32", "f64", "s32")
-    zero = Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes))
+    zero = Zero(Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes)))
     words = 1 if plain else max(1, form.group * form.itemsize // 4)
     each = form.group // words
-    yield Zero(zero)
-    for index in range(vectors * words):
-        address = Address("out", index * plan.lanes * each * ONE)
-        yield Store(address, zero) if plain else Store(address, zero, None, form.stored, each)
+    places = (index * plan.lanes * each * ONE for index in range(vectors * words))
+    return filled(zero, places) if plain else filled(zero, places, None, form.stored, each)
 
 
 # --- sums ----------------------------------------------------------------------------------------
@@ -225,33 +226,32 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
         return
     start = -plan.shift * form.k
     sums, columns = div(form.nbytes - form.sums_at, 4), ZERO if start == 0 else form.n
-    whole, tail = div(columns, plan.lanes), mod(columns, plan.lanes)
+    whole = div(columns, plan.lanes)
     # If n is known, zeros are stored only after the columns. Otherwise zeros are stored everywhere
     # first, and the start values then overwrite them.
-    before = whole if value(whole) is not None else ZERO
-    zeros = div(sums, plan.lanes) - before
+    before = plan.lanes * whole if value(whole) is not None else ZERO
+    zeros = div(sums, plan.lanes) * plan.lanes - before
     for name, constant, begin, count in (
-        ("begin", ZERO, before * plan.lanes, zeros),
-        ("shifted", start, ZERO, whole),
+        ("begin", ZERO, before, zeros),
+        ("shifted", start, ZERO, columns),
     ):
-        for part in cut(count, VECTORS):
-            ops = list(_constant_ops(plan, constant, part.units, None))
-            column = begin + plan.lanes * part.at("zp")
-            place = _sums_place(packing, first, column)
-            call = packing.call(f"{name}_{part.units}", ops, (place,))
-            yield from repeated("zp", part.count, (call,))
-    if tail != 0:
-        ops = list(_constant_ops(plan, start, 1, elements_of(tail)))
-        place = _sums_place(packing, first, whole * plan.lanes)
-        call = packing.call("shifted_tail", ops, (place,))
-        yield call if value(tail) else When(tail, (call,))
+
+        def called(
+            at: Expr, vectors: int, tail: Expr | None, name: str = name,
+            constant: Expr = constant, begin: Expr = begin,
+        ) -> Call:  # fmt: skip
+            ops = _constant_ops(plan, constant, vectors, known(tail))
+            place = _sums_place(packing, first, begin + at)
+            return packing.call(f"{name}_{vectors if tail is None else 'tail'}", ops, (place,))
+
+        yield from over_vectors(count, plan.lanes, VECTORS, called, "zp")
 
 
-def _constant_ops(plan: PackPlan, start: Expr, vectors: int, active: Active) -> Iterator[Op]:
-    constant, known = Register("start", plan.target.holding("s32", plan.lanes)), value(start)
-    yield Splat(constant, start if known is None else (known + 2**31) % 2**32 - 2**31)
-    for index in range(vectors):
-        yield Store(Address("sums", index * plan.lanes * ONE), constant, active)
+def _constant_ops(plan: PackPlan, start: Expr, vectors: int, active: Active) -> tuple[Op, ...]:
+    register, whole = Register("start", plan.target.holding("s32", plan.lanes)), value(start)
+    constant = Splat(register, start if whole is None else (whole + 2**31) % 2**32 - 2**31)
+    places = (index * plan.lanes * ONE for index in range(vectors))
+    return filled(constant, places, active, pointer="sums")
 
 
 def _add_sums(
@@ -264,17 +264,16 @@ def _add_sums(
     vectors, groups = size
     if form.column:
         places = ("x", Argument(Name("out"), at[1])), _sums_place(packing, at[0], column)
-        yield packing.call(f"sum_{_named(groups)}", list(_column_ops(plan, groups)), places)
+        yield packing.call(f"sum_{_named(groups)}", _column_ops(plan, groups), places)
         return
-    for part in cut(vectors, VECTORS):
-        name = f"sum_{part.units * plan.lanes}_columns_of_{_named(groups)}"
-        inside = plan.lanes * part.at("lp")
-        places = (
-            ("x", Argument(Name("out"), at[1] + form.group * inside)),
-            _sums_place(packing, at[0], column + inside),
-        )
-        call = packing.call(name, list(_sum_ops(plan, part.units, groups)), places)
-        yield from repeated("lp", part.count, (call,))
+
+    def called(inside: Expr, vectors: int, tail: Expr | None) -> Call:
+        name = f"sum_{vectors * plan.lanes}_columns_of_{_named(groups)}"
+        x = Argument(Name("out"), at[1] + form.group * inside)
+        places = ("x", x), _sums_place(packing, at[0], column + inside)
+        return packing.call(name, _sum_ops(plan, vectors, groups), places)
+
+    yield from over_vectors(vectors * plan.lanes, plan.lanes, VECTORS, called)
 
 
 def _named(groups: Expr) -> str:

@@ -17,8 +17,8 @@ from tilewright.elementwise.builder import Argument as Element
 from tilewright.elementwise.builder import Value
 from tilewright.elementwise.conversions import look_up
 from tilewright.ir.nest import NestNode, Program, repeated
-from tilewright.ir.ops import Splat, Store
-from tilewright.ir.values import Address
+from tilewright.ir.ops import Splat
+from tilewright.lower.vectors import filled
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan
 from tilewright.plan.tiling.parts import Part, cut
 from tilewright.symbolic import ONE, ZERO, div, value
@@ -96,9 +96,9 @@ def _run(plan: QuantizedPackPlan, part: Part) -> _Run:
 
 def _start(tile: MoveTile, start: int, lines: int) -> str:
     """Store the start of the sums of ``lines`` columns; return the tile's name."""
-    register = tile.emitter.fresh("start", "s32")
-    tile.emitter.add(Splat(register, start))
-    tile.emitter.add(Store(Address("sums", ZERO), register, tile.active("s32", lines)))
+    constant = Splat(tile.emitter.fresh("start", "s32"), start)
+    active = tile.active("s32", lines)
+    tile.emitter.add(*filled(constant, (ZERO,), active, pointer="sums"))
     return f"start_{lines}"
 
 

@@ -7,25 +7,23 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer
 
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, When, of_batch
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, of_batch
 from tilewright.ir.ops import (
-    Op,
     Parameter,
     Splat,
-    Store,
     TileProgram,
 )
-from tilewright.ir.values import Active, Address, Register
+from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
+from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.lookup import format_of_a
 from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiling.parts import cut
 from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.spec.signature import symbol_of
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol
 
 from .block_sums import TOTALS, sum_blocks
 from .conversion import Conversion
@@ -209,32 +207,21 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
     """Return nodes and tiles that set output ``name`` to the start value of its reduction."""
     fn = dict(plan.spec.outputs)[name].fn
     vector = plan.target.of("f32")[0]
-    whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)
-    nodes: list[NestNode] = []
-    tiles = []
-    for part in cut(whole, VECTORS):
-        tiles.append(_begin_tile(plan, vector, fn, part.units))
-        at = vector.lanes * part.at("lp")
-        call = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
-        nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
-    if tail != 0:
-        tiles.append(_begin_tile(plan, vector, fn, 1, tail))
-        call = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), vector.lanes * whole),))
-        nodes.append(call if value(tail) else When(tail, (call,)))
-    return tuple(nodes), tuple(tiles)
+    tiles: list[TileProgram] = []
+
+    def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
+        tiles.append(_begin_tile(plan, vector, fn, vectors, tail))
+        return Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
+
+    nodes = tuple(over_vectors(plan.sizes["m"], vector.lanes, VECTORS, called))
+    return nodes, tuple(tiles)
 
 
 def _begin_tile(
-    plan: Plan, vector: Vector, fn: str, vectors: int, tail: Expr | None = None
+    plan: Plan, vector: Vector, fn: str, vectors: int, tail: Expr | None
 ) -> TileProgram:
-    start = Register("start", vector)
-    known = None if tail is None else value(tail)
-    active: Active = tail if known is None else known
-    at = (Address("out", index * vector.lanes * ONE) for index in range(vectors))
-    ops: tuple[Op, ...] = (
-        Splat(start, START[fn]),
-        *(Store(address, start, active) for address in at),
-    )
+    start = Splat(Register("start", vector), START[fn])
+    ops = filled(start, (index * vector.lanes * ONE for index in range(vectors)), known(tail))
     slots = [slot for slot, _ in plan.spec.runtime_sizes()]
     return TileProgram(
         name=f"begin_{fn}_{'tail' if tail is not None else vectors}",

@@ -27,6 +27,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.isa.target import Target
+from tilewright.lower.vectors import known
 from tilewright.plan.operands import Operand
 from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, ZERO, value
@@ -215,12 +216,6 @@ def store_words(
         emitter.add(Store(place, register, active, c.packed.type, c.word_elements))
 
 
-def elements_of(tail: Expr | None) -> Active:
-    """Return the active elements of an access: a number or expression, or None for all."""
-    known = None if tail is None else value(tail)
-    return known if known is not None or tail is None else tail
-
-
 def lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[Op]]:
     """Return the first ``tail`` lanes as a mask with the operations that make it, or as a
     number.
@@ -230,7 +225,7 @@ def lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[
     if c.source.type == element and vector.mask is not None:
         mask = MaskRegister("tail", vector, tail)
         return mask, [MakeMask(mask)]
-    return elements_of(tail), []
+    return known(tail), []
 
 
 def groups_of(c: Conversion, tail: Expr | None, each: int) -> tuple[Active, list[Op]]:
@@ -239,7 +234,7 @@ def groups_of(c: Conversion, tail: Expr | None, each: int) -> tuple[Active, list
     """
     words = next(v.mask for v in c.target.of("s32") if v.lanes == c.lanes)
     if tail is None or words is None or each not in words.groups:
-        return elements_of(tail), []
+        return known(tail), []
     vector = next(v for v in c.target.of(_MOVED[each]) if v.lanes == c.lanes * each)
     mask = MaskRegister("tail", vector, tail)
     return mask, [MakeMask(mask)]

@@ -13,10 +13,10 @@ from sympy import Expr
 
 from tilewright.elementwise.builder import Argument
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import BlockLoop, NestNode, When, repeated
+from tilewright.ir.nest import BlockLoop, Call, NestNode, When
 from tilewright.ir.ops import Load, TileProgram
 from tilewright.ir.values import Active, Address
-from tilewright.plan.tiling.parts import cut
+from tilewright.lower.vectors import over_vectors
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import div, linear, mod, symbol, value
 
@@ -120,24 +120,21 @@ def _group_lines(
         lanes = c.lanes
     if not existing and not c.exact:
         lines = div(lines + (lanes - 1), lanes) * lanes
-    whole, tail = div(lines, lanes), mod(lines, lanes)
-    for part in cut(whole, VECTORS):
-        program = _group_tile(c, part.units, None, lanes, existing)
+
+    def called(first: Expr, vectors: int, tail: Expr | None, lanes: int = lanes) -> Call:
+        program = _group_tile(c, vectors, tail, lanes, existing)
         tiles.setdefault(program.name, program)
-        first = lanes * part.at("lp")
-        yield from repeated("lp", part.count, (call_of(c, program, at, first, k),))
-    if value(tail) is None and c.zero_lines and c.shift:
+        return call_of(c, program, at, first, k)
+
+    whole = div(lines, lanes) * lanes
+    if value(lines) is None and whole != lines and c.zero_lines and c.shift:
         # A vector would also add the shift to lanes after the last line, which must stay 0.
         # Therefore the lines of the tail are converted one by one.
-        program = _group_tile(c, 1, None, 1, existing)
-        tiles.setdefault(program.name, program)
-        first = lanes * whole + symbol("lt")
-        yield BlockLoop("lt", tail, (call_of(c, program, at, first, k),))
-    elif tail != 0:
-        program = _group_tile(c, 1, tail, lanes, existing)
-        tiles.setdefault(program.name, program)
-        call = call_of(c, program, at, lanes * whole, k)
-        yield call if value(tail) else When(tail, (call,))
+        yield from over_vectors(whole, lanes, VECTORS, called)
+        rest = called(whole + symbol("lt"), 1, None, lanes=1)
+        yield BlockLoop("lt", mod(lines, lanes), (rest,))
+    else:
+        yield from over_vectors(lines, lanes, VECTORS, called)
 
 
 def _group_tile(

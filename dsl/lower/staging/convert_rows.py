@@ -15,6 +15,7 @@ from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.ops import Load, Store, TileProgram
 from tilewright.ir.values import Active, Address, Register
+from tilewright.lower.vectors import known
 from tilewright.plan.staging import row_elements, widening
 from tilewright.plan.tiling.parts import cut
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
@@ -23,7 +24,6 @@ from .conversion import (
     VECTORS,
     Conversion,
     call_of,
-    elements_of,
     groups_of,
     lanes_of,
     program_of,
@@ -102,7 +102,7 @@ def _row_tile(
         )
         if wide is not None:
             register = Register(f"wx{index}", wide)
-            emitter.add(Load(register, read, elements_of(tail), c.source.type))
+            emitter.add(Load(register, read, known(tail), c.source.type))
             emitter.add(Store(write, register))
             continue
         if each > 1:
@@ -170,7 +170,7 @@ def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
             there = div(existing + (most - 1 - k), most)  # 1, or 0 past the end of K
             if there == 0:
                 break
-            active = elements_of((c.lanes * ONE if tail is None else tail) * there)
+            active = known((c.lanes * ONE if tail is None else tail) * there)
             active = None if active == c.lanes else active
             address = Address("x", linear(((k, c.source.strides["k"]),)))
             elements.append(c.element(emitter, address, active, f"x{k}"))

@@ -14,7 +14,7 @@ from tilewright.elementwise.conversions import narrow, widen
 from tilewright.ir.access import load, read
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
@@ -31,8 +31,8 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.target import Target
+from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.operands import Operand, whole_vectors
-from tilewright.plan.tiling.parts import cut
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -89,46 +89,51 @@ def sums_nest(
 ) -> tuple[Nodes, Nodes, dict[str, TileProgram]]:
     """Return the nodes that set all sums to 0, those that add one matrix to them, and the tiles."""
     tiles: dict[str, TileProgram] = {}
-    zero: list[NestNode] = []
-    for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
-        program = _program(sums, f"zero_{part.units}", tuple(_zeros(sums, part.units)))
-        tiles[program.name] = program
-        at = sums.lanes * part.at("lp")
-        zero += repeated("lp", part.count, (Call(program.name, (Argument(sums.buffer, at),)),))
+
+    def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
+        zero = Zero(sums.vector(0, "zero"))
+        ops = filled(zero, (index * sums.lanes * ONE for index in range(vectors)))
+        return _called(sums, tiles, _program(sums, f"zero_{vectors}", ops), at)
+
+    whole = whole_vectors(extent, sums.lanes)
+    zeros = tuple(over_vectors(whole, sums.lanes, VECTORS, called))
     if sums.stored is not None:
         add = _from_stored(sums, extent, tiles)
     elif value(sums.source.strides[sums.line]) == 1:
         add = _down(sums, extent, depth, tiles)
     else:
         add = _over(sums, extent, depth, tiles)
-    return tuple(zero), tuple(add), tiles
+    return zeros, tuple(add), tiles
 
 
-def _zeros(sums: LineSums, vectors: int) -> Iterator[Op]:
-    zero = sums.vector(0, "zero")
-    yield Zero(zero)
-    for index in range(vectors):
-        yield Store(Address("out", index * sums.lanes * ONE), zero)
+def _called(
+    sums: LineSums,
+    tiles: dict[str, TileProgram],
+    program: TileProgram,
+    at: Expr,
+    *given: Argument,
+) -> Call:
+    """Return a call of ``program``, which updates the sums from line ``at`` on."""
+    tiles[program.name] = program
+    return Call(program.name, (*given, Argument(sums.buffer, at)))
 
 
 def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) -> Iterator[NestNode]:
     """Yield nodes that read the sums stored after a packed matrix, in whole vectors."""
-    assert sums.stored is not None
-    for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
+    stored, each = sums.stored, 4 // ITEMSIZE[sums.source.type]
+    assert stored is not None
+
+    def called(first: Expr, vectors: int, tail: Expr | None) -> Call:
         ops: list[Op] = []
-        for index in range(part.units):
+        for index in range(vectors):
             at = index * sums.lanes * ONE
             acc = sums.vector(index, "s")
             ops += [Load(acc, Address("x", at)), *_update(acc, at)]
-        program = _program(sums, f"stored_{part.units}", tuple(ops), "s32")
-        tiles[program.name] = program
-        at = sums.lanes * part.at("lp")
-        first = Argument(
-            sums.source.buffer, sums.stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
-        )
-        yield from repeated(
-            "lp", part.count, (Call(program.name, (first, Argument(sums.buffer, at))),)
-        )
+        program = _program(sums, f"stored_{vectors}", tuple(ops), "s32")
+        place = Argument(sums.source.buffer, stored + each * first, cast=True)
+        return _called(sums, tiles, program, first, place)
+
+    yield from over_vectors(whole_vectors(extent, sums.lanes), sums.lanes, VECTORS, called)
 
 
 def _down(
@@ -138,8 +143,7 @@ def _down(
 
     A part of K is summed for all lines before the next part, so that memory is read in order.
     """
-    known = value(depth)
-    if known is not None and known <= 2 * DOWN:
+    if (value(depth) or 3 * DOWN) <= 2 * DOWN:
         yield from _stripe(sums, extent, (ZERO, depth), "", tiles)
         return
     whole, left = div(depth, DOWN), mod(depth, DOWN)
@@ -158,30 +162,21 @@ def _stripe(
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
     """Yield nodes that add a part of K (first element, number) to the sums of all lines."""
-    (first, depth), rows = part, div(extent, sums.lanes)
-    tail, above = mod(extent, sums.lanes), first * sums.source.strides["k"]
-    for wide in cut(rows, VECTORS):
-        ops = tuple(_down_tile(sums, wide.units, None, depth))
-        program = _program(sums, f"down_{wide.units}{suffix}", ops, sums.source.type)
-        tiles[program.name] = program
-        call = _down_call(sums, program, sums.lanes * wide.at("lp"), above)
-        yield from repeated("lp", wide.count, (call,))
-    if tail != 0:
-        ops = tuple(_down_tile(sums, 1, tail, depth))
-        program = _program(sums, f"down_tail{suffix}", ops, sums.source.type)
-        tiles[program.name] = program
-        call = _down_call(sums, program, sums.lanes * rows, above)
-        yield call if value(tail) else When(tail, (call,))
+    first, depth = part
+    above = first * sums.source.strides["k"]
 
+    def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
+        ops = tuple(_down_tile(sums, vectors, tail, depth))
+        name = f"down_{vectors if tail is None else 'tail'}{suffix}"
+        program = _program(sums, name, ops, sums.source.type)
+        return _called(sums, tiles, program, at, Argument(sums.source.buffer, above + at))
 
-def _down_call(sums: LineSums, program: TileProgram, at: Expr, above: Expr) -> Call:
-    places = Argument(sums.source.buffer, above + at), Argument(sums.buffer, at)
-    return Call(program.name, places)
+    yield from over_vectors(extent, sums.lanes, VECTORS, called)
 
 
 def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> Iterator[Op]:
     accumulators = [sums.vector(index, "s") for index in range(vectors)]
-    active = None if tail is None else _known(tail)
+    active = known(tail)
     yield from (Zero(acc) for acc in accumulators)
     yield Point("px", "x", ZERO, sums.source.type)
     body: list[Op] = []
@@ -219,7 +214,7 @@ def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
         yield Loop("kt", whole, (*body, Advance("px", lanes * step)))
     if tail != 0:
         yield from (
-            *sums.read(last, Address("px", ZERO), _known(tail)),
+            *sums.read(last, Address("px", ZERO), known(tail)),
             Apply(acc, "add", (acc, last)),
         )
     total = acc

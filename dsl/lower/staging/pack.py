@@ -29,6 +29,7 @@ from tilewright.ir.stages import STACK_BYTES
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
+from tilewright.lower.vectors import filled
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.transpose import move_plan
@@ -354,8 +355,7 @@ def pad(
             row = part.at("kp")
             at = row * leading + (leading - vector.lanes)
             call = Call(program.name, (Argument(buffer.buffer, at),))
-            looped = BlockLoop("kp", part.count, (call,), note="pad")
-            nodes.append(call if part.count == 1 else looped)
+            nodes += repeated("kp", part.count, (call,), "pad")
     if spare:
         program = _pad_tile(plan, vector, 1, leading, prefix)
         tiles.setdefault(program.name, program)
@@ -364,14 +364,12 @@ def pad(
 
 
 def _pad_tile(plan: Plan, vector: Vector, lines: int, leading: Expr, prefix: str) -> TileProgram:
-    zero = Register("zero", vector)
-    at = (Address("out", linear(((line, leading),))) for line in range(lines))
-    ops: tuple[Op, ...] = (Zero(zero), *(Store(address, zero) for address in at))
+    zero = Zero(Register("zero", vector))
     return TileProgram(
         name=f"{prefix}pad_{lines}",
         element=plan.element,
         parameters=(Parameter("out", "out"),),
-        body=ops,
+        body=filled(zero, (linear(((line, leading),)) for line in range(lines))),
         end=(),
         summary=f"zeros where {lines} lines end",
     )

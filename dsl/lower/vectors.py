@@ -1,0 +1,55 @@
+"""Call tiles for all vectors of a line, and fill memory with one number in such tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from sympy import Expr
+
+from tilewright.ir.nest import Call, NestNode, When, repeated
+from tilewright.ir.ops import Op, Splat, Store, Zero
+from tilewright.ir.values import Active, Address
+from tilewright.plan.tiling.parts import cut
+from tilewright.symbolic import div, mod, value
+
+#: A function that returns the call of a tile from its first element, its number of vectors, and the
+#: number of elements in its only vector, None if vectors are whole.
+Called = Callable[[Expr, int, Expr | None], Call]
+
+
+def over_vectors(
+    total: Expr, lanes: int, most: int, called: Called, counter: str = "lp"
+) -> Iterator[NestNode]:
+    """Yield calls for ``total`` elements: tiles of up to ``most`` vectors, then the last elements.
+
+    If only the call knows whether there are last elements, their tile is in a ``When``.
+    """
+    whole, tail = div(total, lanes), mod(total, lanes)
+    for part in cut(whole, most):
+        call = called(lanes * part.at(counter), part.units, None)
+        yield from repeated(counter, part.count, (call,))
+    if tail != 0:
+        call = called(lanes * whole, 1, tail)
+        yield call if value(tail) else When(tail, (call,))
+
+
+def filled(
+    constant: Zero | Splat,
+    places: Iterable[Expr],
+    active: Active = None,
+    memory: str = "",
+    group: int = 0,
+    *,
+    pointer: str = "out",
+) -> tuple[Op, ...]:
+    """Return operations that store the register of ``constant`` at each of ``places``.
+
+    ``active``, ``memory`` and ``group`` are those of ``Store``.
+    """
+    stores = (Store(Address(pointer, at), constant.dst, active, memory, group) for at in places)
+    return (constant, *stores)
+
+
+def known(tail: Expr | None) -> Active:
+    """Return the active lanes of an access: a number or an expression, or None for all."""
+    return tail if tail is None or value(tail) is None else value(tail)
