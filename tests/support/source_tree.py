@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The rooms, first to last: a module imports only from its own room and those before it.
 ROOMS = (
     "errors", "keywords", "settings", "spec", "nn", "symbolic", "isa", "elementwise", "ir", "plan",
-    "lower.tile", "lower.move_tile", "lower.transpose", "lower.staging", "lower.nest",
+    "lower.vectors", "lower.tile", "lower.move_tile", "lower.transpose", "lower.staging", "lower.nest",
     "lower.pack_b", "lower.move", "lower.stack",
     "lower.rows", "interpret", "explain", "routines", "emit", "generate",
     "targets", "templates",

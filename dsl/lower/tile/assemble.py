@@ -4,7 +4,7 @@ stores them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -34,13 +34,13 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import linear, mod
 
 from .block_product import BlockProduct, begin_blocks, unfold
-from .dequantized_product import DequantizedProduct, ScaledNumbers
+from .blocks import Blocks, BlockSteps, Way
 from .dot_product import DotProduct, store_dots
 from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
 from .outer_product import OuterProduct
 from .scaled_matrices import ScaledMatrices, begin_beside
-from .scaled_product import RunsOfProducts, ScaledProduct
+from .scaled_product import DequantizedProduct, RunsOfProducts, ScaledProduct
 from .store import factors, store_across, store_along
 from .store_lines import store_lines
 from .store_matrix import store_matrices
@@ -123,15 +123,21 @@ def _asked_for(tile: Tile) -> Iterator[Op]:
 
 def _step_of(tile: Tile) -> KStep:
     """Return the kind of K step that ``tile`` needs."""
-    if tile.product.unit is not None:
-        return (ScaledMatrices if tile.product.block else MatrixProduct).of(tile)
+    product = tile.product
+    if product.block:
+        way: Callable[[Blocks], Way] = ScaledProduct
+        if product.unit is not None:
+            way = ScaledMatrices
+        elif product.few:
+            way = RunsOfProducts
+        elif not (tile.plan.spec.sums_blocks or product.partial):
+            way = DequantizedProduct
+        return BlockSteps.by(way, tile)
+    if product.unit is not None:
+        return MatrixProduct.of(tile)
     if tile.plan.dot:
         return DotProduct.of(tile)
-    if tile.product.block and not tile.plan.spec.sums_blocks:
-        return (ScaledNumbers if tile.product.partial else DequantizedProduct).of(tile)
-    if tile.product.block:
-        return (RunsOfProducts if tile.product.few else ScaledProduct).of(tile)
-    return BlockProduct.of(tile) if tile.product.blocks else OuterProduct.of(tile)
+    return BlockProduct.of(tile) if product.blocks else OuterProduct.of(tile)
 
 
 def _end(tile: Tile) -> Iterator[Op]:

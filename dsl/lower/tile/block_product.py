@@ -25,7 +25,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, MaskRegister, MatrixRegister, Register
 from tilewright.symbolic import ZERO
 
-from .k_loop import KStep, Side, factor, multiply_add
+from .k_loop import KStep, Side, factor, held, multiply_add, order
 from .tile import Tile
 
 
@@ -35,7 +35,7 @@ class BlockProduct(KStep):
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """Multiply registers of both factors, and add the products to blocks of C."""
-        for side, number, products in self.order(self.shape.columns, self.shape.bands):
+        for side, number, products in order(self.tile, self.shape.columns, self.shape.bands):
             yield from self._loaded(side, number, index)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
@@ -96,7 +96,7 @@ class BlockProduct(KStep):
 
     def _factor(self, side: Side, number: int, k: int) -> Register:
         operand = self.tile.along if side == "along" else self.tile.across
-        return factor(operand, number, k, self.held(side))
+        return factor(operand, number, k, held(self.tile, side))
 
     def _elements(self, side: Side, number: int) -> tuple[int, Active]:
         """Return a factor's first element in a row of K groups, and how many to load; None for all.

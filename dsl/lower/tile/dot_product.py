@@ -24,7 +24,7 @@ from tilewright.plan.operands import Operand
 from tilewright.symbolic import div, mod, value
 
 from .epilogue import Output
-from .k_loop import KStep, Side, factor, multiply_add, pointer_to
+from .k_loop import KStep, Side, factor, held, multiply_add, order, pointer_to
 from .store import from_sums, write
 from .tile import Tile
 
@@ -90,7 +90,7 @@ class DotProduct(KStep):
             yield Loop("kt", trips, step, f"{size} elements of K")
 
     def _step(self, k: int, existing: Existing, suffix: str = "") -> Iterator[Op]:
-        for side, index, products in self.order(self.shape.vectors, self.shape.rows):
+        for side, index, products in order(self.tile, self.shape.vectors, self.shape.rows):
             yield from self._load(side, index, k, existing, suffix)
             for along, across in products:
                 acc = self.tile.accumulator(across, along, self.accumulator_set(k))
@@ -107,7 +107,7 @@ class DotProduct(KStep):
 
         The multiply-add names A's type "across" and B's type "along", whichever side A is on.
         """
-        return self.held("across" if self._operand(side).name == "a" else "along")
+        return held(self.tile, "across" if self._operand(side).name == "a" else "along")
 
     @property
     def _left(self) -> Expr:

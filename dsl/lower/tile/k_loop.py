@@ -157,8 +157,7 @@ class KStep(ABC):
     @property
     def inputs(self) -> tuple[PointerPlan, ...]:
         """The pointers to A, then those to B."""
-        a_along = self.tile.along.name == "a"
-        return self.along + self.across if a_along else self.across + self.along
+        return inputs(self.tile, self.along, self.across)
 
     @property
     def pointers(self) -> tuple[PointerPlan, ...]:
@@ -198,26 +197,35 @@ class KStep(ABC):
         """The register tile's shape."""
         return self.tile.shape
 
-    def order(self, along: int, across: int) -> Iterator[tuple[Side, int, list[tuple[int, int]]]]:
-        """Yield each load of a step, and the products (along, across) that can follow it.
-
-        ``along`` and ``across`` are the numbers of factors. The side that is held in registers is
-        loaded first, then the other side one factor at a time.
-        """
-        if self.shape.hold == "across":
-            yield from (("across", y, []) for y in range(across))
-            yield from (("along", x, [(x, y) for y in range(across)]) for x in range(along))
-        else:
-            yield from (("along", x, []) for x in range(along))
-            yield from (("across", y, [(x, y) for x in range(along)]) for y in range(across))
-
     def accumulator_set(self, index: int) -> int:
         """Return the accumulator set that step ``index`` sums into."""
         return index % self.shape.k_split
 
-    def held(self, side: Side) -> Vector:
-        """Return the vector type that holds factors of the input on ``side``."""
-        return self.tile.product.held(self.tile.plan.target, self.tile.vector, side)
+
+def inputs(
+    tile: Tile, along: tuple[PointerPlan, ...], across: tuple[PointerPlan, ...]
+) -> tuple[PointerPlan, ...]:
+    """Return the pointers to A, then those to B."""
+    return along + across if tile.along.name == "a" else across + along
+
+
+def order(tile: Tile, along: int, across: int) -> Iterator[tuple[Side, int, list[tuple[int, int]]]]:
+    """Yield each load of a step, and the products (along, across) that can follow it.
+
+    ``along`` and ``across`` are the numbers of factors. The side that is held in registers is
+    loaded first, then the other side one factor at a time.
+    """
+    if tile.shape.hold == "across":
+        yield from (("across", y, []) for y in range(across))
+        yield from (("along", x, [(x, y) for y in range(across)]) for x in range(along))
+    else:
+        yield from (("along", x, []) for x in range(along))
+        yield from (("across", y, [(x, y) for x in range(along)]) for y in range(across))
+
+
+def held(tile: Tile, side: Side) -> Vector:
+    """Return the vector type that holds factors of the input on ``side``."""
+    return tile.product.held(tile.plan.target, tile.vector, side)
 
 
 def factor(operand: Operand, index: int, step: int, vector: Vector, suffix: str = "") -> Register:

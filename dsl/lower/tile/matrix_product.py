@@ -24,7 +24,7 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.plan.operands import Operand
 from tilewright.symbolic import ZERO, linear, value
 
-from .k_loop import KStep, PointerPlan, Side, k_group_tail
+from .k_loop import KStep, PointerPlan, Side, k_group_tail, order
 from .tile import Tile
 
 
@@ -82,7 +82,7 @@ class MatrixProduct(KStep):
         def across_at(band: int) -> Place:
             return across.address(band * self.shape.height, across_k), across.row_stride
 
-        yield from multiplied(self, self.accumulator_set(k), along_at, across_at)
+        yield from multiplied(self.tile, self.accumulator_set(k), along_at, across_at)
 
 
 #: The address of a matrix's first row in memory, and the distance of two rows in elements.
@@ -90,19 +90,19 @@ Place = tuple[Address, Expr]
 
 
 def multiplied(
-    step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
+    tile: Tile, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
 ) -> Iterator[Op]:
     """Load and multiply the matrices of each column along and each band across."""
-    for _, ops in products(step, split, along_at, across_at):
+    for _, ops in products(tile, split, along_at, across_at):
         yield from ops
 
 
 def products(
-    step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
+    tile: Tile, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
 ) -> Iterator[tuple[tuple[int, int], tuple[Op, ...]]]:
     """Yield each (band, column) with the operations of its product, loads included."""
-    tile, shape, loads = step.tile, step.shape, list[Op]()
-    for side, index, multiplies in step.order(shape.columns, shape.bands):
+    shape, loads = tile.shape, list[Op]()
+    for side, index, multiplies in order(tile, shape.columns, shape.bands):
         if side == "along":
             loads.append(LoadMatrix(_along(tile, index), *along_at(index)))
         else:

@@ -30,9 +30,11 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.symbolic import ONE, linear
 
-from .k_loop import PointerPlan
+from .blocks import Blocks
+from .k_loop import PointerPlan, held, order
 from .matrix_product import Place, accumulator, band_rows, products
-from .scaled_product import ScaledProduct
+from .outer_product import vector
+from .scaled_product import BlockSums
 from .store import LINE, Stack
 from .tile import Tile
 
@@ -68,8 +70,8 @@ def _unpacks(tile: Tile) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledMatrices(ScaledProduct):
-    """The steps of one block of K, which the matrix unit sums in equal parts.
+class ScaledMatrices:
+    """Blocks that the matrix unit sums in equal parts.
 
     A matrix store completes only after the preceding multiplications, and vector loads of its
     result wait for it. To hide this, the sums of one accumulator are stored while the next
@@ -77,34 +79,36 @@ class ScaledMatrices(ScaledProduct):
     The last band of a block is scaled during the next block.
     """
 
-    @property
-    def part(self) -> int:
-        """The number of K groups in a part."""
-        return self.tile.product.depth // self.tile.product.group
+    blocks: Blocks
 
     @property
-    def looped(self) -> bool:
-        """True if a block has several parts."""
-        return self.groups > self.part
+    def tile(self) -> Tile:
+        """The register tile."""
+        return self.blocks.tile
 
-    def emit(self, index: int, run: int) -> Iterator[Op]:
+    @property
+    def _sums(self) -> BlockSums:
+        return BlockSums(self.blocks)
+
+    def emit(self, index: int, run: int, left: int = 0) -> Iterator[Op]:
         """Multiply one block. In between, store and scale the sums of accumulators that are
         complete.
         """
-        if self.meets_numbers:
-            yield from self.looked_up(index).table()
-        first, parts = index * self.groups, self.groups // self.part
-        left = self._left(index - 1) if index else ()
+        assert not left, f"block {index} is not whole"
+        if self._sums.meets_numbers:
+            yield from self._sums.looked_up(index).table()
+        first, parts = index * self.blocks.groups, self.blocks.groups // self.blocks.part
+        before = self._left(index - 1) if index else ()
         if parts == 1:
-            yield from self._part(first, left, self._own(index), zeros=True)
+            yield from self._part(first, before, self._own(index), zeros=True)
         else:
-            second = first + self.part
-            yield from self._part(first, left, zeros=True)
+            second = first + self.blocks.part
+            yield from self._part(first, before, zeros=True)
             if parts > 2:
-                between = (*self._part(second), *self._moves(self.part))
+                between = (*self._part(second), *self.blocks.moves(self.blocks.part))
                 yield Loop("kg", Integer(parts - 2), between, "a block of K")
             yield from self._part(second, own=self._own(index))
-            yield from self._moves(2 * self.part)
+            yield from self.blocks.moves(2 * self.blocks.part)
         if index == run - 1:
             yield from (op for ops in self._left(index) for op in ops)
 
@@ -121,22 +125,22 @@ class ScaledMatrices(ScaledProduct):
         After each product one item of ``left`` (work on the previous block's sums) and one of
         ``own`` (work on this block's sums) is emitted.
         """
-        unpacks, width = _unpacks(self.tile), self.held("along").lanes
+        unpacks, width = _unpacks(self.tile), held(self.tile, "along").lanes
         before, after = iter(left), iter(own)
         yield from self._unpacked(first) if unpacks else self._asked_for(first)
 
         def along_at(column: int) -> Place:
             if unpacks:
-                return Address(_UNPACKED, column * self.part * width * ONE), width * ONE
+                return Address(_UNPACKED, column * self.blocks.part * width * ONE), width * ONE
             form = self.tile.plan.quantized
-            return self.plane_at(column, first, 0), form.nb * form.group * ONE
+            return self.blocks.plane_at(column, first, 0), form.nb * form.group * ONE
 
         def across_at(band: int) -> Place:
             stride = self.tile.across.strides[self.tile.plan.across]
-            return self.across_at(band * self.shape.height, first), stride
+            return self.blocks.across_at(band * self.tile.shape.height, first), stride
 
         yield Note(f"Multiply: {self.tile.product.depth} of K.")
-        for place, ops in products(self, 0, along_at, across_at):
+        for place, ops in products(self.tile, 0, along_at, across_at):
             yield from (ZeroMatrix(accumulator(self.tile, *place)),) if zeros else ()
             yield from ops
             yield from next(before, ())
@@ -147,20 +151,20 @@ class ScaledMatrices(ScaledProduct):
         """Unpack a part of a block of B into the buffer, with a vector's K groups next to each
         other.
         """
-        width = self.held("along").lanes
+        width = held(self.tile, "along").lanes
         yield Note("What matrices hold of B is unpacked.")
-        for column in range(self.shape.columns):
-            for k in range(first, first + self.part):
-                yield from self.load(column, k)
-                place = Address(_UNPACKED, (column * self.part + k - first) * width * ONE)
-                yield Store(place, self.vector(column, k))
+        for column in range(self.tile.shape.columns):
+            for k in range(first, first + self.blocks.part):
+                yield from self._sums.load(column, k)
+                place = Address(_UNPACKED, (column * self.blocks.part + k - first) * width * ONE)
+                yield Store(place, vector(self.tile, column, k))
 
     def _asked_for(self, first: int) -> Iterator[Op]:
         """Prefetch the cache lines of B that matrices are loaded from a few blocks later."""
-        for column in range(self.shape.columns):
-            if (ahead := self._ahead(column)) != 0:
-                for k in range(first, first + self.part):
-                    at = self.plane_at(column, k, 0)
+        for column in range(self.tile.shape.columns):
+            if (ahead := self.blocks.ahead(column)) != 0:
+                for k in range(first, first + self.blocks.part):
+                    at = self.blocks.plane_at(column, k, 0)
                     yield Prefetch(replace(at, offset=at.offset + ahead))
 
     # --- what follows products -------------------------------------------------------------------
@@ -168,7 +172,7 @@ class ScaledMatrices(ScaledProduct):
     @property
     def _order(self) -> list[tuple[int, int]]:
         """The accumulators as pairs (band, column), in the order in which they are multiplied."""
-        sides = self.order(self.shape.columns, self.shape.bands)
+        sides = order(self.tile, self.tile.shape.columns, self.tile.shape.bands)
         return [(band, column) for *_, multiplies in sides for column, band in multiplies]
 
     def _own(self, index: int) -> Iterator[tuple[Op, ...]]:
@@ -207,7 +211,7 @@ class ScaledMatrices(ScaledProduct):
 
     def _at(self, band: int, column: int) -> Expr:
         """Return where an accumulator's sums begin, in the block's buffer and in the tile's."""
-        first = (band * self.shape.height, self._step), (column * self.tile.vector.lanes, ONE)
+        first = (band * self.tile.shape.height, self._step), (column * self.tile.vector.lanes, ONE)
         return linear(first)
 
     @property
@@ -225,8 +229,8 @@ class ScaledMatrices(ScaledProduct):
         rows, own = band_rows(tile, band), self._own_scales
         yield Note(f"The sums of block {index + 1}, rows of band {band + 1}: scaled and added.")
         if band == self._order[0][0]:
-            yield from self.of_columns(index)
-            yield from self.totals(index)
+            yield from self.blocks.of_columns(index)
+            yield from self._sums.totals(index)
         of_block, sums = (f"{what}{band}_k{index}" for what in (_BLOCK_ROW, _ROW))
         yield Point(of_block, _SUMMED, self._at(band, 0), tile.product.summed)
         yield Point(sums, room.name, self._at(band, 0), tile.plan.element, written=True)
@@ -238,30 +242,34 @@ class ScaledMatrices(ScaledProduct):
     @property
     def _own_scales(self) -> list[PointerPlan]:
         """The pointers to values that differ between rows of A."""
-        return [p for p in self.scales if p.operand.name.startswith("a_") and p.row_stride != 0]
+        return [
+            p for p in self.blocks.scales if p.operand.name.startswith("a_") and p.row_stride != 0
+        ]
 
     def _row(self, band: int, index: int, of_block: str, sums: str) -> Iterator[Op]:
         """Process one row: load A's values, then scale and add each vector of columns."""
-        row = band * self.shape.height
-        yield from self.zero_of(row, index)
+        row = band * self.tile.shape.height
+        yield from self._sums.zero_of(row, index)
         starts = list(self._starts(row, index))
         yield from starts
-        yield from self.of_row(row, index)
-        for column in range(self.shape.columns):
+        yield from self._sums.of_row(row, index)
+        for column in range(self.tile.shape.columns):
             at = column * self.tile.vector.lanes * ONE
-            partial = self.sum_of(row, column, index * self.groups)
+            partial = self._sums.sum_of(row, column, index * self.blocks.groups)
             raw = replace(partial, name=f"{partial.name}_raw") if starts else partial
             yield Load(raw, Address(of_block, at))
-            yield from self.less_zeros(raw, row, column, index)
+            yield from self._sums.less_zeros(raw, row, column, index)
             for start in starts:
                 yield Apply(partial, "add", (raw, start.dst))
             acc = Register(f"r{column}", self.tile.vector)
             yield Load(acc, Address(sums, at))
-            yield from self.add_one(acc, row, column, index)
+            yield from self._sums.add_one(acc, row, column, index)
             yield Store(Address(sums, at), acc)
 
     def _starts(self, row: int, index: int) -> Iterator[Broadcast]:
         """Load the correction of a row's sums for B's zero points, if there are any."""
         if "a_starts" in self.tile.operands:
-            starts = replace(self.of_block("a_starts", row, index), vector=self.summing)
-            yield Broadcast(starts, self.scale_at("a_starts", row, index))
+            starts = replace(
+                self.blocks.of_block("a_starts", row, index), vector=self._sums.summing
+            )
+            yield Broadcast(starts, self.blocks.scale_at("a_starts", row, index))
