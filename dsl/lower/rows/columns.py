@@ -120,7 +120,7 @@ class _Block:
             for place, known in enumerate(self.known):
                 emitter.stage(f"{reduction.known.name}_{place}")
                 parts = [emitter.take(sums[turn][place][number]) for turn in range(turns)]
-                whole = halved(emitter.builder, reduction.fn, parts)
+                whole = halved(emitter.builder, reduction.fn, parts.__getitem__, turns)
                 known[reduction.known] = emitter.register(whole)
 
     def _begin(self, fn: str, name: str) -> Register:

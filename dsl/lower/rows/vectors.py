@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.elementwise.builder import Argument, Builder
@@ -146,7 +146,7 @@ def side_by_side(
         for name, expression in each.stores:
             lanes.store(name, expression)
         parts.append(list(emitter.emit()))
-    width = max(1, plan.target.registers // _SIDE_BY_SIDE)
+    width = max(1, plan.target.registers // plan.vector.registers // _SIDE_BY_SIDE)
     groups = (parts[first : first + width] for first in range(0, len(parts), width))
     return [op for group in groups for op in _in_turns(group)]
 
@@ -201,12 +201,18 @@ def both(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
     return b("float", b("or", b("bits", b(fn, x, y)), b("bits", b(fn, y, x))))
 
 
-def halved(b: Builder, fn: str, parts: Sequence[Argument]) -> Argument:
-    """Fold the first half of the partial results with the second, until one is left."""
-    if len(parts) == 1:
-        return parts[0]
-    half = len(parts) // 2
-    return halved(b, fn, [both(b, fn, *pair) for pair in zip(parts, parts[half:], strict=False)])
+def halved(
+    b: Builder, fn: str, part: Callable[[int], Argument], count: int, first: int = 0, step: int = 1
+) -> Argument:
+    """Fold the partial results ``part(first)``, ``part(first + step)`` and so on below ``count``.
+
+    The first half of them is combined with the second, until one is left. ``part`` is called as
+    late as possible, so that few partial results are in registers.
+    """
+    if step == count:
+        return part(first)
+    halves = (halved(b, fn, part, count, start, 2 * step) for start in (first, first + step))
+    return both(b, fn, *halves)
 
 
 def _included(

@@ -223,7 +223,7 @@ class Visit:
             emitter.add(Load(register, Address(_parts(reduction), Integer(place * self.lanes))))
             return emitter.take(register)
 
-        whole = halved(emitter.builder, fn, [part(place) for place in range(count)])
+        whole = halved(emitter.builder, fn, part, count)
         single = fold_lanes(emitter, whole, partial(both, emitter.builder, fn), name)
         self.known[reduction.known] = emitter.register(emitter.spread(single, f"{name}_lanes"))
 
