@@ -47,8 +47,9 @@ class Lanes:
 
     def of(self, expression: Expression) -> Argument:
         """Return the value of an expression."""
+        plan, builder = self.plan, self.emitter.builder
         return lower_expression(
-            expression, self.emitter.builder, self.leaf, self.plan.real, self._entering
+            expression, builder, self.leaf, plan.real, self._entering, plan.most
         )
 
     def leaf(self, leaf: Expression) -> Argument:

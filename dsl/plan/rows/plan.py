@@ -10,7 +10,7 @@ from sympy import Expr
 from tilewright.errors import PlanError, ScheduleError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
-from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
@@ -118,6 +118,15 @@ class RowsPlan(Decided):
         """The numbers of the passes that a tile program makes, for each tile program."""
         every = tuple(range(len(self.passes)))
         return (every,) if self.together == 1 else tuple((number,) for number in every)
+
+    def most(self, node: Expression) -> float | None:
+        """Return 0 for a value less the maximum of its row, or of its column; None for others."""
+        match node:
+            case Call(fn="sub", args=(x, Known() as top)):
+                every = (each for one in self.passes for each in one.reductions)
+                of_top = (each for each in every if each.known == top and each.fn == "max")
+                return 0.0 if any(each.expression == x for each in of_top) else None
+        return None
 
     def symbol(self, name: str) -> str:
         """Return the name in C of the result ``name``."""
