@@ -162,10 +162,10 @@ def _check(name: str, call: Function, program: str, given: Tensors) -> None:
 def _multiplications(kernel: tw.Kernel) -> int:
     """The program's multiplications, divisions and roots, as operations of as many FMAs."""
     plan = plan_for(kernel.spec, kernel.schedule, kernel.isa)
-    (tile,) = program_for(plan).tiles
+    tiles = program_for(plan).tiles
     rows = value(plan.rows)
     assert rows is not None, "sizes are fixed"
-    return int(2 * plan.vector.lanes * rows * _in(tile.end))
+    return int(2 * plan.vector.lanes * rows * sum(_in(tile.end) for tile in tiles))
 
 
 def _in(ops: Sequence[Op]) -> int:

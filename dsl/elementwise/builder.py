@@ -52,7 +52,7 @@ class Builder:
 
     Operations on literals are computed while the program is written. Steps are simplified where the
     result has the same bits for every value: ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations,
-    division by a power of two.
+    division by a power of two, a minimum with a number that no value exceeds (see ``at_most``).
 
     ``real`` is the program's floating-point type, ``whole`` its integer type: s32 or s64.
     """
@@ -63,6 +63,7 @@ class Builder:
         self._values = 0
         self._known: dict[object, Value] = {}
         self._makers: dict[Value, Step] = {}
+        self._most: dict[Value, float] = {}
         self._part = ""
 
     @contextmanager
@@ -76,6 +77,11 @@ class Builder:
         """Return a new input of the program."""
         self._values += 1
         return Value(self._values - 1, element or self.real)
+
+    def at_most(self, value: Argument, most: float) -> None:
+        """Tell that ``value`` is NaN or at most ``most``; a minimum may then be left out."""
+        if isinstance(value, Value):
+            self._most[value] = most
 
     def __call__(self, fn: str, *args: Argument) -> Argument:
         """Return ``fn`` applied to ``args``: a value, or a literal if all ``args`` are literals."""
@@ -129,6 +135,9 @@ class Builder:
             dst = self._known[key] = self.input(OPERATIONS[fn].result(element))
             self._makers[dst] = Step(dst, fn, args, element, self._part)
             self.steps.append(self._makers[dst])
+            match fn, args:
+                case "max", (float(low), Value() as x) if x in self._most:
+                    self._most[dst] = max(low, self._most[x])
         return self._known[key]
 
     def _inside(self, fn: str, arg: Argument) -> Argument | None:
@@ -160,6 +169,8 @@ class Builder:
                 return self("add", x, z) if y == 1 else self("sub", z, x)
             case ("select", (int(mask), x, y)):
                 return x if mask else y
+            case ("min", (float(high), Value() as x)) if self._most.get(x, math.inf) <= high:
+                return x
             case ("select" | "min" | "max", (*_, x, y)) if x == y and isinstance(x, Value):
                 return x
         return None

@@ -21,15 +21,17 @@ def lower_expression(
     leaves: Leaves,
     element: str = "f32",
     entering: Callable[[Call], None] = lambda _call: None,
+    most: Callable[[Expression], float | None] = lambda _node: None,
 ) -> Argument:
     """Write the steps of ``expression`` and return the result, a literal if it is constant.
 
     ``leaves`` returns the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
     ``element``. ``element`` is the builder's floating-point type, or s32 for integer additions.
     ``entering`` is called with each function of the expression before its steps are written.
+    ``most`` returns a number that the value of a node never exceeds, or None.
     """
     check_functions(expression, element)
-    return _number(builder, _Lowering(builder, leaves, element, entering).of(expression))
+    return _number(builder, _Lowering(builder, leaves, element, entering, most).of(expression))
 
 
 def lower_function(builder: Builder, fn: str, *args: Argument) -> Argument:
@@ -49,10 +51,15 @@ class _Lowering:
     """Writes the steps of one expression to a builder; each node is written once."""
 
     def __init__(
-        self, builder: Builder, leaves: Leaves, element: str, entering: Callable[[Call], None]
+        self,
+        builder: Builder,
+        leaves: Leaves,
+        element: str,
+        entering: Callable[[Call], None],
+        most: Callable[[Expression], float | None],
     ) -> None:
         self.builder, self.leaves, self.element = builder, leaves, element
-        self.entering = entering
+        self.entering, self.most = entering, most
         self.values: dict[int, Argument | Truth] = {}
         # These expressions are kept, because ``values`` finds nodes by their ``id``.
         self.meanings: list[Expression] = []
@@ -62,7 +69,9 @@ class _Lowering:
     def of(self, expression: Expression) -> Argument | Truth:
         """Write the steps of ``expression``, and return its value."""
         for node in walk(expression, self.values):
-            self.values[id(node)] = self._node(node)
+            made = self.values[id(node)] = self._node(node)
+            if not isinstance(made, Truth) and (most := self.most(node)) is not None:
+                self.builder.at_most(made, most)
         return self.values[id(expression)]
 
     def _node(self, node: Expression) -> Argument | Truth:

@@ -82,6 +82,40 @@ def fold_lanes(
     return single
 
 
+def fold_registers(
+    emitter: Emitter, values: Sequence[Argument], both: Callable[[Argument, Argument], Argument]
+) -> Argument:
+    """Return a vector whose lane i holds all lanes of ``values[i]``, combined into one by ``both``.
+
+    There are at most as many values as lanes. They are transposed, and each pair is combined as
+    soon as it is interleaved: first neighbouring lanes, then pairs of them, and so on. Each group
+    of further lanes repeats the results, so that one value is combined into all lanes.
+    """
+    found, block = list(values), 1
+    while block < emitter.lanes:
+        if len(found) % 2:
+            found.append(found[-1])
+        pairs = zip(found[::2], found[1::2], strict=True)
+        found = [_interleaved(emitter, x, y, block, both) for x, y in pairs]
+        block *= 2
+    return found[0]
+
+
+def _interleaved(
+    emitter: Emitter,
+    x: Argument,
+    y: Argument,
+    block: int,
+    both: Callable[[Argument, Argument], Argument],
+) -> Argument:
+    """Return two registers interleaved by ``block`` lanes, and then combined."""
+    of_x, of_y = emitter.register(x), emitter.register(y)
+    halves = [emitter.unnamed(of_x.vector.element) for _ in range(2)]
+    for odd, half in enumerate(halves):
+        emitter.add(Interleave(half, of_x, of_y, block, bool(odd)))
+    return both(*map(emitter.take, halves))
+
+
 def transpose(
     target: Target, block: Sequence[Register], lanes: int, prefix: str
 ) -> tuple[list[Op], list[Register]]:

@@ -2,42 +2,110 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
 from sympy import Expr, Integer
 
-from tilewright.ir.count import tile_formulas
+from tilewright.ir.count import Formulas, tile_formulas
 from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, When
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Pack, Program, When
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Op, Parameter, TileProgram
+from tilewright.ir.ops import Op, Parameter, StackBuffer, TileProgram
+from tilewright.plan.rows.passes import Known
 from tilewright.plan.rows.plan import RowsPlan
-from tilewright.symbolic import ZERO, div, mod, symbol
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from .columns import block_ops
 from .row import row_ops
+from .vectors import knowns_in
 
 
 def rows_program(plan: RowsPlan) -> Program:
-    """Return the program: rows one by one, or blocks of columns; threads may share them."""
+    """Return the program: rows in blocks, or blocks of columns; threads may share the blocks."""
     if plan.columns:
         return columns_program(plan)
-    passes = len(plan.passes)
-    said = f"one row, in {passes} {'pass' if passes == 1 else 'passes'}"
-    tile = _tile(plan, "one_row", tuple(row_ops(plan)), said)
+    tiles, kept = _passes(plan)
+    if plan.together == 1:
+        row = symbol("row")
+        body: tuple[NestNode, ...] = (_row_call(plan, tiles[0], row, row),)
+        return Program((_shared(plan, "row", plan.rows, body, _work(tiles)),), tiles)
+    count = Integer(plan.together)
+    blocks, left = div(plan.rows, count), mod(plan.rows, count)
+    body = _block(plan, tiles, kept, count, count * symbol("block"))
+    nest: list[NestNode] = [_shared(plan, "block", blocks, body, count * _work(tiles))]
+    if left != 0:
+        body = _block(plan, tiles, kept, left, count * blocks)
+        nest += body if value(left) else (When(left, body),)
+    return Program(tuple(nest), tiles)
+
+
+def _passes(plan: RowsPlan) -> tuple[tuple[TileProgram, ...], list[Known]]:
+    """Return the tile programs of passes over one row, and the values that pass between them."""
+    tiles, kept = [], list[Known]()
+    for group in plan.groups:
+        inside = [plan.passes[number] for number in group]
+        later = [node for each in plan.passes[group[-1] + 1 :] for node in each.expressions]
+        made = [known for each in inside for known in each.results]
+        used = set(knowns_in(later))
+        kept += [known for known in made if known in used]
+        last = len(plan.passes) - 1
+        said = f"pass {group[0]} of one row" if last else "one row, in 1 pass"
+        if len(group) > 1:
+            said = f"one row, in {len(group)} passes"
+        name = "one_row" if len(plan.groups) == 1 else f"pass_{group[0]}"
+        outputs = {name for each in inside for name, _ in (*each.stores, *each.ends)}
+        outputs |= {plan.array(held) for each in inside for held, _ in each.holds}
+        outputs |= {plan.array(known) for known in made}
+        arrays = {plan.array(known): plan.real for known in kept} | _buffers(plan)
+        tiles.append(_tile(plan, name, tuple(row_ops(plan, group, kept)), said, arrays, outputs))
+    return tuple(tiles), kept
+
+
+def _buffers(plan: RowsPlan) -> dict[str, str]:
+    """Return the buffers of held values: their element types."""
+    return {f"held{place}": plan.real for place, name in enumerate(plan.held) if not name}
+
+
+def _block(
+    plan: RowsPlan, tiles: tuple[TileProgram, ...], kept: list[Known], count: Expr, first: Expr
+) -> tuple[NestNode, ...]:
+    """Return the nodes of ``count`` rows from row ``first`` on: each pass visits all of them."""
     row = symbol("row")
-    places = [
-        Argument(Name(p.name), row * plan.operands[p.name].strides["m"])
-        for p in tile.parameters
-        if p.role in ("in", "out")
-    ]
-    nest: tuple[NestNode, ...] = (Call(tile.name, tuple(places)),)
-    work = _work(tile) if plan.parallel else None
-    nest = (BlockLoop("row", plan.rows, nest, parallel=plan.parallel, work=work),)
-    return Program(nest, (tile,))
+    nodes: tuple[NestNode, ...] = tuple(
+        BlockLoop("row", count, (_row_call(plan, tile, first + row, row),)) for tile in tiles
+    )
+    sizes = {plan.array(known): ONE for known in kept} | dict.fromkeys(_buffers(plan), plan.cols)
+    for name, size in sizes.items():
+        nodes = (Pack(Name(name), plan.real, plan.together * size, None, (), nodes),)
+    return nodes
 
 
-def _work(tile: TileProgram) -> Expr:
-    """Return the work of a row in vector multiply-adds: its elementary operations and accesses."""
-    done = tile_formulas(tile)
+def _row_call(plan: RowsPlan, tile: TileProgram, row: Expr, inside: Expr) -> Call:
+    """Return the call of a tile for ``row``, which is row ``inside`` of the block's buffers."""
+    places = []
+    for parameter in tile.parameters:
+        if parameter.role in ("in", "out"):
+            name = parameter.name
+            if name in plan.operands:
+                offset = row * plan.operands[name].strides["m"]
+            else:
+                offset = inside * (plan.cols if name in _buffers(plan) else ONE)
+            places.append(Argument(Name(name), offset))
+    return Call(tile.name, tuple(places))
+
+
+def _shared(
+    plan: RowsPlan, counter: str, trips: Expr, body: tuple[NestNode, ...], work: Expr
+) -> BlockLoop:
+    """Return a loop that threads share if the plan says so."""
+    parallel = plan.parallel
+    return BlockLoop(counter, trips, body, parallel=parallel, work=work if parallel else None)
+
+
+def _work(tiles: Iterable[TileProgram]) -> Expr:
+    """Return the work of a call of each tile in vector multiply-adds: operations and accesses."""
+    done = sum(map(tile_formulas, tiles), Formulas())
     return Integer(1) + done.elementary_operations + done.loads + done.stores
 
 
@@ -46,15 +114,17 @@ def columns_program(plan: RowsPlan) -> Program:
     tiles: list[TileProgram] = []
     nest: list[NestNode] = []
     lanes, left, start = plan.vector.lanes, plan.cols, ZERO
+    outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}
+    rest = "a block of columns", dict[str, str](), outputs
     for width in dict.fromkeys((plan.width, 1)):
         count = div(left, width * lanes)
         if count != 0:
-            tile = _tile(plan, f"columns_{width}", tuple(block_ops(plan, width, None)))
+            tile = _tile(plan, f"columns_{width}", tuple(block_ops(plan, width, None)), *rest)
             tiles.append(tile)
             nest.append(_blocks(plan, tile, f"block{width}", count, start, width * lanes))
         start, left = start + count * width * lanes, mod(left, width * lanes)
     if left != 0:
-        tile = _tile(plan, "columns_last", tuple(block_ops(plan, 1, left)))
+        tile = _tile(plan, "columns_last", tuple(block_ops(plan, 1, left)), *rest)
         tiles.append(tile)
         nest.append(When(left, (Call(tile.name, _places(plan, tile, start)),)))
     return Program(tuple(nest), tuple(tiles))
@@ -64,10 +134,8 @@ def _blocks(
     plan: RowsPlan, tile: TileProgram, counter: str, count: Expr, start: Expr, step: int
 ) -> NestNode:
     call = Call(tile.name, _places(plan, tile, start + step * symbol(counter)))
-    work = _work(tile) if plan.parallel else None
-    return BlockLoop(
-        counter, count, (call,), note=f"{step} columns", parallel=plan.parallel, work=work
-    )
+    found = _shared(plan, counter, count, (call,), _work([tile]))
+    return replace(found, note=f"{step} columns")
 
 
 def _places(plan: RowsPlan, tile: TileProgram, column: Expr) -> tuple[Argument, ...]:
@@ -79,15 +147,21 @@ def _places(plan: RowsPlan, tile: TileProgram, column: Expr) -> tuple[Argument, 
 
 
 def _tile(
-    plan: RowsPlan, name: str, made: tuple[Op, ...], said: str = "a block of columns"
+    plan: RowsPlan,
+    name: str,
+    made: tuple[Op, ...],
+    said: str,
+    buffers: Mapping[str, str],
+    outputs: Collection[str],
 ) -> TileProgram:
+    """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types."""
     ops = without_idle_masks(made)
-    used = pointers_used(walk(ops))
+    used = pointers_used(walk(ops)) - {op.name for op in walk(ops) if isinstance(op, StackBuffer)}
     slots = tuple(name for name, _ in plan.spec.runtime_sizes())
-    outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}
+    arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
     parameters = [
-        Parameter(name, "out" if name.rstrip("_") in outputs else "in", operand.type)
-        for name, operand in plan.operands.items()
+        Parameter(name, "out" if name in outputs or name.rstrip("_") in outputs else "in", type_)
+        for name, type_ in arrays.items()
         if name in used
     ]
     parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), slots)]

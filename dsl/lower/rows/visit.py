@@ -7,74 +7,22 @@ are folded in halves: the first with the one half of them further on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from sympy import Expr, Integer
 
-from tilewright.elementwise.builder import Argument, Builder
-from tilewright.elementwise.functions import lower_expression, lower_function
-from tilewright.ir.access import load, store
+from tilewright.elementwise.builder import Argument
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import fold_lanes
-from tilewright.ir.ops import (
-    Advance,
-    Apply,
-    Load,
-    Loop,
-    MakeMask,
-    Op,
-    Point,
-    StackBuffer,
-    Store,
-    Zero,
-)
+from tilewright.ir.ops import Advance, Load, Loop, MakeMask, Op, Point, StackBuffer, Store
 from tilewright.ir.values import Active, Address, MaskRegister, Register
-from tilewright.plan.rows.passes import Held, Pass, Reduction
+from tilewright.plan.rows.passes import Pass, Reduction
 from tilewright.plan.rows.plan import PARTIAL, RowsPlan
-from tilewright.spec.expression.nodes import Expression, every_node
-from tilewright.spec.expression.tensors import Cast, Input
-from tilewright.spec.signature import symbol_of
-from tilewright.spec.types import is_integer
-from tilewright.symbolic import ONE, ZERO, div, mod, value
+from tilewright.spec.expression.nodes import Expression
+from tilewright.symbolic import ZERO, div, mod, value
 
-#: More vectors than this are stored by a loop.
-_STRAIGHT = 4
-
-
-def real_of(b: Builder, whole: Argument) -> Argument:
-    """Return integers as numbers of floating point."""
-    return float(whole) if isinstance(whole, int) else b("to_f32", whole)
-
-
-def stored(expression: Expression, type_: str) -> Expression:
-    """Return ``expression`` without its cast to ``type_``: the store to ``type_`` rounds it."""
-    match expression:
-        case Cast(type=given, args=(inner,)) if given == type_:
-            return inner
-    return expression
-
-
-def reduce_fn(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
-    """Return the sum, or the maximum or minimum, in which NaN stays NaN.
-
-    The elementary maximum returns its second operand if one is NaN. Both orders give the same
-    number otherwise, or two zeros, so that the bits of both together are NaN if an operand is.
-    """
-    if fn == "sum":
-        return b("add", x, y)
-    if b.real != "f32":
-        return lower_function(b, {"max": "maximum", "min": "minimum"}[fn], x, y)
-    return b("float", b("or", b("bits", b(fn, x, y)), b("bits", b(fn, y, x))))
-
-
-def into(register: Register, ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield ``ops``, the last of which then gives ``register`` a new value."""
-    *before, last = ops
-    assert isinstance(last, Apply)
-    yield from before
-    yield replace(last, dst=register, again=register not in last.args)
+from .vectors import Lanes, Vector, arrays_of, begin, both, halved, side_by_side
 
 
 class Visit:
@@ -130,7 +78,7 @@ class Visit:
         starts = [self._begin(reduction, self.emitter) for reduction in self.each.reductions]
         pointers = self._pointers(self.prefix, ZERO)
         self.emitter.add(*pointers.points)
-        body = self._vectors(pointers.names, [None] * self.unroll, starts)
+        body = self._vectors(pointers.names, starts)
         self.emitter.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
         if self.buffered:
             for reduction, registers in zip(self.each.reductions, starts, strict=True):
@@ -153,7 +101,7 @@ class Visit:
         inner = self._emitter("group")
         starts = [self._begin(reduction, inner) for reduction in self.each.reductions]
         pointers = self._pointers(self.prefix, ZERO, outer.names)
-        body = self._vectors(pointers.names, [None] * self.unroll, starts)
+        body = self._vectors(pointers.names, starts)
         inner.add(*pointers.points)
         inner.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
         for name, registers in zip(buffers, starts, strict=True):
@@ -165,19 +113,17 @@ class Visit:
 
     def _begin(self, reduction: Reduction, emitter: Emitter) -> list[Register]:
         """Return registers that hold the value with which a reduction begins."""
-        found = []
-        for place in range(self.unroll):
-            register = emitter.fresh(f"{reduction.known.name}_acc{place}", self.plan.real)
-            emitter.add(Zero(register), *started(reduction.fn, register, emitter))
-            found.append(register)
-        return found
+        name = f"{reduction.known.name}_acc"
+        return [
+            begin(emitter, reduction.fn, f"{name}{place}", self.plan.real)
+            for place in range(self.unroll)
+        ]
 
     def _cleared(self) -> Iterator[Op]:
         """Fill the buffers with the values with which reductions begin."""
         for reduction in self.each.reductions:
             emitter = self._emitter(f"clear_{reduction.fn}")
-            register = emitter.fresh("start", self.plan.real)
-            emitter.add(Zero(register), *started(reduction.fn, register, emitter))
+            register = begin(emitter, reduction.fn, "start", self.plan.real)
             name = f"{self.prefix}{_parts(reduction)}_first"
             emitter.add(Point(name, _parts(reduction), ZERO, self.plan.real, written=True))
             ops: tuple[Op, ...] = (Store(Address(name, ZERO), register),)
@@ -219,45 +165,31 @@ class Visit:
     ) -> list[Op]:
         """One vector, of which ``active`` lanes exist; partial results are in memory."""
         inner = self._emitter("last" if active is not None else "one")
-        column = _Column(self, inner, pointers, 0, active)
+        lanes = Lanes(self.plan, inner, self.known, pointers, 0, active)
+        lanes.hold(self.each)
         for reduction in self.each.reductions:
             at = Address(parts[_parts(reduction)], ZERO)
             so_far = inner.fresh(f"{reduction.known.name}_so_far", self.plan.real)
-            made = column.of(reduction.expression)
+            made = lanes.of(reduction.expression)
             inner.add(Load(so_far, at))
             inner.stage(f"{reduction.known.name}_with")
-            both = reduce_fn(inner.builder, reduction.fn, inner.take(so_far), made)
-            inner.add(Store(at, inner.register(both), active))
-        column.store()
+            found = both(inner.builder, reduction.fn, inner.take(so_far), made)
+            inner.add(Store(at, inner.register(found), active))
+        for name, expression in self.each.stores:
+            lanes.store(name, expression)
         return list(inner.emit())
 
     # --- vectors -------------------------------------------------------------------------------
 
-    def _vectors(
-        self,
-        pointers: Mapping[str, str],
-        actives: Sequence[Active],
-        sums: Sequence[Sequence[Register]],
-    ) -> list[Op]:
+    def _vectors(self, pointers: Mapping[str, str], sums: Sequence[Sequence[Register]]) -> list[Op]:
         """Vectors side by side, whose reductions stay in the registers ``sums``."""
-        inner = self._emitter("")
-        for place, active in enumerate(actives):
-            column = _Column(self, inner, pointers, place, active)
-            for reduction, registers in zip(self.each.reductions, sums, strict=True):
-                register = registers[place]
-                made = inner.register(column.of(reduction.expression))
-                inner.add(*self._added(reduction.fn, register, made))
-            column.store()
-        return list(inner.emit())
-
-    def _added(self, fn: str, register: Register, made: Register) -> Iterator[Op]:
-        """Reduce ``made`` into ``register``."""
         self.pieces += 1
-        emitter = Emitter(
-            self.plan.target, self.lanes, f"{self.prefix}with{self.pieces}_", self.plan.real
-        )
-        reduce_fn(emitter.builder, fn, emitter.take(register), emitter.take(made))
-        yield from into(register, emitter.emit())
+        vectors = [
+            Vector(self.known, [registers[place] for registers in sums])
+            for place in range(self.unroll)
+        ]
+        prefix = f"{self.prefix}{self.pieces}_"
+        return side_by_side(self.plan, self.each, prefix, pointers, vectors)
 
     def _emitter(self, name: str) -> Emitter:
         self.pieces += 1
@@ -269,36 +201,11 @@ class Visit:
     ) -> Pointers:
         """Return pointers to the arrays that the pass visits, ``offset`` elements into the row."""
         found: dict[str, Point] = {}
-        for base, written in self._arrays():
-            name = f"{prefix}{base}"
-            operand = self.plan.operands.get(base)
-            element = self.plan.real if operand is None else operand.type
+        arrays = arrays_of(self.plan, self.each, self.known)
+        for base, (element, written) in arrays.items():
             start = base if bases is None else bases[base]
-            found[base] = Point(name, start, offset, element, written=written)
+            found[base] = Point(f"{prefix}{base}", start, offset, element, written=written)
         return Pointers(found)
-
-    def _arrays(self) -> Iterator[tuple[str, bool]]:
-        """Yield the arrays with an element for each column that the pass visits."""
-        found: dict[str, bool] = {}
-        for node in every_node(self.each.visits):
-            if isinstance(node, Input) and node not in self.known:
-                found.setdefault(symbol_of(node.name), False)
-            elif isinstance(node, Held):
-                found.setdefault(self.place_of(node), False)
-        for held, _ in self.each.holds:
-            found[self.place_of(held)] = True
-        for name, _ in self.each.stores:
-            found[self.symbol(name)] = True
-        yield from found.items()
-
-    def place_of(self, held: Held) -> str:
-        """Return the array in which a held value is, by its name in C."""
-        name = self.plan.held[held.number]
-        return self.symbol(name) if name else f"held{held.number}"
-
-    def symbol(self, name: str) -> str:
-        """Return the name in C of the result ``name``."""
-        return next(key for key in self.plan.operands if key.rstrip("_") == name)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -316,14 +223,8 @@ class Visit:
             emitter.add(Load(register, Address(_parts(reduction), Integer(place * self.lanes))))
             return emitter.take(register)
 
-        def of(first: int, step: int) -> Argument:
-            """Fold parts ``first``, ``first + step`` and so on."""
-            if step == count:
-                return part(first)
-            one, other = of(first, 2 * step), of(first + step, 2 * step)
-            return reduce_fn(emitter.builder, fn, one, other)
-
-        single = fold_lanes(emitter, of(0, 1), partial(reduce_fn, emitter.builder, fn), name)
+        whole = halved(emitter.builder, fn, part, count)
+        single = fold_lanes(emitter, whole, partial(both, emitter.builder, fn), name)
         self.known[reduction.known] = emitter.register(emitter.spread(single, f"{name}_lanes"))
 
 
@@ -337,74 +238,6 @@ class Pointers:
     def advanced(self, step: int) -> list[Op]:
         """Return operations that move all pointers by ``step`` elements."""
         return [Advance(name, Integer(step)) for name in self.names.values()]
-
-
-class _Column:
-    """The values of one vector of columns; each is computed once."""
-
-    def __init__(
-        self,
-        visit: Visit,
-        emitter: Emitter,
-        pointers: Mapping[str, str],
-        place: int,
-        active: Active,
-    ) -> None:
-        self.visit, self.emitter, self.pointers = visit, emitter, pointers
-        self.place, self.active = place, active
-        self.made: dict[Expression, Argument] = {}
-        for held, expression in visit.each.holds:
-            self.made[held] = self.of(expression)
-            self._put(self.made[held], visit.place_of(held), visit.plan.real)
-
-    def of(self, expression: Expression) -> Argument:
-        """Return the value of an expression."""
-        entering: Callable[..., None] = self._entering
-        return lower_expression(
-            expression, self.emitter.builder, self._leaf, self.visit.plan.real, entering
-        )
-
-    def store(self) -> None:
-        """Store the results of the pass."""
-        for name, expression in self.visit.each.stores:
-            symbol = self.visit.symbol(name)
-            type_ = self.visit.plan.operands[symbol].type
-            self._put(self.of(stored(expression, type_)), symbol, type_)
-
-    def _put(self, found: Argument, symbol: str, type_: str) -> None:
-        address = Address(self.pointers[symbol], self.place * self.emitter.lanes * ONE)
-        self.emitter.stage(f"store{self.place}")
-        store(self.emitter, found, self.visit.plan.real, address, self.active, type_)
-
-    def _entering(self, call: object) -> None:
-        fn = getattr(call, "fn", "value")
-        self.emitter.stage(f"{fn}{self.place}", family=fn)
-
-    def _leaf(self, leaf: Expression) -> Argument:
-        if leaf not in self.made:
-            self.made[leaf] = self._read(leaf)
-        return self.made[leaf]
-
-    def _read(self, leaf: Expression) -> Argument:
-        emitter, plan = self.emitter, self.visit.plan
-        if leaf in self.visit.known:
-            return emitter.take(self.visit.known[leaf])
-        if isinstance(leaf, Held):
-            symbol, type_ = self.visit.place_of(leaf), plan.real
-        else:
-            assert isinstance(leaf, Input)
-            symbol, type_ = symbol_of(leaf.name), leaf.type
-        address = Address(self.pointers[symbol], self.place * emitter.lanes * ONE)
-        found = load(emitter, address, self.active, type_, f"{symbol.rstrip('_')}{self.place}")
-        return real_of(emitter.builder, found) if is_integer(type_) else found
-
-
-def started(fn: str, register: Register, emitter: Emitter) -> Iterator[Op]:
-    """Yield the operation that makes a register of zeros the start of a maximum or minimum."""
-    if fn != "sum":
-        infinity = emitter.register(float("inf"))
-        how = {"max": "sub", "min": "add"}[fn]
-        yield Apply(register, how, (register, infinity))
 
 
 def _parts(reduction: Reduction) -> str:

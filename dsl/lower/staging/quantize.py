@@ -17,12 +17,12 @@ from tilewright.elementwise.builder import Builder
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import pointers_used, sizes_used
 from tilewright.ir.emitter import Emitter
+from tilewright.ir.interleaving import fold_registers
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
     Apply,
-    Interleave,
     Loop,
     Op,
     Parameter,
@@ -436,22 +436,8 @@ def put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
 
 
 def folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
-    """Return the reduction ``fn`` of all lanes in every lane, by exchanges of neighbours, pairs,
-    and so on.
-    """
-    lanes: Lanes = emitter.take(register)
-    block = 1
-    while block < emitter.lanes:
-        register = emitter.register(lanes)
-        even, odd = (
-            emitter.fresh(f"{register.name}_{side}", register.vector.element)
-            for side in ("even", "odd")
-        )
-        emitter.add(Interleave(even, register, register, block, odd=False))
-        emitter.add(Interleave(odd, register, register, block, odd=True))
-        lanes = emitter.builder(fn, emitter.take(even), emitter.take(odd))
-        block *= 2
-    return lanes
+    """Return the reduction ``fn`` of all lanes, in every lane."""
+    return fold_registers(emitter, [emitter.take(register)], partial(emitter.builder, fn))
 
 
 def fitting(target: Target, block: int) -> Vector:

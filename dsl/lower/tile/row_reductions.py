@@ -12,10 +12,8 @@ from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.functions import lower_function
 from tilewright.ir.access import filled, load, store
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.ops import (
-    Interleave,
-    MakeMask,
-)
+from tilewright.ir.interleaving import fold_registers
+from tilewright.ir.ops import MakeMask
 from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.symbolic import ONE
 
@@ -67,7 +65,7 @@ class Reducer:
             if line == "m":
                 self._combine(value, m, self.active[line, m])
         for rows in self._runs():
-            total = self._across_lanes([self.partial["n", m] for m in rows])
+            total = fold_registers(self.emitter, [self.partial["n", m] for m in rows], self._both)
             self._combine(total, rows[0], self._rows_active(len(rows)))
 
     @property
@@ -103,31 +101,6 @@ class Reducer:
             run.append(m)
         if run:
             yield run
-
-    def _across_lanes(self, values: list[Argument]) -> Argument:
-        """Return a vector whose lane i is the reduction of value i's lanes.
-
-        This is a transposition that combines each pair of registers as soon as they are
-        interleaved.
-        """
-        lanes, block = self.emitter.lanes, 1
-        while block < lanes:
-            if len(values) % 2:
-                values.append(values[-1])
-            pairs = zip(values[::2], values[1::2], strict=True)
-            values = [self._interleaved(x, y, block) for x, y in pairs]
-            block *= 2
-        return values[0]
-
-    def _interleaved(self, x: Argument, y: Argument, block: int) -> Argument:
-        emitter = self.emitter
-        halves = []
-        of_x, of_y = emitter.register(x), emitter.register(y)
-        for odd in (False, True):
-            half = emitter.unnamed(of_x.vector.element)
-            emitter.add(Interleave(half, of_x, of_y, block, odd))
-            halves.append(emitter.take(half))
-        return self._both(*halves)
 
     def _rows_active(self, rows: int) -> Active:
         vector = self.emitter.vector("f32")

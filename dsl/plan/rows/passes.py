@@ -87,6 +87,17 @@ class Pass:
             *(expression for _, expression in self.stores),
         )
 
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All expressions that the pass computes, also those after it."""
+        after = (expression for _, expression in (*self.values, *self.ends))
+        return (*self.visits, *after)
+
+    @property
+    def results(self) -> tuple[Known, ...]:
+        """The values of the row that are known after the pass."""
+        return (*(each.known for each in self.reductions), *(known for known, _ in self.values))
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:

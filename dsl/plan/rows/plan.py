@@ -10,15 +10,17 @@ from sympy import Expr
 from tilewright.errors import PlanError, ScheduleError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.spec.expression.nodes import Call, Expression
+from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.signature import ArrayParameter, signature
+from tilewright.spec.signature import ArrayParameter, signature, symbol_of
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO, size_expr
+from tilewright.symbolic import ONE, ZERO, size_expr, value
 
 from ..loops import Decided, Decision
 from ..operands import Operand
-from .passes import Cut, Pass, cut
+from .passes import Cut, Held, Known, Pass, cut
 from .places import Place
 
 #: A reduction of a row has this number of partial results. Element j belongs to partial result j
@@ -37,6 +39,9 @@ HELD_BYTES = 1 << 15
 #: take at most the number of the target's registers divided by ``_SHARE``. A pass without
 #: reductions computes this number of vectors.
 _SHARE = 4
+#: The maximum number of rows that each pass visits before the next pass begins. A processor folds
+#: the reductions of one row while it visits the next.
+_TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -93,6 +98,53 @@ class RowsPlan(Decided):
         widths = [self.unroll(each) for each in self.passes]
         vectors = self.width if self.columns else min(widths)
         return Schedule(tile=(1, vectors * self.vector.lanes), threads=self.schedule.threads)
+
+    @property
+    def together(self) -> int:
+        """The number of rows that each pass visits before the next pass begins."""
+        columns = value(self.cols)
+        if self.columns or len(self.passes) == 1 or columns is None:
+            return 1
+        wide = [each for each in self.operands.values() if value(each.strides["m"]) != 0]
+        row = columns * sum(ITEMSIZE[each.type] for each in wide if each.strides["n"] != 0)
+        buffers = columns * ITEMSIZE[self.real] * self.held.count("")
+        cache = self.target.core.caches[0].size // 2
+        most = min(_TOGETHER, cache // max(row + buffers, 1), HELD_BYTES // max(buffers, 1))
+        known = value(self.rows)
+        return max(1, most if known is None else min(most, known))
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the passes that a tile program makes, for each tile program."""
+        every = tuple(range(len(self.passes)))
+        return (every,) if self.together == 1 else tuple((number,) for number in every)
+
+    def most(self, node: Expression) -> float | None:
+        """Return 0 for a value less the maximum of its row, or of its column; None for others."""
+        match node:
+            case Call(fn="sub", args=(x, Known() as top)):
+                every = (each for one in self.passes for each in one.reductions)
+                of_top = (each for each in every if each.known == top and each.fn == "max")
+                return 0.0 if any(each.expression == x for each in of_top) else None
+        return None
+
+    def symbol(self, name: str) -> str:
+        """Return the name in C of the result ``name``."""
+        return next(key for key in self.operands if key.rstrip("_") == name)
+
+    def array(self, leaf: Expression) -> str:
+        """Return the array that has the values of a leaf, by its name in C."""
+        if isinstance(leaf, Held):
+            name = self.held[leaf.number]
+            return self.symbol(name) if name else f"held{leaf.number}"
+        assert isinstance(leaf, Input | Known)
+        return symbol_of(leaf.name) if isinstance(leaf, Input) else f"{leaf.name}_rows"
+
+    def by_columns(self, leaf: Expression) -> bool:
+        """Return True if a leaf has an element for each column."""
+        if isinstance(leaf, Input):
+            return self.cut.grid.of(leaf) in (Place.FULL, Place.COLUMN)
+        return isinstance(leaf, Held)
 
     def unroll(self, each: Pass) -> int:
         """Return how many vectors a pass computes at a time."""

@@ -1,0 +1,255 @@
+"""Values of vectors of columns: read leaves, compute expressions, reduce and store the results."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.elementwise.builder import Argument, Builder
+from tilewright.elementwise.functions import lower_expression, lower_function
+from tilewright.ir.access import load, store
+from tilewright.ir.dataflow import reads, writes
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.ops import Apply, Op, Splat, Zero
+from tilewright.ir.values import Active, Address, Register
+from tilewright.plan.rows.passes import Held, Known, Pass
+from tilewright.plan.rows.plan import RowsPlan
+from tilewright.spec.expression.nodes import Expression, every_node
+from tilewright.spec.expression.tensors import Cast, Extent, Input
+from tilewright.spec.network.value import slot
+from tilewright.symbolic import ONE, ZERO, size_expr
+
+#: One vector in this number of registers of the target is computed at the same time as others.
+_SIDE_BY_SIDE = 8
+
+
+class Lanes:
+    """The values of one vector of columns; each is read or computed once.
+
+    ``known`` has registers of values that exist before. ``pointers`` has the pointers to arrays
+    that a loop visits, by the arrays' names in C. The vector begins ``place`` vectors after them.
+    ``active`` lanes exist.
+    """
+
+    def __init__(
+        self,
+        plan: RowsPlan,
+        emitter: Emitter,
+        known: Mapping[Expression, Register],
+        pointers: Mapping[str, str] | None = None,
+        place: int = 0,
+        active: Active = None,
+    ) -> None:
+        self.plan, self.emitter, self.known = plan, emitter, known
+        self.pointers, self.place, self.active = pointers or {}, place, active
+        self.made: dict[Expression, Argument] = {}
+
+    def of(self, expression: Expression) -> Argument:
+        """Return the value of an expression."""
+        plan, builder = self.plan, self.emitter.builder
+        return lower_expression(
+            expression, builder, self.leaf, plan.real, self._entering, plan.most
+        )
+
+    def leaf(self, leaf: Expression) -> Argument:
+        """Return the value of a leaf."""
+        if leaf not in self.made:
+            known = self.known.get(leaf)
+            self.made[leaf] = self._read(leaf) if known is None else self.emitter.take(known)
+        return self.made[leaf]
+
+    def hold(self, each: Pass) -> None:
+        """Compute and store the values that a pass holds for later passes."""
+        for held, expression in each.holds:
+            self.made[held] = self.of(expression)
+            self.put(self.plan.array(held), self.made[held], self.plan.real)
+
+    def store(self, name: str, expression: Expression, active: Active = None) -> None:
+        """Compute and store the result ``name``, of which ``active`` lanes exist if given."""
+        base = self.plan.symbol(name)
+        type_ = self.plan.operands[base].type
+        if isinstance(expression, Cast) and expression.type == type_:
+            (expression,) = expression.args  # the store rounds
+        self.put(base, self.of(expression), type_, active)
+
+    def put(self, base: str, found: Argument, type_: str, active: Active = None) -> None:
+        """Store ``found`` as elements of ``type_`` in the array ``base``."""
+        self.emitter.stage(f"store{self.place}")
+        active = self.active if active is None else active
+        store(self.emitter, found, self.plan.real, self._address(base), active, type_)
+
+    def _entering(self, call: object) -> None:
+        fn = getattr(call, "fn", "value")
+        self.emitter.stage(f"{fn}{self.place}", family=fn)
+
+    def _address(self, base: str) -> Address:
+        return Address(self.pointers.get(base, base), self.place * self.emitter.lanes * ONE)
+
+    def _read(self, leaf: Expression) -> Argument:
+        plan, emitter = self.plan, self.emitter
+        if isinstance(leaf, Extent):
+            size = size_expr(slot(leaf.dim), leaf.dim)
+            return emitter.splat(size, plan.real, f"{leaf.dim.name}_all{self.place}")
+        base = plan.array(leaf)
+        type_ = leaf.type if isinstance(leaf, Input) else plan.real
+        if not plan.by_columns(leaf):
+            return self._spread(base, type_)
+        name = f"{base.rstrip('_')}{self.place}"
+        return _real(emitter, load(emitter, self._address(base), self.active, type_, name))
+
+    def _spread(self, base: str, type_: str) -> Argument:
+        """Return the element at the pointer to ``base`` in all lanes."""
+        name = f"{base}{self.place}"
+        single = Emitter(self.plan.target, 1, f"{self.emitter.prefix}{name}_", self.plan.real)
+        at = Address(self.pointers.get(base, base), ZERO)
+        register = single.register(_real(single, load(single, at, None, type_, "bits")))
+        self.emitter.add(*single.emit())
+        return self.emitter.spread(register, f"{name}_all")
+
+
+def _real(emitter: Emitter, found: Argument) -> Argument:
+    """Return integers as numbers of floating point."""
+    if getattr(found, "element", "") not in ("s32", "s64"):
+        return found
+    return emitter.builder("to_f32", found)
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One of several vectors in a loop: the values that are known, and the registers of its sums.
+
+    ``sums`` are the registers of the partial results, in the order of the pass's reductions.
+    """
+
+    known: Mapping[Expression, Register]
+    sums: Sequence[Register] = ()
+
+
+def side_by_side(
+    plan: RowsPlan,
+    each: Pass,
+    prefix: str,
+    pointers: Mapping[str, str],
+    vectors: Sequence[Vector],
+    active: Active = None,
+) -> list[Op]:
+    """Return the operations of a pass on adjacent vectors, several of them in turns."""
+    emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
+    parts: list[list[Op]] = []
+    for place, vector in enumerate(vectors):
+        lanes = Lanes(plan, emitter, vector.known, pointers, place, active)
+        lanes.hold(each)
+        for reduction, register in zip(each.reductions, vector.sums, strict=True):
+            made = emitter.register(lanes.of(reduction.expression))
+            name = f"{prefix}{reduction.known.name}_with{place}_"
+            emitter.add(*_included(plan, reduction.fn, register, made, name))
+        for name, expression in each.stores:
+            lanes.store(name, expression)
+        parts.append(list(emitter.emit()))
+    width = max(1, plan.target.registers // plan.vector.registers // _SIDE_BY_SIDE)
+    groups = (parts[first : first + width] for first in range(0, len(parts), width))
+    return [op for group in groups for op in _in_turns(group)]
+
+
+def _in_turns(parts: Sequence[Sequence[Op]]) -> Iterator[Op]:
+    """Yield operations of the parts in turns; the order within each part stays.
+
+    Constants come first. An operation waits while it reads a register that another part has yet to
+    write. Compilers keep about this order, in which a processor finds more independent operations.
+    """
+    writers = {register.name: part for part in parts for op in part for register in writes(op)}
+    written: set[str] = set()
+    yield from (op for part in parts for op in part if _is_constant(op))
+    queues = [(part, deque(op for op in part if not _is_constant(op))) for part in parts]
+    written |= {r.name for part in parts for op in part if _is_constant(op) for r in writes(op)}
+    while any(queue for _, queue in queues):
+        for part, queue in queues:
+            names = [register.name for register in reads(queue[0])] if queue else []
+            if queue and all(n in written or writers.get(n, part) is part for n in names):
+                op = queue.popleft()
+                written |= {register.name for register in writes(op)}
+                yield op
+
+
+def _is_constant(op: Op) -> bool:
+    return isinstance(op, Splat) and bool(op.label)
+
+
+# --- reductions --------------------------------------------------------------------------------
+
+
+def begin(emitter: Emitter, fn: str, name: str, real: str) -> Register:
+    """Return a new register with the value with which a reduction begins in all lanes."""
+    register = emitter.fresh(name, real)
+    emitter.add(Zero(register))
+    if fn != "sum":
+        infinity = emitter.register(float("inf"))
+        emitter.add(Apply(register, {"max": "sub", "min": "add"}[fn], (register, infinity)))
+    return register
+
+
+def both(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
+    """Return the sum, or the maximum or minimum, in which NaN stays NaN.
+
+    The elementary maximum returns its second operand if one is NaN. Both orders give the same
+    number otherwise, or two zeros, so that the bits of both together are NaN if an operand is.
+    """
+    if fn == "sum":
+        return b("add", x, y)
+    if b.real != "f32":
+        return lower_function(b, {"max": "maximum", "min": "minimum"}[fn], x, y)
+    return b("float", b("or", b("bits", b(fn, x, y)), b("bits", b(fn, y, x))))
+
+
+def halved(
+    b: Builder, fn: str, part: Callable[[int], Argument], count: int, first: int = 0, step: int = 1
+) -> Argument:
+    """Fold the partial results ``part(first)``, ``part(first + step)`` and so on below ``count``.
+
+    The first half of them is combined with the second, until one is left. ``part`` is called as
+    late as possible, so that few partial results are in registers.
+    """
+    if step == count:
+        return part(first)
+    halves = (halved(b, fn, part, count, start, 2 * step) for start in (first, first + step))
+    return both(b, fn, *halves)
+
+
+def _included(
+    plan: RowsPlan, fn: str, register: Register, made: Register, prefix: str
+) -> Iterator[Op]:
+    """Yield the operations that reduce ``made`` into ``register``."""
+    emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
+    both(emitter.builder, fn, emitter.take(register), emitter.take(made))
+    *before, last = emitter.emit()
+    assert isinstance(last, Apply)
+    yield from before
+    yield replace(last, dst=register, again=register not in last.args)
+
+
+def arrays_of(
+    plan: RowsPlan, each: Pass, known: Iterable[Expression]
+) -> dict[str, tuple[str, bool]]:
+    """Return the arrays that a pass visits, by name: their element types, and if it writes them.
+
+    Leaves that are ``known`` are in registers.
+    """
+    found: dict[str, tuple[str, bool]] = {}
+    registers = set(known)
+    for node in every_node(each.visits):
+        if isinstance(node, Input) and node not in registers:
+            found.setdefault(plan.array(node), (node.type, False))
+        elif isinstance(node, Held):
+            found.setdefault(plan.array(node), (plan.real, False))
+    for held, _ in each.holds:
+        found[plan.array(held)] = plan.real, True
+    for name, _ in each.stores:
+        base = plan.symbol(name)
+        found[base] = plan.operands[base].type, True
+    return found
+
+
+def knowns_in(expressions: Iterable[Expression]) -> Iterator[Known]:
+    """Yield the values of a row that expressions use."""
+    return (node for node in every_node(tuple(expressions)) if isinstance(node, Known))
