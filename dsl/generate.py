@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
-from tilewright.emit.parallel import Fork, apart, forks, free, joined
+from tilewright.emit.parallel import Fork, apart, forks, free, in_regions, joined
 from tilewright.emit.render import Defined, Source, render
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import formula
@@ -229,6 +229,7 @@ def generate(
         asks_at_load=asks_at_load,
         runner=runner,
         threads="threads/elsewhere.c.j2" if runner else "threads/own.c.j2",
+        workers=any(kernel.program.worker_scratch != 0 for kernel in kernels),
         streaming=_streaming(kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
@@ -265,7 +266,7 @@ def _defined(kernel: KernelText) -> Defined:
     """Return the facts about a generated kernel that its caller must know."""
     return Defined(
         name=kernel.name,
-        scratch=kernel.program.scratch != 0,
+        scratch=kernel.program.whole_scratch != 0,
         parallel=bool(kernel.forks),
         configures=bool(kernel.program.configurations),
         stack=kernel.stack,
@@ -284,6 +285,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     static = routine.static_offsets(plan)
     program = program_for(plan)
     program = joined(program) if request.target.mode is None else apart(program)
+    program = in_regions(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):

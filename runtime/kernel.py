@@ -262,10 +262,15 @@ class Kernel(CallableKernel):
     def scratch_bytes(self, threads: int = 1, **sizes: int) -> int:
         """Return the bytes of scratch memory for ``threads`` calls of the C function at a time.
 
+        The threads of a parallel loop may need memory of their own. A call then has memory for
+        ``Schedule.threads`` threads, or for as many as this machine has CPUs if the schedule gives
+        no number. The loop never uses more threads than that.
+
         Parameters
         ----------
         threads : int
-            Calls that run at the same time. Default: 1.
+            Calls that run at the same time. Default: 1. The threads that one call starts are not
+            counted here.
         **sizes : int
             Sizes of the call by name. Leading dimensions and strides have the least legal value by
             default.
@@ -283,7 +288,7 @@ class Kernel(CallableKernel):
         """
         from tilewright.runtime.bench.scratch import scratch_bytes, scratch_of
 
-        each = partial(scratch_of, self._functions[1], lambda: self.plan)
+        each = partial(scratch_of, self._functions[1], lambda: self.plan, self.schedule.threads)
         return scratch_bytes(self.spec, self.signature, each, threads, sizes)
 
     def explain(self, *, measure: bool = False, **sizes: int) -> str:

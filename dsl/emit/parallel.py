@@ -11,10 +11,12 @@ from sympy import Expr, Integer
 
 from tilewright.ir.count import tile_formulas
 from tilewright.ir.nest import (
+    WORKER,
     Beside,
     BlockLoop,
     Call,
     NestNode,
+    Pack,
     Program,
     When,
     chosen_inputs,
@@ -22,7 +24,7 @@ from tilewright.ir.nest import (
     defined,
     names_used,
 )
-from tilewright.ir.nodes import inside, walk, within
+from tilewright.ir.nodes import inside, rewritten, walk, within
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, ZERO, slots
 
@@ -85,18 +87,35 @@ class Fork:
     """A C function that runs iterations of a parallel loop, or of several that are one region.
 
     ``node`` is the node of the nest that the function replaces. The function gets a range of
-    iterations, which are numbered through all ``parts`` in order.
+    iterations, which are numbered through all ``parts`` in order, and the number of the thread that
+    runs them. ``worker`` is True if it uses that number.
     """
 
     name: str
     node: NestNode
     parts: tuple[Part, ...]
     captures: tuple[Capture, ...]
+    worker: bool
 
     @property
     def shares(self) -> bool:
         """True if an iteration contains further parallel loops."""
         return any(_parallel(node) for part in self.parts for node in part.body)
+
+
+def in_regions(program: Program) -> Program:
+    """Return ``program`` with buffers in the scratch memory of threads at their place for C code.
+
+    The memory of thread number WORKER begins after that of the call and of the threads before it.
+    """
+
+    def placed(node: NestNode) -> NestNode:
+        if not (isinstance(node, Pack) and node.of_worker and node.scratch is not None):
+            return node
+        at = program.scratch + WORKER * program.worker_scratch + node.scratch
+        return replace(node, scratch=at, of_worker=False)
+
+    return replace(program, nest=tuple(rewritten(program.nest, placed)))
 
 
 def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ...]:
@@ -178,8 +197,11 @@ class _Finder:
             self.visit(part.body)
             names = names.union(*(slots(loop.trips) for loop in part.loops[1:]))
             names |= free(self.program, part.body) - {loop.counter for loop in part.loops}
+        worker = WORKER.name in names or any(_parallel(x) for part in parts for x in part.body)
+        names.discard(WORKER.name)
         captures = tuple(self._capture(name) for name in sorted(names))
-        self.found.append(Fork(f"{self.prefix}fork{len(self.found)}", node, parts, captures))
+        name = f"{self.prefix}fork{len(self.found)}"
+        self.found.append(Fork(name, node, parts, captures, worker))
 
     def _capture(self, name: str) -> Capture:
         offsets: CaptureRole = "static" if name.endswith("_offsets") else "size"

@@ -275,7 +275,8 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 yield f"{pad}with {names} of batch element {text_of(node.index)}"
                 yield from _nest(node.body, depth + 1)
             case Pack():
-                where = "" if node.scratch is None else ", in scratch memory"
+                own = " of each thread" if node.of_worker else ""
+                where = "" if node.scratch is None else f", in scratch memory{own}"
                 verb = "pack" if node.buffer.text.endswith("_packed") else "fill"
                 size = f"{text_of(node.elements)} elements of {node.element}"
                 yield f"{pad}{verb} {node.buffer}, {size}{where}"

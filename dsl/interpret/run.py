@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import PlanError
 from tilewright.ir.nest import (
     Bind,
     BlockLoop,
@@ -24,6 +25,7 @@ from tilewright.ir.nest import (
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.loops import Decided
 from tilewright.spec.signature import signature
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import evaluate
 
 from .memory import Given, fresh_buffer, lay_out
@@ -87,7 +89,7 @@ class _Machine:
                     positive = evaluate(node.count, env) > 0
                     self.run(node.body if positive else node.otherwise, env, operands)
                 case Pack():
-                    elements = evaluate(node.elements, env)
+                    elements = self._elements(node, env)
                     name = str(node.buffer)
                     within = {**operands, name: fresh_buffer(name, node.element, elements)}
                     self.run(node.fill, env, within)
@@ -97,6 +99,20 @@ class _Machine:
                 case WhenSame():
                     same = self.around.memory.same(str(node.one), str(node.other))
                     self.run(node.body if same else node.otherwise, env, operands)
+
+    def _elements(self, node: Pack, env: Mapping[str, int]) -> int:
+        """Return the number of a buffer's elements; PlanError if its scratch memory has no room."""
+        elements = evaluate(node.elements, env)
+        if node.scratch is not None:
+            room = self.program.worker_scratch if node.of_worker else self.program.scratch
+            end = evaluate(node.scratch, env) + elements * ITEMSIZE[node.element]
+            if end > (most := evaluate(room, env)):
+                raise PlanError(
+                    f"{node.buffer} does not fit the scratch memory",
+                    got=f"{elements} elements of {node.element} that end at byte {end}",
+                    expected=f"at most {most} bytes",
+                )
+        return elements
 
     def _select(
         self, node: SelectBatch, env: Mapping[str, int], operands: Mapping[str, Any]

@@ -11,7 +11,7 @@ from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.vector import Vector
-from tilewright.symbolic import slots
+from tilewright.symbolic import slots, symbol
 
 from .nodes import (
     Body,
@@ -155,7 +155,9 @@ class Pack(Node):
     """Write a packed block to ``buffer`` by ``fill``, then run ``body``, which reads it.
 
     The buffer has space for ``elements`` elements. It is on the stack, or begins ``scratch`` bytes
-    after the beginning of the scratch memory.
+    after the beginning of the call's scratch memory. With ``of_worker``, it begins ``scratch``
+    bytes after the beginning of the scratch memory of the thread (the worker) that runs the node.
+    Such a node is in a parallel loop.
     """
 
     kind: ClassVar[str] = "pack"
@@ -165,6 +167,12 @@ class Pack(Node):
     scratch: Sizes[Expr | None]
     fill: Body["tuple[NestNode, ...]"]
     body: Body["tuple[NestNode, ...]"]
+    of_worker: bool = False
+
+    @property
+    def private(self) -> bool:
+        """True if each thread has a buffer of its own: on its stack, or in its scratch memory."""
+        return self.scratch is None or self.of_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +301,9 @@ def renamed(nodes: tuple[NestNode, ...], change: Callable[[Name], Name]) -> tupl
 
 
 NO_BYTES = Integer(0)
+#: In formulas of scratch memory: the number of the thread that runs an iteration of a parallel
+#: loop, and the most threads that a call of the kernel uses.
+WORKER, WORKERS = symbol("worker"), symbol("workers")
 
 
 def repeated(
@@ -307,14 +318,21 @@ def repeated(
 class Program:
     """A kernel: its nest, the tile programs that the nest calls, and its scratch memory in bytes.
 
-    ``configurations`` are those of the matrix unit. If there are several, the nest loads them by
-    ``Configure``.
+    ``scratch`` is the memory that all threads of a call share. ``worker_scratch`` is the memory
+    that each thread has for itself; it follows the shared memory. ``configurations`` are those of
+    the matrix unit. If there are several, the nest loads them by ``Configure``.
     """
 
     nest: Body[tuple[NestNode, ...]]
     tiles: tuple[TileProgram, ...]
     scratch: Expr = NO_BYTES
     configurations: tuple[Configuration, ...] = ()
+    worker_scratch: Expr = NO_BYTES
+
+    @property
+    def whole_scratch(self) -> Expr:
+        """The scratch memory of a call in bytes. It depends on the number of threads, WORKERS."""
+        return self.scratch + WORKERS * self.worker_scratch
 
     @property
     def named(self) -> frozenset[str]:

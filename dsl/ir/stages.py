@@ -54,10 +54,10 @@ class Stage:
 def in_order(stages: Sequence[Stage]) -> Program:
     """Return one program that runs ``stages`` one after another.
 
-    The scratch memory that stages use internally is shared by all stages. The buffers between
-    stages come after it. A buffer takes over the memory of one that no later stage reads. Two
-    stages may contain the same tile program. Different tile programs must have different names (see
-    ``embedded``).
+    The scratch memory that stages use internally, of the call and of each thread, is shared by all
+    stages. The buffers between stages come after that of the call. A buffer takes over the memory
+    of one that no later stage reads. Two stages may contain the same tile program. Different tile
+    programs must have different names (see ``embedded``).
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
@@ -66,15 +66,16 @@ def in_order(stages: Sequence[Stage]) -> Program:
         replace(stage, fills=tuple(b for b in stage.fills if str(b.name) in used))
         for stage in stages
     ]
-    alone: Expr = ZERO
+    alone = worker = ZERO
     for stage in stages:
         alone = _larger(alone, _aligned(stage.program.scratch))
+        worker = _larger(worker, stage.program.worker_scratch)
     places, scratch = _placed(stages, alone)
     nest: tuple[NestNode, ...] = ()
     for stage in reversed(stages):
         nest = _before(stage, nest, places)
     tiles = {tile.name: tile for stage in stages for tile in stage.program.tiles}
-    return Program(nest, tuple(tiles.values()), scratch)
+    return Program(nest, tuple(tiles.values()), scratch, worker_scratch=worker)
 
 
 class _Room:
@@ -167,8 +168,9 @@ def embedded(
     if bound:
         nest = (Bind(tuple(Bound(*each) for each in bound.items()), nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)
-    scratch = program.scratch.xreplace({symbol(name): expr for name, expr in bound.items()})
-    return replace(program, nest=nest, tiles=tiles, scratch=scratch)
+    known = {symbol(name): expr for name, expr in bound.items()}
+    scratch, worker = (x.xreplace(known) for x in (program.scratch, program.worker_scratch))
+    return replace(program, nest=nest, tiles=tiles, scratch=scratch, worker_scratch=worker)
 
 
 def _aligned(nbytes: Expr) -> Expr:

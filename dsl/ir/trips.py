@@ -73,7 +73,7 @@ def _verify_places(loop: BlockLoop, program: Program) -> None:
 
 
 def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
-    """Yield the operand of each write and the offset where it begins; stack buffers are left out.
+    """Yield the operand of each write and the offset where it begins; private buffers are left out.
 
     The offset of a scratch buffer is its position in scratch memory.
     """
@@ -89,8 +89,8 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
 
 
 def _own(node: NestNode) -> Name | None:
-    """Return the stack buffer that ``node`` defines, of which each iteration has one; else None."""
-    return node.buffer if isinstance(node, Pack) and node.scratch is None else None
+    """Return the buffer that ``node`` defines if each thread has its own, else None."""
+    return node.buffer if isinstance(node, Pack) and node.private else None
 
 
 def _scratch_at(node: NestNode, name: Name | None) -> Expr:

@@ -117,8 +117,8 @@ class _Nest:
         self.sizes = {size.slot for size in parameters.sizes}
         self.scalars = {scalar.name for scalar in parameters.scalars}
         self.counters: dict[str, tuple[int, int] | None] = {}
-        self.taken: list[tuple[str, int, int]] = []
-        self.idle = False
+        self.taken: list[tuple[str, bool, int, int]] = []
+        self.idle = self.parallel = False
         configurations = program.configurations
         alone = len(configurations) == 1 and configurations[0].fixed
         self.configuration = configurations[0] if alone else None
@@ -252,7 +252,8 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     idle = n.idle
     n.idle = idle or (trips is not None and trips <= node.first)
     n.counters[node.counter] = None if trips is None else (node.first, max(trips - 1, node.first))
-    before = n.configuration
+    before, outside = n.configuration, n.parallel
+    n.parallel = outside or node.parallel
     if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
         n.configuration = None  # threads of this loop start with an unconfigured matrix unit
     entered = n.configuration
@@ -262,7 +263,7 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     if n.configuration is not before:
         n.configuration = None if n.configuration is None or trips is None else n.configuration
     del n.counters[node.counter]
-    n.idle = idle
+    n.idle, n.parallel = idle, outside
 
 
 def _bind(n: _Nest, node: Bind) -> None:
@@ -331,22 +332,25 @@ def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
     """Return 1 if the buffer of ``node`` takes scratch memory at a known place, else 0.
 
     PlanError if it overlaps another buffer that is used from here on, or exceeds the scratch
-    memory.
+    memory of the call or of a thread.
     """
+    if node.of_worker and not (n.parallel and node.scratch is not None):
+        n.refuse(node, "takes a thread's scratch memory", "a place there, in a parallel loop")
     if node.scratch is None:
         return 0
     n.size(node, node.scratch)
-    first, total = value(node.scratch), value(n.program.scratch)
+    room = n.program.worker_scratch if node.of_worker else n.program.scratch
+    first, total = value(node.scratch), value(room)
     if first is None or elements is None:
         return 0
     behind = first + elements * ITEMSIZE[node.element]
     if first < 0 or (total is not None and behind > total):
         n.refuse(node, f"lies at bytes {first} to {behind}", f"within {total} of scratch memory")
     used = {str(name) for name in operands_of((*node.fill, *node.body))}
-    for other, low, high in n.taken:
-        if other in used and first < high and low < behind:
+    for other, of_worker, low, high in n.taken:
+        if other in used and of_worker == node.of_worker and first < high and low < behind:
             n.refuse(node, f"lies in the scratch memory of {other}", "memory of its own")
-    n.taken.append((str(node.buffer), first, behind))
+    n.taken.append((str(node.buffer), node.of_worker, first, behind))
     return 1
 
 

@@ -45,7 +45,7 @@ from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import exact_parts
 from tilewright.spec.gemm import SHAPES
-from tilewright.symbolic import ONE, ZERO, Least, div, linear, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 
 from .nest.build import make_program
 from .tile.store import update_said
@@ -55,9 +55,6 @@ from .transpose import grid_nest
 STRAIGHT = 128
 #: The name of the loop counter over products, or over groups of products.
 COUNTER = "s"
-#: The loop counter over groups of products that use scratch memory, and the products in a group. A
-#: group has enough products for many threads, and needs no more scratch memory than input data.
-GROUP, IN_GROUP = "group", 64
 #: The name of the buffer that holds a group's matrices in vectors.
 LANES = Name("lanes")
 #: The name of B2: it is the B of the second product.
@@ -79,29 +76,23 @@ def _one_by_one(plan: StackPlan) -> Program:
     one = make_program(plan.each)
     if not one.nest:
         return one
+    if plan.parallel:
+        one = _of_workers(one)
     nest = tuple(_asked(node) for node in one.nest)
-    if plan.parallel and one.scratch != 0:
-        return _in_groups(plan, one, nest)
     body = _chosen(plan, nest, symbol(COUNTER))
     return replace(one, nest=(_loop(plan, plan.batch.count, body, "products"),))
 
 
-def _in_groups(plan: StackPlan, one: Program, nest: tuple[NestNode, ...]) -> Program:
-    """Return the program of products that run in parallel and need scratch memory.
+def _of_workers(one: Program) -> Program:
+    """Return the program of a product whose buffers are in scratch memory of each thread."""
 
-    Each of a group of products has a part of the memory; one group follows another.
-    """
-    counter, group, count = symbol(COUNTER), symbol(GROUP), plan.batch.count
-
-    def of_its_own(node: NestNode) -> NestNode:
+    def own(node: NestNode) -> NestNode:
         if not isinstance(node, Pack) or node.scratch is None:
             return node
-        return replace(node, scratch=node.scratch + counter * one.scratch)
+        return replace(node, of_worker=True)
 
-    body = _chosen(plan, tuple(rewritten(nest, of_its_own)), IN_GROUP * group + counter)
-    inner = _loop(plan, Least(count - IN_GROUP * group, IN_GROUP), body, "products of a group")
-    groups = BlockLoop(GROUP, div(count + (IN_GROUP - 1), IN_GROUP), (inner,), note="groups")
-    return replace(one, nest=(groups,), scratch=Least(count, IN_GROUP) * one.scratch)
+    nest = tuple(rewritten(one.nest, own))
+    return replace(one, nest=nest, scratch=ZERO, worker_scratch=one.scratch)
 
 
 def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[NestNode, ...]:

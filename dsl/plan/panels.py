@@ -112,7 +112,7 @@ def _with_sums(plan: Plan) -> Plan:
     """Return ``plan`` with C cut into parts, each of which is summed over all of K in a buffer.
 
     The buffer fills half of the last cache. The more rows a part has, the fewer times columns are
-    packed.
+    packed. Rows or columns that have no loop over blocks after the one over K are not cut.
     """
     assert plan.panel_tile is not None
     behind = plan.outer.lower().split("k", 1)[1]
@@ -121,8 +121,8 @@ def _with_sums(plan: Plan) -> Plan:
     room = plan.target.core.caches[-1].size // (2 * products * ITEMSIZE[plan.element])
     summed = {}
     for d, other, width in (("m", "n", tile[0]), ("n", "m", tile[1])):
-        most = plan.blocks[d] if len(open_) == 2 and d == "n" else room // plan.blocks[other]
         if d in open_:
+            most = plan.blocks[d] if len(open_) == 2 and d == "n" else room // plan.blocks[other]
             summed[d] = max(1, most // width) * width
     text = ", ".join(f"{d}={most}" for d, most in summed.items())
     sums = Decision(

@@ -373,7 +373,7 @@ static void pool_run(tilewright_task *task, void *context, int64_t tasks)
 /* A parallel loop that runs: each task takes some of its trips at a time, until none is left. So a task that
  * begins late, or never at the same time as another, keeps nobody waiting. */
 struct region {
-    void (*run)(const void *, int64_t, int64_t);
+    void (*run)(const void *, int64_t, int64_t, int64_t);
     const void *context;
     int64_t trips, parts;
     fenv_t rounding;
@@ -381,12 +381,13 @@ struct region {
     int64_t next __attribute__((aligned(64)));
 };
 
-/* Tasks take part of the trips that are left: many at first, as neighbours share caches, few at the end. */
+/* Tasks take part of the trips that are left: many at first, as neighbours share caches, few at the end. The
+ * task's number tells the trips which memory is theirs: it runs once, and is less than the places asked for. */
 static void region_task(void *given, int64_t task, int64_t worker)
 {
     struct region *const region = (struct region *)given;
     fenv_t before;
-    (void)task, (void)worker;
+    (void)worker;
     if (__atomic_load_n(&region->next, __ATOMIC_SEQ_CST) >= region->trips)
         return;
     fegetenv(&before);
@@ -394,7 +395,7 @@ static void region_task(void *given, int64_t task, int64_t worker)
     for (int64_t first; (first = __atomic_load_n(&region->next, __ATOMIC_SEQ_CST)) < region->trips;) {
         const int64_t last = first + (region->trips - first + region->parts - 1) / region->parts;
         if (__atomic_compare_exchange_n(&region->next, &first, last, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            region->run(region->context, first, last);
+            region->run(region->context, first, last, task);
     }
     fesetenv(&before);
 }
@@ -413,14 +414,17 @@ static int64_t region_threads(int64_t trips, int64_t work, int64_t price, int64_
 }
 
 /* Runs all trips of a loop. `work` is what a trip does, `price` what a second thread costs, and `further` each
- * one after it, all in vector multiply-adds. `threads` is how many the loop asks for, 0: as many as `by` says. */
-static void region_run(const struct tilewright_threads *by, void (*run)(const void *, int64_t, int64_t),
-    const void *context, int64_t trips, int64_t work, int64_t price, int64_t further, int64_t threads)
+ * one after it, all in vector multiply-adds. `threads` is how many the loop asks for, 0: as many as `by` says.
+ * `places` is for how many threads there is memory. A loop that runs alone runs as `worker`: the caller's
+ * number in the loop around it, 0 if there is none. */
+static void region_run(const struct tilewright_threads *by,
+    void (*run)(const void *, int64_t, int64_t, int64_t), const void *context, int64_t trips, int64_t work,
+    int64_t price, int64_t further, int64_t threads, int64_t places, int64_t worker)
 {
     int64_t most = threads;
     if (most == 0)
         most = trips > 1 && trips * work > price ? by->most() : 1;
-    most = region_threads(trips, work, price, further, most);
+    most = region_threads(trips, work, price, further, most < places ? most : places);
     if (most >= 2) {
         struct region region;
         region.run = run, region.context = context, region.next = 0;
@@ -429,7 +433,7 @@ static void region_run(const struct tilewright_threads *by, void (*run)(const vo
         if (by->run(region_task, &region, most))
             return;
     }
-    run(context, 0, trips);
+    run(context, 0, trips, worker);
 }
 
 /* A program sets these for all its kernels: who runs their loops, NULL for the pool above, and the most
@@ -455,11 +459,11 @@ static int own_run(tilewright_task *task, void *context, int64_t tasks)
 static const struct tilewright_threads own_threads = {own_most, own_run};
 
 /* `work` is what a trip does, in vector multiply-adds; `threads` 0: as many as there may be. */
-static void run_parallel(void (*run)(const void *, int64_t, int64_t), const void *context,
-    int64_t trips, int64_t work, int64_t threads)
+static void run_parallel(void (*run)(const void *, int64_t, int64_t, int64_t), const void *context,
+    int64_t trips, int64_t work, int64_t threads, int64_t places, int64_t worker)
 {
     region_run(tilewright_threads ? tilewright_threads : &own_threads, run, context, trips, work,
-        32768, 4096, threads);
+        32768, 4096, threads, places, worker);
 }
 
 #ifdef __cplusplus
@@ -629,13 +633,14 @@ struct fork0 {
     int64_t end[1]; /* iterations before those of the next loop */
 };
 
-static void fork0(const void *context, int64_t first, int64_t last)
+static void fork0(const void *context, int64_t first, int64_t last, int64_t worker)
 {
     const struct fork0 *const with = (const struct fork0 *)context;
     const float *a = with->a;
     const float *b = with->b;
     float *c = with->c;
     int64_t k = with->k;
+    (void)worker;
     for (int64_t trip = first; trip < last; trip++) {
         if (trip < with->end[0]) {
             int64_t nt = trip;
@@ -653,6 +658,7 @@ static void fork0(const void *context, int64_t first, int64_t last)
 
 void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, int64_t k)
 {
+    const int64_t worker = 0;
     { /* in parallel: nt, mt; nt, mt */
         const int64_t fork0_trips0 = 27;
         const int64_t fork0_end0 = fork0_trips0;
@@ -661,7 +667,7 @@ void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, 
         const int64_t fork0_work = fork0_trips0 * (12 * k) + fork0_trips1 * (10 * k);
         const int64_t fork0_trips = fork0_end1;
         const struct fork0 with = {a, b, c, k, {fork0_end0}};
-        run_parallel(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2);
+        run_parallel(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2, INT64_MAX, worker);
     }
 }
 

@@ -30,9 +30,10 @@ class Linked:
         self.kernel, self.key = kernel, key
         for address, what in zip(kernel.functions, ("invoke", "scratch_bytes"), strict=True):
             binding.add_symbol(self.symbol(what), address)
-        #: Bytes of scratch memory that each call needs; None if the call's sizes determine them.
+        #: Bytes of scratch memory that each call needs; None if the call's sizes, or the number of
+        #: CPUs of the machine that runs it, determine them.
         self.scratch: int | None = None
-        if not kernel.signature.sizes:
+        if not kernel.signature.sizes and "tilewright_workers(" not in kernel.source:
             self.scratch = CFUNCTYPE(c_int64, c_void_p)(kernel.functions[1])(None)
 
     def symbol(self, what: str) -> str:

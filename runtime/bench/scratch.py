@@ -6,6 +6,7 @@ for an emulated kernel, its program.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -55,16 +56,22 @@ def scratch_bytes(
     return (count - 1) * -(-each // _ALIGNED) * _ALIGNED + each
 
 
-def scratch_of(address: int, plan: Callable[[], Decided], sizes: Mapping[str, int]) -> int:
+def scratch_of(
+    address: int, plan: Callable[[], Decided], threads: int | None, sizes: Mapping[str, int]
+) -> int:
     """Return the bytes of scratch memory for one call, from the C function at ``address``.
 
-    If the address is 0, the plan's program is evaluated.
+    If the address is 0, the plan's program is evaluated. ``threads`` is the schedule's number of
+    threads; by default each CPU of this machine counts as one.
     """
     if not address:
         from tilewright.generate import program_for
+        from tilewright.ir.nest import WORKERS
         from tilewright.symbolic import evaluate
 
-        return max(0, evaluate(program_for(plan()).scratch, sizes))
+        workers = threads or os.cpu_count() or 1
+        whole = program_for(plan()).whole_scratch
+        return max(0, evaluate(whole, {**sizes, WORKERS.name: workers}))
     from ctypes import CFUNCTYPE, c_int64, c_void_p
 
     held = (c_int64 * max(1, len(sizes)))(*sizes.values())

@@ -206,7 +206,7 @@ def class_of(
         bounds.cut(1, given[1], NEAR_LINES + 1)
     if shape == "blocks" and not (crosses(axes) or converted):
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
-    if shape == "blocks" and not (alone or crosses(axes) or converted or _has_d(types, options)):
+    if shape == "blocks" and not (alone or crosses(axes) or converted):
         shape = bounds.shares(given, across, options.threads or usable_cpus())
     if shape == "matrix" and one_by_one:
         few = given[across] < MANY_ROWS

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { THREADS = 3, M = 200, TIMES = 20 };
 
@@ -55,12 +57,25 @@ static void in_order(void *given, lib_thread_task *task, void *context, int64_t 
 }
 
 static float a[M * M], b[M * M], c[M * M], expected[M * M];
+static void *scratch; /* for all threads of lib_packed; a page behind it must not be touched */
 
 static int right(void)
 {
     memset(c, 0, sizeof c);
     lib_big(a, b, c);
-    return memcmp(c, expected, sizeof c) == 0;
+    const int whole = memcmp(c, expected, sizeof c) == 0;
+    memset(c, 0, sizeof c);
+    lib_packed(a, b, c, scratch);
+    return whole && memcmp(c, expected, sizeof c) == 0;
+}
+
+static void *guarded(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    char *const first = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (first == MAP_FAILED || mprotect(first + whole, page, PROT_NONE))
+        abort();
+    return first + whole - bytes;
 }
 
 static int handled;
@@ -74,7 +89,8 @@ static void handler(int signal)
 int main(void)
 {
     struct sigaction action = {.sa_handler = handler};
-    int calls = 0, ordered = 0, good = 1;
+    int calls = 0, ordered = 0, good = lib_packed_scratch_bytes() == THREADS * 40000;
+    scratch = guarded((size_t)lib_packed_scratch_bytes());
     for (int i = 0; i < M * M; i++)
         a[i] = (float)(i % 7 - 3), b[i] = (float)(i % 5 - 2);
     for (int i = 0; i < M; i++)

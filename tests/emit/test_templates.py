@@ -41,6 +41,8 @@ from tilewright.spec.schedule import Schedule
 
 COLUMNS = Matrix("f32", "F")
 HALVES = targets.load("avx512").having(["fp16"])
+#: Each thread packs blocks of B that do not fit its stack.
+PACKING = Schedule(loops="Nnmk", block={"n": 64}, pack="b")
 TEXTS = {path.relative_to(ROOT / "templates").as_posix(): path.read_text() for path in templates()}
 every_template = pytest.mark.parametrize("name", TEXTS)
 
@@ -67,6 +69,7 @@ def rendered(name: str) -> list[str]:
         library("amx"),
         library("sme"),
         generate([Request("f16", Gemm(2, 32, 4, a="f16", c="f16"), Schedule(), HALVES)]).text,
+        generate([Request("packs", Gemm(1, 128, 256), PACKING, targets.load("scalar"))]).text,
         header([Request("f", Gemm(2, 3, 4), Schedule(), targets.load("scalar"))], "f"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         harness(Gemm(2, 3, 4), target="scalar", bench=True),

@@ -390,6 +390,7 @@ NESTS: list[tuple[str, Callable[[NestNode], NestNode], str]] = [
     ("pack", wrapped(replace(BUFFER, element="f4")), "of f4"),
     ("pack", wrapped(replace(BUFFER, elements=-ONE)), "of -1 elements"),
     ("pack", wrapped(replace(BUFFER, scratch=ZERO)), "lies at bytes 0 to 32"),
+    ("pack", wrapped(replace(BUFFER, of_worker=True)), "takes a thread's scratch memory"),
     ("when", wrapped(When(symbol("k"), ())), "depends on k"),
     ("when_same", wrapped(WhenSame(Name("a"), Name("d"), (), ())), "compares d"),
 ]  # fmt: skip

@@ -16,10 +16,9 @@ from tilewright.errors import ArgumentError, PlanError, ScheduleError, SpecError
 from tilewright.generate import draw_plan, explain_plan, plan_for, program_for, verified
 from tilewright.ir.nest import NestNode, Pack
 from tilewright.ir.nodes import rewritten
-from tilewright.lower.stack import COUNTER, IN_GROUP
+from tilewright.lower.stack import COUNTER
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.runtime.machine.host import resolve
-from tilewright.symbolic import symbol
 
 Array = np.ndarray[Any, Any]
 TARGETS = ("avx2", "avx512", "neon")
@@ -163,21 +162,18 @@ def test_scratch_memory_is_not_shared_by_threads() -> None:
 def test_products_in_parallel_have_scratch_memory_of_their_own(
     types: tuple[str, str], target: str
 ) -> None:
-    """More products than a group has, and fewer; one place for all of them is refused."""
+    """One place for all threads is refused."""
     sizes, schedule = [tw.dim(name, max=4) for name in "mnk"], tw.Schedule(loops="Bnmk")
-    for count in (2, IN_GROUP + 1):
-        spec = stack(*sizes, a=types[0], b=types[1], count=count, beta="scalar")
-        one = Interpreted(spec, schedule, resolve(target))
-        assert one.program.scratch != 0
-        one.run(one.sample(0, whole=True))
+    spec = stack(*sizes, a=types[0], b=types[1], count=5, beta="scalar")
+    one = Interpreted(spec, schedule, resolve(target))
+    assert one.program.scratch == 0 != one.program.worker_scratch
+    one.run(one.sample(0, whole=True))
 
     def shared(node: NestNode) -> NestNode:
-        """A buffer in scratch memory, at the place that it has for the first product."""
-        if not isinstance(node, Pack) or node.scratch is None:
-            return node
-        return replace(node, scratch=node.scratch.subs(symbol(COUNTER), 0))
+        return replace(node, of_worker=False) if isinstance(node, Pack) else node
 
-    wrong = replace(one.program, nest=tuple(rewritten(one.program.nest, shared)))
+    nest = tuple(rewritten(one.program.nest, shared))
+    wrong = replace(one.program, nest=nest, scratch=one.program.worker_scratch)
     with pytest.raises(PlanError, match=f"all trips of the parallel loop {COUNTER} write the same"):
         verified(wrong, spec, resolve(target))
 

@@ -16,13 +16,16 @@ from tilewright.runtime.library.make import Library
 
 PROGRAM = Path(__file__).parents[1] / "data" / "pool.c"
 PARALLEL = tw.Schedule(loops="NMk")
-#: Each of the 20 calls in a pool of three threads is two loops, of 3 and 2 tasks.
-SAID = "right 1 most 3 loops 20 tasks 60 wrong 0 ordered 1 one 1\n"
+#: A block of B, of 40000 bytes, in each trip of the loop over columns.
+PACKED = tw.Schedule(loops="Nnmk", pack="b", block={"n": 50}, vectorize="n", threads=3)
+#: Each of the 20 calls of two kernels in a pool of three threads is a loop, of 3 and 2 tasks.
+SAID = "right 1 most 3 loops 40 tasks 100 wrong 0 ordered 2 one 1\n"
 
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    kernels = {"big": (tw.Gemm(200, 200, 200), PARALLEL), "small": tw.Gemm(4, 4, 4)}
+    big = tw.Gemm(200, 200, 200)
+    kernels = {"big": (big, PARALLEL), "packed": (big, PACKED), "small": tw.Gemm(4, 4, 4)}
     return tw.library("lib", kernels, targets=["scalar"], jobs=1)
 
 

@@ -33,7 +33,7 @@ from tilewright.lower.staging.buffers import (
     sum_lines,
     sums_of_blocks,
 )
-from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack, stack_bytes
+from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
@@ -71,11 +71,12 @@ def make_program(plan: Plan) -> Program:
     nest, programs = _whole(tiles), list(tiles.programs.values())
     if plan.many is not None:
         # Only one of the two nests runs, so equal buffers share a place in scratch memory.
-        others = TileSet(plan.many.plan, "many_", scratch=tiles.scratch)
+        scratch, worker = tiles.scratch, tiles.worker_scratch
+        others = TileSet(plan.many.plan, "many_", scratch=scratch, worker_scratch=worker)
         nest = (When(div(plan.sizes["m"], plan.many.rows), _whole(others), nest),)
         programs += (each for each in others.programs.values() if each not in programs)
-    scratch = sum(tiles.scratch.values(), ZERO)
-    return Program(start + nest, tuple(programs), scratch)
+    shared, own = (sum(x.values(), ZERO) for x in (tiles.scratch, tiles.worker_scratch))
+    return Program(start + nest, tuple(programs), shared, worker_scratch=own)
 
 
 def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
@@ -122,7 +123,7 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.operands["sums2"]
     elements = plan.sum_elements
-    scratch, second = tiles.scratch_offset(sums, elements), renamed(fill, _of_second)
+    (scratch, _), second = tiles.place(sums, elements), renamed(fill, _of_second)
     return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
 
@@ -145,7 +146,7 @@ def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
         buffer=filled.operand.buffer,
         element=filled.operand.type,
         elements=filled.elements,
-        scratch=tiles.scratch_offset(filled.operand, filled.elements),
+        scratch=tiles.place(filled.operand, filled.elements)[0],
         fill=filled.nodes,
         body=body,
     )
@@ -158,7 +159,7 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     sums = plan.operands["sums"]
     elements = plan.sum_elements
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
-    scratch = tiles.scratch_offset(sums, elements)
+    scratch, _ = tiles.place(sums, elements)
     return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
 
 
@@ -193,9 +194,7 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     packed = _pack(tiles, step.operand, block)
     packed = replace(packed, elements=_room(plan, packed.operand, packed.elements))
-    scratch = tiles.scratch_offset(packed.operand, packed.elements)
-    if block.parallel and scratch is not None:
-        raise beyond_stack(plan, f"packing {name}", packed.operand, packed.elements)
+    place = tiles.place(packed.operand, packed.elements, parallel=block.parallel)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     bases = block.bases | {name: block.origin}
     inside = replace(block, here=block.here.holding(packed.operand), bases=bases)
@@ -203,9 +202,10 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
         buffer=packed.operand.buffer,
         element=packed.operand.type,
         elements=packed.elements,
-        scratch=scratch,
+        scratch=place[0],
         fill=packed.nodes,
         body=tuple(_nest(tiles, step.body, inside)),
+        of_worker=place[1],
     )
 
 
@@ -230,10 +230,8 @@ def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, 
         line = next(d for d in "mn" if sums.strides[d] == 1)
         other = "n" if line == "m" else "m"
         elements = _room(plan, sums, block.extents[other] * sums.strides[other])
-        scratch = tiles.scratch_offset(sums, elements)
-        if block.parallel and scratch is not None:
-            raise beyond_stack(plan, "the sums of a block", sums, elements)
-        nodes = (Pack(sums.buffer, sums.type, elements, scratch, filled, nodes),)
+        scratch, own = tiles.place(sums, elements, parallel=block.parallel)
+        nodes = (Pack(sums.buffer, sums.type, elements, scratch, filled, nodes, own),)
     return nodes
 
 

@@ -105,12 +105,17 @@ def offset_of(operand: Operand, origin: dict[str, Expr]) -> Expr:
 
 @dataclass(slots=True)
 class TileSet:
-    """The tile programs and scratch buffers made so far. ``prefix`` begins the tiles' names."""
+    """The tile programs and scratch buffers made so far. ``prefix`` begins the tiles' names.
+
+    ``scratch`` and ``worker_scratch`` have the bytes of each buffer in the scratch memory of the
+    call and in that of a thread.
+    """
 
     plan: Plan
     prefix: str = ""
     programs: dict[object, TileProgram] = field(default_factory=dict)
     scratch: dict[tuple[Name, Expr], Expr] = field(default_factory=dict)
+    worker_scratch: dict[tuple[Name, Expr], Expr] = field(default_factory=dict)
     groups: int = 0
 
     def next_group(self) -> int:
@@ -131,18 +136,23 @@ class TileSet:
             self.programs[key] = lower_tile(Tile(here, tile), name)
         return self.programs[key]
 
-    def scratch_offset(self, operand: Operand, elements: Expr) -> Expr | None:
-        """Return a buffer's offset in scratch memory, in bytes; None if it is on the stack.
+    def place(
+        self, operand: Operand, elements: Expr, *, parallel: bool = False
+    ) -> tuple[Expr | None, bool]:
+        """Return the fields ``scratch`` and ``of_worker`` of a ``Pack``: where its buffer is.
 
-        Buffers of the same operand and size share a place.
+        A buffer of known size up to STACK_BYTES is on the stack. A larger one is in scratch memory:
+        in that of the thread if it is in a ``parallel`` loop, else in that of the call. Buffers of
+        the same operand and size share a place.
         """
         if stack_bytes(operand, elements) is not None:
-            return None
+            return None, False
+        scratch = self.worker_scratch if parallel else self.scratch
         size = elements * ITEMSIZE[operand.type]
         place = (operand.buffer, size)
-        self.scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
-        before = list(self.scratch)[: list(self.scratch).index(place)]
-        return sum((self.scratch[other] for other in before), ZERO)
+        scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
+        before = list(scratch)[: list(scratch).index(place)]
+        return sum((scratch[other] for other in before), ZERO), parallel
 
 
 def _size(plan: Plan, tile: RegisterTile) -> str:

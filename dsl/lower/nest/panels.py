@@ -45,11 +45,13 @@ def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
     packed = tiles.plan.operands["a"]
     count = 1 if sum((part.count for part in across), ZERO) == 1 else 2
     elements = count * writer.panel_elements + margin(tiles.plan)
+    scratch, of_worker = tiles.place(packed, elements, parallel=block.parallel)
     return Pack(
         buffer=packed.buffer,
         element=packed.type,
         elements=elements,
-        scratch=tiles.scratch_offset(packed, elements),
+        scratch=scratch,
+        of_worker=of_worker,
         fill=writer.converted(_begins(across, ZERO), ZERO, block.extents["k"]),
         body=tuple(writer.grids(across)),
     )

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr
 
-from tilewright.errors import ScheduleError
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.ops import (
@@ -218,19 +217,6 @@ def stack_bytes(operand: Operand, elements: Expr) -> int | None:
     known = value(elements)
     size = None if known is None else known * ITEMSIZE[operand.type]
     return size if size is not None and size <= STACK_BYTES else None
-
-
-def beyond_stack(plan: Plan, what: str, operand: Operand, elements: Expr) -> ScheduleError:
-    """Return the error for a block that is too large for a thread's stack in a parallel loop."""
-    known = value(elements)
-    size = None if known is None else known * ITEMSIZE[operand.type]
-    outer = plan.outer.lower()
-    return ScheduleError(
-        f"{what} inside of a parallel loop needs its thread's stack",
-        got="a size known only at the call" if size is None else f"{size} bytes",
-        expected=f"{STACK_BYTES} bytes or fewer",
-        hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
-    )
 
 
 def _copy(
