@@ -375,10 +375,9 @@ def family_of(format: str) -> str:
     It is the same for all matrices that differ only in their sizes. Names that C compares are
     interned, and kept as long as the process runs.
     """
-    from tilewright.plan.formats.packed_b import PackedFormat
-
     form = _format(format)
-    return sys.intern(form.family.text if isinstance(form, PackedFormat) else format)
+    family = getattr(form, "family", None)
+    return sys.intern(format if family is None else family.text)
 
 
 @cache
