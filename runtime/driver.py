@@ -333,6 +333,7 @@ class Copier(Kernel):
         if out is not None or "d" not in forms:
             return super().__call__(given, out=out)
         form = forms["d"]
+        assert isinstance(form, PackedFormat)
         block = new_block(form.nbytes)
         super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, (form.k, form.n), block)

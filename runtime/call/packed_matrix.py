@@ -20,7 +20,7 @@ from tilewright.runtime.arrays.memory import ALIGNMENT, address, in_large_pages
 from tilewright.spec.sizes import MAX_SIZE
 
 if TYPE_CHECKING:
-    from tilewright.plan.formats.lookup import Format
+    from tilewright.plan.formats.lookup import AnyFormat
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
@@ -381,7 +381,7 @@ def family_of(format: str) -> str:
 
 
 @cache
-def _formats() -> dict[str, Format]:
+def _formats() -> dict[str, AnyFormat]:
     """Return the dict of known formats by their interned names.
 
     C compares addresses of names, so the names are kept as long as the process runs.
@@ -389,7 +389,7 @@ def _formats() -> dict[str, Format]:
     return {}
 
 
-def _format(text: str) -> Format | None:
+def _format(text: str) -> AnyFormat | None:
     known = _formats().get(text)
     if known is None:
         from tilewright.plan.formats.lookup import format_named

@@ -1,4 +1,4 @@
-"""The contents of a library: kernels, the functions that pack their B, and families of sizes."""
+"""The contents of a library: kernels, what packs their operands, and families of sizes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Member:
     """One kernel of a library; ``name`` is its C function's name without the library's prefix.
 
     ``schedules`` are the schedules of single targets, by their resolved names. ``packs`` names the
-    kernel for which this member packs B, "" for other members. ``operand`` is that B, or the weight
-    of a network.
+    kernel for which this member packs an operand, "" for other members. ``operand`` is the name of
+    that A or B, or of the weight of a network.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All kernels in the order given, each followed by the function that packs its B, and the
+    """All kernels in the order given, each followed by what packs its operands, and the
     families.
     """
 
@@ -154,9 +154,10 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
 
 
 def _packer(member: Member) -> Iterator[Member]:
-    """Yield members that pack the B of a kernel or the weights of a network, of any ``ldb``.
+    """Yield members that pack A and B of a kernel or the weights of a network, of any ``ldb``.
 
-    A low-bit B is given as elements, scales and zero points, with rows without padding.
+    A has contiguous rows, which are columns of its transpose. A low-bit B is given as elements,
+    scales and zero points, with rows without padding.
     """
     spec = member.spec
     for weight in spec.packed if isinstance(spec, Network) else ():

@@ -27,8 +27,9 @@ from .quantized_b import ROW_UNIT, quantized_format, quantized_product
 #: points, times A's scale for minima.
 _SUMS = {"": "", "zeros": "negated", "minima": "scaled"}
 _TEXT = re.compile(
-    r"(?P<integers>[su](?:8|16|32)) rows with f32 scales(?P<zeros> and s32 zeros)? for (?P<per>a row|a block)"
-    r"(?:, sums times (?P<bias>-?[0-9]{1,9}))?(?:, (?P<sums>negated|scaled) sums)?"
+    r"(?P<integers>[su](?:8|16|32)) rows with f32 scales(?P<zeros> and s32 zeros)? "
+    r"for (?P<per>a row|a block)(?:, sums times (?P<bias>-?[0-9]{1,9}))?"
+    r"(?:, (?P<sums>negated|scaled) sums)?"
     r", blocks of (?P<block>[0-9]{1,9}), "
     r"(?P<m>[0-9]{1,19}|any m)x(?P<k>[0-9]{1,19})"
 )
@@ -64,10 +65,10 @@ class QuantizedRows:
         zeros = " and s32 zeros" if self.zeros else ""
         sums = f", sums times {-self.bias}" if self.bias else ""
         sums += f", {self.sums} sums" if self.sums else ""
-        rows = "any m" if self.is_open else self.m
+        rows, each = "any m" if self.is_open else self.m, "a row" if self.whole else "a block"
         return (
-            f"{self.integers} rows with f32 scales{zeros} for {'a row' if self.whole else 'a block'}"
-            f"{sums}, blocks of {self.block}, {rows}x{self.k}"
+            f"{self.integers} rows with f32 scales{zeros} for {each}{sums}, "
+            f"blocks of {self.block}, {rows}x{self.k}"
         )
 
     @property
