@@ -33,6 +33,13 @@ class Packing(Routine[Pack, PackPlan]):
         """Yield the size of B, and its types before and after."""
         spec, strides = plan.spec, plan.operands["b"].strides
         apart, line = strides["k" if spec.order == "C" else "n"], LINES[spec.order]
+        if spec.rows:
+            turned = LINES["F" if spec.order == "C" else "C"]
+            yield (
+                f"pack      A {spec.n} x {spec.k} ({turned}s {text_of(apart)} elements apart), "
+                f"{spec.source} as {spec.type}, for B of {spec.a}: {plan.format.nbytes} bytes"
+            )
+            return
         yield (
             f"pack      B {spec.k} x {spec.n} ({line}s {text_of(apart)} elements apart), "
             f"{spec.source} as {spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"

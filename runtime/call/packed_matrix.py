@@ -285,7 +285,7 @@ def matrix_of(format: str, data: Any) -> PackedMatrix:
     Raises ArgumentError if the bytes do not fit the format.
     """
     form, lines = _format(format), np.asarray(data)
-    assert form is not None and isinstance(form.k, int) and isinstance(form.n, int)
+    assert form is not None and all(isinstance(size, int) for size in form.shape)
     return PackedMatrix(format, (*lines.shape[:-1], *form.shape), lines.reshape(-1))
 
 

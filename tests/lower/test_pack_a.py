@@ -38,6 +38,10 @@ CASES: Any = (
     ("avx2", Gemm(M, N, K, a=Packed("f32"), b="s8")),
     ("avx512+vnni+bf16", Gemm(M, N, K, a=Packed("f32"), b=Packed("f32"), math="bf16")),
     ("sve256", Gemm(M, 20, 33, a=Packed("f32"), b=tw.Matrix("f32", "F"))),
+    ("neon+i8mm", Gemm(M, N, K, a=Packed("u8"), b=Packed("s8"))),
+    ("sme", Gemm(37, 40, K, a=Packed("bf16"), b="bf16")),
+    ("sme", Gemm(M, N, 33, a=Packed("s8"), b=Packed("s8"), a_zero=3)),
+    ("power10", Gemm(M, N, K, a=Packed("f32"), b=Packed("f32"))),
     ("scalar", Gemm(3, 5, 40, a=Packed(ROWS), b=Packed(tw.Quantized("s8")))),
     ("avx2", Gemm(M, 20, 72, a=Packed(tw.Quantize("bf16", per=("row", 32))), b=Packed(U4))),
     ("avx512+vnni", Gemm(M, 19, 64, a=Packed(tw.Quantize(zero="s8")), b=Packed(MINIMA))),
@@ -155,7 +159,11 @@ REFUSED: Any = (
     (lambda: Packed("f32", mb=0), SpecError, "mb, the rows of a panel"),
     (
         lambda: tw.compile(Gemm(32, 32, 64, a=Packed("bf16"), b="bf16"), target="amx"),
-        SpecError, "for which no A is packed ahead",
+        SpecError, "reads rows of A in place",
+    ),
+    (
+        lambda: tw.compile(Gemm(32, 32, 64, a=Packed("s8", mb=6), b="s8"), target="neon+i8mm"),
+        SpecError, "4 rows of A at a time",
     ),
     (
         lambda: tw.compile(Gemm(64, 8, 8, a=Packed("f32", mb=8)),
