@@ -20,7 +20,7 @@ from tilewright import nn
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.spec import postops, reductions
 from tilewright.spec.network.weights import Weights
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Spec
 
@@ -49,6 +49,7 @@ def _names() -> Mapping[str, Any]:
     return found | {
         "Pack": Pack,
         "PackQuantized": PackQuantized,
+        "QuantizeRows": QuantizeRows,
         "dict": dict,
         "inf": float("inf"),
         "nan": float("nan"),

@@ -24,6 +24,7 @@ from tilewright.spec.pack import Copy
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import TAILS, Schedule
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.sums import Math
 from tilewright.spec.transpose import Transpose
 from tilewright.spec.types import TYPES, accumulator, type_name
 
@@ -194,6 +195,12 @@ def _epilogue(word: str) -> Expression:
     raise ValueError(f"{word!r} is no function of one value, such as relu or gelu_erf")
 
 
+def _math(word: str) -> Math:
+    if word not in ("bf16", "bf16:always"):
+        raise ValueError(f"{word!r} is no type for rounding, such as bf16 or bf16:always")
+    return "bf16" if word == "bf16" else ("bf16", "always")
+
+
 def _tile(word: str) -> tuple[int, int]:
     rows, _, columns = word.partition("x")
     if not (rows.isdecimal() and columns.isdecimal()):
@@ -314,6 +321,12 @@ _SPEC = (
         metavar="FUNCTION",
         help="Function of the sums: relu, gelu_erf, ...",
     ),
+    _option(
+        "--math",
+        _math,
+        metavar="bf16|bf16:always",
+        help="Round f32 to bf16 while it is packed, if that is faster; or always.",
+    ),
 )
 _SCHEDULE = (
     _option(
@@ -365,7 +378,7 @@ _TARGET = (click.option("--target", default="host", help="host, or one of `tilew
 
 _SPEC_NAMES = (
     "element", "b", "quantize", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc",
-    "ldd", *QUANTITIES, "epilogue",
+    "ldd", *QUANTITIES, "epilogue", "math",
 )  # fmt: skip
 _SCHEDULE_NAMES = (
     "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "pack", "prefetch", "tails",

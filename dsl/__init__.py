@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .spec.network.trace import NetworkFunction, network
     from .spec.network.value import Network
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
-    from .spec.pack import Copy, Pack, PackQuantized
+    from .spec.pack import Copy, Pack, PackQuantized, QuantizeRows
     from .spec.postops import *  # noqa: F403
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
@@ -85,6 +85,7 @@ __all__ = [
     "PackedWeights",
     "PlanError",
     "Quantize",
+    "QuantizeRows",
     "Quantized",
     "QuantizedMatrix",
     "Schedule",
@@ -174,7 +175,7 @@ _HOMES = {
         ("from_awq", "from_compressed_tensors", "from_gptq", "unpack"), "runtime.quantized.words"
     ),
     "quantize": "runtime.quantized.quantize",
-    **dict.fromkeys(("Pack", "PackQuantized"), "spec.pack"),
+    **dict.fromkeys(("Pack", "PackQuantized", "QuantizeRows"), "spec.pack"),
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",

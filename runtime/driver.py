@@ -25,7 +25,7 @@ from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_b
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
-from tilewright.spec.pack import Copy, Pack, PackQuantized
+from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
 from tilewright.spec.sizes import canonical
@@ -228,6 +228,14 @@ def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = 
     return build_many([(spec, schedule, target)], edited=edited)[0]
 
 
+def into(kernel: Kernel, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Pack into an array that the call passes."""
+    if any(isinstance(s, PackedBytes) for s in kernel.signature.output.shape):
+        held, _ = kernel._arrange(arrays, named)
+        kernel._check(held)  # Python alone checks bytes that depend on the sizes of the call
+    return Kernel.__call__(kernel, *arrays, **named)
+
+
 class Packer(Kernel):
     """A compiled ``tw.Pack``: ``packer(b)`` returns a PackedMatrix.
 
@@ -239,7 +247,7 @@ class Packer(Kernel):
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Return a matrix B packed. B is k x n, or count x k x n for a batch."""
         if len(arrays) != 1 or out is not None or named:
-            return self._into(arrays, named if out is None else {"out": out, **named})
+            return into(self, arrays, named if out is None else {"out": out, **named})
         from tilewright.plan.formats.lookup import format_of
 
         spec, b = self.spec, as_array(arrays[0], "b")
@@ -251,13 +259,6 @@ class Packer(Kernel):
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
         shape = (*b.shape[:-2], n, k) if spec.rows else b.shape
         return PackedMatrix.owning(form.text, shape, block)
-
-    def _into(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Pack into an array that the call passes."""
-        if any(isinstance(s, PackedBytes) for s in self.signature.output.shape):
-            held, _ = self._arrange(arrays, named)
-            self._check(held)  # Python alone checks bytes that depend on the sizes of the call
-        return super().__call__(*arrays, **named)
 
 
 class QuantizedPacker(Kernel):
@@ -286,6 +287,29 @@ class QuantizedPacker(Kernel):
         return PackedMatrix.owning(form.text, arrays[0].shape, block)
 
 
+class RowQuantizer(Kernel):
+    """A compiled ``tw.QuantizeRows``: ``quantizer(a)`` returns a PackedMatrix.
+
+    ``quantizer(a, out)`` writes the bytes to ``out``, an array of uint8 with one row.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Return a matrix A quantized and packed. A is m x k."""
+        if len(arrays) != 1 or out is not None or named:
+            return into(self, arrays, named if out is None else {"out": out, **named})
+        from tilewright.plan.formats.quantized_a import rows_format_of
+
+        spec, a = self.spec, as_array(arrays[0], "a")
+        assert isinstance(spec, QuantizeRows)
+        rows = a.shape[0] if isinstance(a, np.ndarray) and a.ndim == 2 else 0
+        form = rows_format_of(spec, self.isa).of(spec.k, rows)
+        block = new_block(form.nbytes)
+        super().__call__(a, matrix_in(block).reshape(1, form.nbytes))
+        return PackedMatrix.owning(form.text, a.shape, block)
+
+
 class Copier(Kernel):
     """A compiled ``tw.Copy``: ``copier(a, out=d)`` returns d; a packed matrix is a PackedMatrix.
 
@@ -309,6 +333,7 @@ class Copier(Kernel):
         if out is not None or "d" not in forms:
             return super().__call__(given, out=out)
         form = forms["d"]
+        assert isinstance(form, PackedFormat)
         block = new_block(form.nbytes)
         super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, (form.k, form.n), block)
@@ -318,6 +343,7 @@ class Copier(Kernel):
 _MADE: dict[type[Any], type[Kernel]] = {
     Pack: Packer,
     PackQuantized: QuantizedPacker,
+    QuantizeRows: RowQuantizer,
     Copy: Copier,
 }
 

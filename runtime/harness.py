@@ -24,15 +24,16 @@ from tilewright.runtime.bench.peak import program_context, types_of
 from tilewright.runtime.bench.timing import operations
 from tilewright.runtime.build.toolchain import program_commands, versioned
 from tilewright.runtime.call.bound_sizes import Array, value_of
-from tilewright.runtime.call.pack_source import Given, pack_for
+from tilewright.runtime.call.pack_source import Given, pack_a_for, pack_for
 from tilewright.runtime.emulate.calls import span
 from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, extent, matrices_in, samples
 from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.pack_b import packed_bytes
+from tilewright.runtime.reference.quantized import packed_rows
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import weight_packing
+from tilewright.spec.pack import QuantizeRows, weight_packing
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
@@ -321,16 +322,23 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     table = p.kind == "sequence"
     items = given if table else [given]
     if p.packed and p.name == "a":
-        raise SpecError(
-            "a self-testing program packs no A", got=spec, hint="an A that is not packed"
-        )
-    if p.packed:
+        items, element = [_packed_a(spec, target, given)], "u8"
+    elif p.packed:
         items, element = [_packed(spec, target, item) for item in items], "u8"
     else:
         element = p.element
     names = [f"{name}_{i}" for i in range(len(items))] if table else [name]
     blocks = tuple(block_of(n, item, element) for n, item in zip(names, items, strict=True))
     return Argument(name, element, blocks, table)
+
+
+def _packed_a(spec: Spec, target: Target, a: Array) -> Array:
+    """Return the bytes that ``pack_a`` makes from ``a``."""
+    assert isinstance(spec, Gemm)
+    pack, given = pack_a_for(spec, a)
+    if isinstance(pack, QuantizeRows):
+        return packed_rows(pack, target, given).reshape(-1)
+    return packed_bytes(pack, target, [given]).reshape(-1)
 
 
 def _packed(spec: Spec, target: Target, b: Array) -> Array:

@@ -474,7 +474,8 @@ class Kernel(CallableKernel):
         Parameters
         ----------
         a : array
-            The matrix, m x k. Its type is the spec's type of A, or float32, which is converted.
+            The matrix, m x k. Its type is the spec's type of A, or float32, which is converted. An
+        A of ``tw.Quantize`` has the type that is given there.
 
         Raises
         ------

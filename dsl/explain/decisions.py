@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from sympy import Expr, sympify
 
+from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.loops import Decided
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
@@ -16,7 +17,6 @@ from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
-from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
@@ -182,6 +182,8 @@ def _staging(plan: Plan, name: str) -> Row:
     loaded = "" if operand.type == element else f", {element} when loaded"
     if name == "b" and plan.packed_format is not None:
         return "B", "packed before", f"{plan.packed_format.text}{loaded}"
+    if name == "a" and isinstance(plan.spec.a, Packed):
+        return "A", "packed before", formats_of(plan.spec, plan.target)["a"].text
     grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
     if name in plan.packs:
         change = _change(operand.type, element, shift, operand.rounded)
@@ -201,11 +203,12 @@ def _staging(plan: Plan, name: str) -> Row:
 def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
     """Return choice and reason for A if sums are computed in blocks of K: copied or quantized."""
     assert isinstance(spec, Gemm)
-    if not isinstance(spec.a, Quantize):
+    if spec.quantize is None:
         zeros = "" if spec.a_zero in (None, 0) else ", with a zero point"
         return "copied first", f"{change}{zeros}, rows of whole blocks"
-    where = "a row" if spec.a.block is None else f"{spec.a.block} of a row"
-    zeros = " and a zero point" if spec.a.zero else ""
+    how = spec.quantize
+    where = "a row" if how.block is None else f"{how.block} of a row"
+    zeros = " and a zero point" if how.zero else ""
     return "quantized first", f"{change}, a scale{zeros} for {where}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
-from tilewright.plan.formats.lookup import Format
+from tilewright.plan.formats.lookup import AnyFormat
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, PackedBytes, Signature
 from tilewright.spec.sizes import Size
@@ -200,7 +200,7 @@ def lay_out(
     signature: Signature,
     arrays: Sequence[Given],
     sizes: Mapping[str, int],
-    formats: Mapping[str, Format],
+    formats: Mapping[str, AnyFormat],
 ) -> Memory:
     """Return the memory of the operands in ``arrays``, in the order of ``signature.arrays``.
 
@@ -244,7 +244,7 @@ class _View:
     parameter: ArrayParameter
     sizes: Mapping[str, int]
     offsets: Mapping[str, Sequence[int]]
-    format: Format | None
+    format: AnyFormat | None
 
     def _value(self, size: Size) -> int:
         return size if isinstance(size, int) else self.sizes[size.name]
@@ -263,7 +263,7 @@ class _View:
         buffer = _buffer(given, p.type, name)
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
-    def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
+    def _packed(self, format_: AnyFormat, buffer: Buffer, name: str) -> Segment:
         """Return the segment for a buffer with one packed matrix, or with all those of a batch."""
         p, size = self.parameter, format_.itemsize
         many = self._value(p.shape[0]) if p.role == "out" else 1
@@ -276,7 +276,7 @@ class _View:
             elements = len(values)  # use the whole buffer: offsets may select any matrix in it
         return flat(name, format_.stored, values, elements, role=p.role)
 
-    def _bytes(self, format_: Format) -> int:
+    def _bytes(self, format_: AnyFormat) -> int:
         """Return the bytes of one packed matrix: k x n elements, or those of an output."""
         if not format_.is_open:
             return int(format_.nbytes)

@@ -333,7 +333,8 @@ class Plan(Decided):
     @property
     def rows(self) -> int | None:
         """The rows of a panel of the caller's packed A; None where A is not packed ahead."""
-        return int(self.operands["a"].strides["k"]) if isinstance(self.spec.a, Packed) else None
+        panels = isinstance(self.spec.a, Packed) and self.spec.quantize is None
+        return int(self.operands["a"].strides["k"]) if panels else None
 
     @property
     def quantized(self) -> QuantizedFormat:
@@ -446,7 +447,7 @@ class Environment:
         if depth == 1:
             return extent, ZERO
         filled = plan.spec.sums_blocks or not plan.product.block
-        if filled and (self.across.packed or plan.rows is not None):
+        if filled and (self.across.packed or isinstance(plan.spec.a, Packed)):
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 

@@ -21,6 +21,7 @@ from tilewright.symbolic import ONE, ZERO, mod, value
 from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
 from .formats.lookup import format_of_a, plain_format, rounded_b
 from .formats.packed_b import CACHED_BYTES, packed_a_product, packed_product
+from .formats.quantized_a import rows_format
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
     Operand,
@@ -362,6 +363,10 @@ def stage_operands(
     if spec.quantized is not None:
         format_ = quantized_format(spec, target)
         seen |= quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
+        if isinstance(spec.a, Packed):
+            # The pack has all parts; a product reads those that the kernel would have made.
+            ahead = rows_format(spec, target).operands("a")
+            seen |= {name: part for name, part in ahead.items() if name in seen}
     elif isinstance(spec.b, Packed):
         form = plain_format(spec, target).of(sizes["k"], sizes["n"])
         seen["b"] = packed_by_caller(form, spec.batch)
@@ -373,7 +378,7 @@ def stage_operands(
             sources[along] = operands[along]
     tail = None
     if spec.sums_blocks:
-        sources["a"] = operands["a"]
+        sources |= {} if isinstance(spec.a, Packed) else {"a": operands["a"]}
     elif isinstance(spec.a, Packed):
         form_of_a = format_of_a(spec, target).of(sizes["k"], sizes["m"])
         seen["a"] = packed_by_caller(form_of_a, spec.batch)

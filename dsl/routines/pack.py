@@ -1,4 +1,4 @@
-"""Packings of B ahead of its use: of ordinary elements, and of low-bit elements with scales."""
+"""Packings ahead of use: of an A or B, of a low-bit B, and of an A that is quantized."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from tilewright.ir.stages import Stage
 from tilewright.isa.target import Target
 from tilewright.lower.pack_b import pack_program
 from tilewright.lower.pack_quantized import quantized_packing
+from tilewright.lower.staging.quantize import rows_program
+from tilewright.plan.formats.quantized_a import QuantizeRowsPlan, plan_rows_of_a
 from tilewright.plan.routine import Routine, register
 from tilewright.plan.routines.pack_b import PackPlan, plan_packing
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan, plan_quantized_packing
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.schedule import Schedule
 
 
@@ -31,6 +33,13 @@ class Packing(Routine[Pack, PackPlan]):
         """Yield the size of B, and its types before and after."""
         spec, strides = plan.spec, plan.operands["b"].strides
         apart, line = strides["k" if spec.order == "C" else "n"], LINES[spec.order]
+        if spec.rows:
+            turned = LINES["F" if spec.order == "C" else "C"]
+            yield (
+                f"pack      A {spec.n} x {spec.k} ({turned}s {text_of(apart)} elements apart), "
+                f"{spec.source} as {spec.type}, for B of {spec.a}: {plan.format.nbytes} bytes"
+            )
+            return
         yield (
             f"pack      B {spec.k} x {spec.n} ({line}s {text_of(apart)} elements apart), "
             f"{spec.source} as {spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
@@ -67,5 +76,30 @@ class QuantizedPacking(Routine[PackQuantized, QuantizedPackPlan]):
         return True
 
 
+class RowQuantization(Routine[QuantizeRows, QuantizeRowsPlan]):
+    """The quantization of an A ahead of the calls."""
+
+    def plan(self, spec: QuantizeRows, schedule: Schedule, target: Target) -> QuantizeRowsPlan:
+        """Return the plan."""
+        return plan_rows_of_a(spec, schedule, target)
+
+    def stages(self, plan: QuantizeRowsPlan) -> tuple[Stage, ...]:
+        """Return the only stage: all rows."""
+        return (Stage(rows_program(plan)),)
+
+    def head(self, plan: QuantizeRowsPlan) -> Iterator[str]:
+        """Yield the size of A, its types before and after, and the size of a packed row."""
+        spec, form = plan.spec, plan.format
+        yield (
+            f"quantize  A {spec.m} x {spec.k}, {spec.a.type} as {form.integers} with scales: "
+            f"{form.row_bytes} bytes for each row"
+        )
+
+    def converts(self, plan: QuantizeRowsPlan) -> bool:
+        """Return True: elements may be converted by functions on their bits."""
+        return True
+
+
+register(QuantizeRows, QuantizeRowsPlan, RowQuantization())
 register(Pack, PackPlan, Packing())
 register(PackQuantized, QuantizedPackPlan, QuantizedPacking())

@@ -67,7 +67,8 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
     of_b = b.quantized if isinstance(b, Packed) else None
-    check_quantized(a, of_b, given["k"], {name: given[name] for name in ZEROS})
+    how = a.quantize if isinstance(a, Packed) else None
+    check_quantized(how or a, of_b, given["k"], {name: given[name] for name in ZEROS})
     check_block_scales(given["a_scale"], a, of_b, given["batch"])
     held = default_c(given["sums"], *factors_of(a, b))
     c = _operand(held if given["c"] is None else given["c"], order)
@@ -128,13 +129,20 @@ def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
                 expected="tw.Packed without bits",
                 hint="bits are for tw.Copy",
             )
-        if getattr(operand, unit) is not None or (name == "a" and operand.quantized is not None):
+        other = operand.quantized if name == "a" else operand.quantize
+        if getattr(operand, unit) is not None or other is not None:
             raise SpecError(_PACKED[name], got=operand, expected=f"tw.Packed(type, {_UNITS[name]})")
-    if isinstance(a, Packed) and (batch is not None or quantized is not None):
+    if isinstance(a, Packed) and (batch is not None or (quantized and a.quantize is None)):
         raise SpecError(
-            "a packed A is that of one product, with a B that has no block scales",
-            got=f"b={b!r}, batch={batch!r}",
-            hint="an A that is not packed",
+            "a packed A is that of one product, and quantized if B has block scales",
+            got=f"a={a!r}, b={b!r}, batch={batch!r}",
+            hint="tw.Packed(tw.Quantize(...)) with block scales, or an A that is not packed",
+        )
+    if isinstance(a, Packed) and a.quantize is not None and a.mb is not None:
+        raise SpecError(
+            "a quantized A is packed row by row, without panels",
+            got=a,
+            expected="tw.Packed(tw.Quantize(...)) without mb",
         )
 
 

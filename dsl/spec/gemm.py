@@ -71,7 +71,8 @@ class Gemm(Spec):
     a, b : type, Matrix, Packed, Quantize or Quantized
         Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
         ``tw.Packed`` is a B that ``pack_b`` packed, or an A that ``pack_a`` packed.
-        ``tw.Quantize`` is an A that the kernel quantizes.
+        ``tw.Quantize`` is an A that the kernel quantizes, and ``tw.Packed(tw.Quantize(...))`` one
+        that ``pack_a`` quantized.
     c, d : type or Matrix
         Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
     order : {"C", "F"}
@@ -350,9 +351,14 @@ class Gemm(Spec):
     @property
     def sums_blocks(self) -> bool:
         """True if B is quantized in blocks of K, and the sum over each block is an integer sum."""
-        return self.quantized is not None and (
-            isinstance(self.a, Quantize) or is_integer(self.a.type)
-        )
+        return self.quantized is not None and (self.quantize is not None or is_integer(self.a.type))
+
+    @property
+    def quantize(self) -> Quantize | None:
+        """How A is quantized, by the kernel or by ``pack_a``; None if it is not."""
+        if isinstance(self.a, Packed):
+            return self.a.quantize
+        return self.a if isinstance(self.a, Quantize) else None
 
     @property
     def scales_of_blocks(self) -> int | None:
@@ -362,7 +368,7 @@ class Gemm(Spec):
     @property
     def offsets_blocks(self) -> bool:
         """True if A's integers have zero points, which multiply sums of blocks of a low-bit B."""
-        made = isinstance(self.a, Quantize) and self.a.zero is not None
+        made = self.quantize is not None and self.quantize.zero is not None
         return made or (self.sums_blocks and self.a_zero not in (None, 0))
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .quantized import Quantized
+from .quantized import Quantize, Quantized
 from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
 from .types import ITEMSIZE, DTypeLike, TypeName, type_name
 
@@ -89,8 +89,10 @@ class Packed:
 
     Parameters
     ----------
-    type : str, numpy type or Quantized
-        Element type; or the format of a low-bit B, whose elements and scales are packed.
+    type : str, numpy type, Quantized or Quantize
+        Element type; or the format of a low-bit B, whose elements and scales are packed; or
+        ``tw.Quantize(...)`` for an A that ``pack_a`` quantizes: integers, scales and zero points
+        are packed row by row, and ``mb`` is not possible.
     nb : int, optional
         Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
         blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
@@ -120,30 +122,37 @@ class Packed:
     mb: int | None
     quantized: Quantized | None
     bits: int | None
+    quantize: Quantize | None
 
     def __init__(
         self,
-        type: DTypeLike | Quantized,
+        type: DTypeLike | Quantized | Quantize,
         nb: int | None = None,
         *,
         mb: int | None = None,
         bits: int | None = None,
     ) -> None:
         quantized = type if isinstance(type, Quantized) else None
-        held = type.stored.unpacked if isinstance(type, Quantized) else type_name(type)
+        quantize = type if isinstance(type, Quantize) else None
+        held = (
+            type.stored.unpacked
+            if isinstance(type, Quantized)
+            else (type.type if isinstance(type, Quantize) else type_name(type))
+        )
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
         rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
         object.__setattr__(self, "nb", columns)
         object.__setattr__(self, "mb", rows)
         object.__setattr__(self, "quantized", quantized)
+        object.__setattr__(self, "quantize", quantize)
         bits = None if bits is None else check_count(bits, "bits, those of a group,")
         object.__setattr__(self, "bits", bits)
-        legal = not quantized and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
+        legal = not (quantized or quantize) and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
         if bits is not None and not legal:
             raise SpecError(
                 "a group of elements cannot have these bits",
-                got=f"bits={bits}, {quantized or held}",
+                got=f"bits={bits}, {quantized or quantize or held}",
                 expected="32 or 64, at least those of an element",
             )
 
@@ -158,7 +167,7 @@ class Packed:
             "mb": (self.mb, None),
             "bits": (self.bits, None),
         }
-        return call_text("Packed", [self.quantized or self.type], options)
+        return call_text("Packed", [self.quantized or self.quantize or self.type], options)
 
 
 @spelled(SpecTypeError)

@@ -245,6 +245,81 @@ class PackQuantized(Spec):
         return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
 
 
+@spelled(SpecTypeError)
+@dataclass(frozen=True, slots=True, init=False)
+class QuantizeRows(Spec):
+    """A kernel that quantizes A (m x k) into the format of ``tw.Packed(tw.Quantize(...))``.
+
+    ``kernel.pack_a`` uses it. In a C library it is the function ``name_pack_a``.
+
+    Parameters
+    ----------
+    m : int or Dim
+        Rows of A.
+    k : int
+        Columns of A.
+    a : Quantize
+        How A is quantized, and its type.
+    b : Quantized
+        The format of the low-bit B that will be multiplied.
+    lda : int or Dim, optional
+        Leading dimension of A in elements; by default tight. Rows of A are contiguous.
+
+    Raises
+    ------
+    SpecError
+        The formats or sizes do not fit each other.
+
+    Examples
+    --------
+    >>> rows, w8 = tw.Quantize("f32"), tw.Quantized("s8")
+    >>> pack = tw.compile(tw.QuantizeRows(tw.dim("m"), 4, rows, w8))
+    >>> packed = pack(np.eye(2, 4, dtype=np.float32))
+    >>> packed.format
+    's8 rows with f32 scales for a row, blocks of 8, 2x4'
+    """
+
+    routine: ClassVar[str] = "tilewright.routines.pack"
+
+    m: Size
+    k: int
+    a: Quantize
+    b: Quantized
+    lda: Size | None
+
+    def __init__(
+        self, m: Size, k: int, a: Quantize, b: Quantized, *, lda: Size | None = None
+    ) -> None:
+        for name, given, kind in (("a", a, Quantize), ("b", b, Quantized)):
+            if not isinstance(given, kind):
+                raise SpecError(f"{name} must be a tw.{kind.__name__}", got=given)
+        values = {
+            "m": check_size(m, "m"),
+            "k": _fixed(k, "k"),
+            "a": a,
+            "b": b,
+            "lda": None if lda is None else check_size(lda, "lda", least=1),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        check_quantized(a, b, self.k, {})
+        least = self.k
+        if isinstance(self.lda, int) and self.lda < least:
+            raise SpecError("lda is smaller than a row of A", got=lda, expected=f"{least} or more")
+        check_dims(self.runtime_sizes())
+        check_extent((self.m, self.k if self.lda is None else self.lda), 8, "A")
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Return (C parameter, dim) for each size known only at the call, in parameter order."""
+        slots = (("m", self.m), ("lda", self.lda))
+        return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
+
+    def words(self) -> list[str]:
+        """Return the words with which the names of such kernels begin."""
+        sizes = sizes_word(("m", self.m), ("k", self.k))
+        return ["quantize", self.a.type, f"for_{self.b.type}", sizes]
+
+
 def weight_packing(shape: tuple[int, ...], ldb: Dim | None = None) -> Pack:
     """Return the packing of a weight (k, n) of f32 for the products of a network."""
     k, n = shape

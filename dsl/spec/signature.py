@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
-from .pack import Copy, Pack, PackQuantized
+from .pack import Copy, Pack, PackQuantized, QuantizeRows
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
 from .sizes import Dim, Size
@@ -247,7 +247,7 @@ def has_formats(spec: Spec) -> bool:
 def packs(spec: Spec) -> bool:
     """Return True if the kernel of ``spec`` writes bytes in a packed format."""
     written = isinstance(spec, Copy) and not isinstance(spec.d, Matrix)
-    return written or isinstance(spec, Pack | PackQuantized)
+    return written or isinstance(spec, Pack | PackQuantized | QuantizeRows)
 
 
 def symbol_of(name: str) -> str:
@@ -494,3 +494,13 @@ def _of_quantized_packing(spec: PackQuantized, formats: Mapping[str, Stored]) ->
     ]  # fmt: skip
     out = _packed_bytes("out", "out", formats.get("out"), (spec.k, spec.n), 1)
     return Parameters((*arrays, out), allocates=False)
+
+
+@parameters_of(QuantizeRows)
+def _of_quantized_rows(spec: QuantizeRows, formats: Mapping[str, Stored]) -> Parameters:
+    """Return the parameters of a kernel that quantizes an A: A, then packed bytes."""
+    a = ArrayParameter(
+        "a", spec.a.type, "matrix", "in", (spec.m, spec.k), "C", spec.lda, ("m", "k"), "lda"
+    )
+    out = _packed_bytes("out", "out", formats.get("out"), (spec.k, spec.m), 1)
+    return Parameters((a, out), allocates=False, places=("a", "out"))

@@ -14,7 +14,7 @@ from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Offsets, Order, Packed, Strided
-from tilewright.spec.pack import Copy, Pack, PackQuantized
+from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows
 from tilewright.spec.sizes import Dim, Size, dim
 from tilewright.spec.types import type_name
 
@@ -77,11 +77,30 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
     return pack, b
 
 
-def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack, Any]:
-    """Return the spec that packs A for a Gemm with a packed A, and the transpose of A for it.
+def a_packing(spec: Gemm, source: str = "", order: Order = "F") -> Pack | QuantizeRows:
+    """Return the spec that packs the A of a Gemm with a packed A, for any leading dimension.
+
+    ``source`` is the type of the given A, by default A's. ``order`` is that of A's transpose.
+    """
+    assert isinstance(spec.a, Packed)
+    if spec.quantize is not None and spec.quantized is not None:
+        m = Dim("m") if isinstance(spec.m, Dim) else spec.m
+        assert isinstance(spec.k, int)
+        return QuantizeRows(m, spec.k, spec.quantize, spec.quantized, lda=dim("lda"))
+    given = type_name(source or spec.a.type)
+    k, m = (size if isinstance(size, int) else Dim(slot) for size, slot in
+            ((spec.k, "k"), (spec.m, "n")))  # fmt: skip
+    return Pack(
+        k, m, spec.rounded[0], a=spec.rounded[1], nb=spec.a.mb, source=given,
+        order=order, ldb=dim("ldb"), sums=spec.sum_type, rows=True,
+    )  # fmt: skip
+
+
+def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack | QuantizeRows, Any]:
+    """Return the spec that packs A for a Gemm with a packed A, and the array that it takes.
 
     A must have A's type, or be float32 if it is to be converted, and be m x k. Raise ArgumentError
-    otherwise.
+    otherwise. A quantized A has A's type. The array is A, or its transpose if it is not quantized.
     """
     assert isinstance(spec.a, Packed)
     a = as_array(given, "a")
@@ -90,16 +109,12 @@ def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack, Any]:
         raise ArgumentValueError(
             "a has the wrong shape", got=a.shape, expected=f"({_shown(spec.m)}, {_shown(spec.k)})"
         )
+    if spec.quantize is not None:
+        return a_packing(spec), a if _order(a) == "C" else np.ascontiguousarray(a)
     order = _order(a.T)
     if order is None:
         a, order = np.ascontiguousarray(a), "F"
-    k, m = (size if isinstance(size, int) else Dim(slot) for size, slot in
-            ((spec.k, "k"), (spec.m, "n")))  # fmt: skip
-    pack = Pack(
-        k, m, spec.rounded[0], a=spec.rounded[1], nb=spec.a.mb, source=type_name(source),
-        order=order, ldb=dim("ldb"), sums=spec.sum_type, rows=True,
-    )  # fmt: skip
-    return pack, a.T
+    return a_packing(spec, source, order), a.T
 
 
 def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:

@@ -20,7 +20,7 @@ from tilewright.runtime.arrays.memory import ALIGNMENT, address, in_large_pages
 from tilewright.spec.sizes import MAX_SIZE
 
 if TYPE_CHECKING:
-    from tilewright.plan.formats.lookup import Format
+    from tilewright.plan.formats.lookup import AnyFormat
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
@@ -285,7 +285,7 @@ def matrix_of(format: str, data: Any) -> PackedMatrix:
     Raises ArgumentError if the bytes do not fit the format.
     """
     form, lines = _format(format), np.asarray(data)
-    assert form is not None and isinstance(form.k, int) and isinstance(form.n, int)
+    assert form is not None and all(isinstance(size, int) for size in form.shape)
     return PackedMatrix(format, (*lines.shape[:-1], *form.shape), lines.reshape(-1))
 
 
@@ -375,14 +375,13 @@ def family_of(format: str) -> str:
     It is the same for all matrices that differ only in their sizes. Names that C compares are
     interned, and kept as long as the process runs.
     """
-    from tilewright.plan.formats.packed_b import PackedFormat
-
     form = _format(format)
-    return sys.intern(form.family.text if isinstance(form, PackedFormat) else format)
+    family = getattr(form, "family", None)
+    return sys.intern(format if family is None else family.text)
 
 
 @cache
-def _formats() -> dict[str, Format]:
+def _formats() -> dict[str, AnyFormat]:
     """Return the dict of known formats by their interned names.
 
     C compares addresses of names, so the names are kept as long as the process runs.
@@ -390,7 +389,7 @@ def _formats() -> dict[str, Format]:
     return {}
 
 
-def _format(text: str) -> Format | None:
+def _format(text: str) -> AnyFormat | None:
     known = _formats().get(text)
     if known is None:
         from tilewright.plan.formats.lookup import format_named

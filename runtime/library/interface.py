@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sympy import Expr
 
 from tilewright.errors import SpecError
-from tilewright.plan.formats.lookup import Format, formats_of
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.lookup import AnyFormat, formats_of
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
 from tilewright.spec.sizes import Dim
@@ -46,7 +45,7 @@ class Implementation:
     signature: Signature
     scratch: bool
     configures: bool
-    format: Format | None
+    format: AnyFormat | None
     packed_bytes: Expr | None
 
 
@@ -89,8 +88,8 @@ class Function:
 
     @property
     def packed_sizes(self) -> tuple[str, ...]:
-        """Names of the sizes on which the size of a packed B depends, n before k."""
-        return tuple(slot for slot in self.sizes if slot in ("n", "k")) if self.packs else ()
+        """Names of the sizes on which the size of a packed matrix depends, n before k."""
+        return tuple(slot for slot in self.sizes if slot in ("m", "n", "k")) if self.packs else ()
 
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
@@ -209,8 +208,10 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
     names = () if isinstance(spec, Gemm) else ("out", "d", "a")
     form, packed = next((formats[name] for name in names if name in formats), None), None
     if form is not None and form.is_open:
-        assert isinstance(spec, Pack) and not isinstance(form, QuantizedFormat)
-        packed = form.of(size_expr("k", spec.k), size_expr("n", spec.n)).nbytes
+        assert isinstance(spec, Pack | QuantizeRows)
+        lines = ("m", spec.m) if isinstance(spec, QuantizeRows) else ("n", spec.n)
+        whole: Any = form.of(size_expr("k", spec.k), size_expr(*lines))
+        packed = whole.nbytes
     return Implementation(
         symbol=symbol(library, member, choice),
         label=f"{choice.label}_{member.name}",
@@ -226,7 +227,7 @@ def _about(
     member: Member, parameters: Signature, made: Made, packers: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the lines of the comment that describes a kernel in the header."""
-    packing = isinstance(member.spec, Pack | PackQuantized)
+    packing = isinstance(member.spec, Pack | PackQuantized | QuantizeRows)
     yield made.formula.rpartition(":")[0] if packing else made.formula
     yield repr(member.spec)
     for p in parameters.arrays:

@@ -1,4 +1,4 @@
-"""The contents of a library: kernels, the functions that pack their B, and families of sizes."""
+"""The contents of a library: kernels, what packs their operands, and families of sizes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilewright.errors import SpecError, TargetError, TilewrightError
+from tilewright.runtime.call.pack_source import a_packing
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm, Spec
@@ -15,7 +16,6 @@ from tilewright.spec.names import check_function_name
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.pack import Pack, PackQuantized, weight_packing
-from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Dim, Size, canonical, dim
@@ -32,8 +32,8 @@ class Member:
     """One kernel of a library; ``name`` is its C function's name without the library's prefix.
 
     ``schedules`` are the schedules of single targets, by their resolved names. ``packs`` names the
-    kernel for which this member packs B, "" for other members. ``operand`` is that B, or the weight
-    of a network.
+    kernel for which this member packs an operand, "" for other members. ``operand`` is the name of
+    that A or B, or of the weight of a network.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All kernels in the order given, each followed by the function that packs its B, and the
+    """All kernels in the order given, each followed by what packs its operands, and the
     families.
     """
 
@@ -154,9 +154,10 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
 
 
 def _packer(member: Member) -> Iterator[Member]:
-    """Yield members that pack the B of a kernel or the weights of a network, of any ``ldb``.
+    """Yield members that pack A and B of a kernel or the weights of a network, of any ``ldb``.
 
-    A low-bit B is given as elements, scales and zero points, with rows without padding.
+    A has contiguous rows, which are columns of its transpose. A low-bit B is given as elements,
+    scales and zero points, with rows without padding.
     """
     spec = member.spec
     for weight in spec.packed if isinstance(spec, Network) else ():
@@ -164,17 +165,14 @@ def _packer(member: Member) -> Iterator[Member]:
         name = f"{member.name}_pack_{weight.name}"
         yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
     if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
-        raise SpecError(
-            f"kernel {member.name!r}: a library has no function that packs an A",
-            got=f"a={spec.a!r}",
-            hint="an A that is not packed",
-        )
+        packing = a_packing(spec)
+        yield Member(f"{member.name}_pack_a", packing, Schedule(), packs=member.name, operand="a")
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
         return
     name = f"{member.name}_pack_b"
     if spec.quantized is not None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        of_a = spec.a if isinstance(spec.a, Quantize) else spec.a.type
+        of_a = spec.a.type if spec.quantize is None else spec.quantize
         zero = spec.a_zero is not None and spec.offsets_blocks
         parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb, a_zero=zero)
         yield Member(name, parts, Schedule(), packs=member.name)

@@ -59,7 +59,7 @@ class Packing:
     """An operand that the self-test packs before a call: ``count`` matrices, or one if None.
 
     ``sizes`` are C expressions for those sizes that the packing function takes, ``n`` and ``each``
-    for the columns and the elements of a matrix. ``count`` is the name of a size if the call passes
+    for the elements of a row and of a matrix. ``count`` is the name of a size if the call passes
     it. ``table`` is True if the matrices are passed as pointers. ``parts`` is the number of arrays
     of each matrix, 0 if it has only elements. ``packer`` is the C function
     that packs it.
@@ -172,10 +172,12 @@ def _packings(told: Described, function: Function) -> Iterator[Packing]:
         parts = 0 if p.quantized is None else 3 if p.quantized.zeros else 2
         packer = packers[p.name if p.name in packers else "b"].name
         packer = f"{told.library.name}_{packer}"
-        shape = dict(zip("kn", p.shape, strict=True))
-        open_ = [slot for slot in "nk" if isinstance(shape[slot], Dim)]
+        # Rows of A are packed as columns of B are, so m takes the place of n.
+        slots, order = ("mk", "mk") if p.name == "a" else ("kn", "nk")
+        shape = dict(zip(slots, p.shape, strict=True))
+        open_ = [slot for slot in order if isinstance(shape[slot], Dim)]
         sizes = {slot: f"sizes[{function.sizes.index(slot)}]" for slot in open_}
-        n, k = (sizes.get(slot, str(shape[slot])) for slot in "nk")
+        n, k = (sizes.get(slot, str(shape[slot])) for slot in slots[::-1])
         each = f"{k} * {n}" if sizes else str(int(k) * int(n))
         yield Packing(
             p.name, packer, index, p.type, tuple(sizes.values()), n, each, count, table, parts

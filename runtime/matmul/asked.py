@@ -12,6 +12,8 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, 
 from tilewright.runtime.call.arguments import instead_of
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, as_expression, operands_of
+from tilewright.spec.sums import Math
+from tilewright.spec.sums import check_math as check_rounding
 
 from .families import Options
 from .numbers import has_numbers, is_lifted, lifted, sums_of
@@ -29,7 +31,7 @@ _MOST_THREADS = 4096
 _asked: dict[tuple[Any, ...], tuple[Any, Options, Routes, dict[str, Array]]] = {}
 _BY_TYPE = object()
 #: Number of parts of a key, not counting the type of the sums.
-_PLAIN = 8
+_PLAIN = 9
 #: Maximum number of entries in ``_asked``.
 _ASKED = 256
 
@@ -42,7 +44,7 @@ def routes_of(options: Options) -> Routes:
 
 def asked_for(
     scaled: bool, reads: bool, epilogue: Any, threads: Any, deterministic: Any, target: Any,
-    arrays: tuple[Any, Any, Any] = (None, None, None),
+    math: Any = None, arrays: tuple[Any, Any, Any] = (None, None, None),
 ) -> tuple[Options, Routes, dict[str, Array]]:  # fmt: skip
     """Return a call's checked options, the table of kernels that C code uses for them, and numbers.
 
@@ -58,7 +60,7 @@ def asked_for(
     """
     key: tuple[Any, ...] = (
         scaled, reads, id(epilogue), threads, type(threads), deterministic, type(deterministic),
-        target,
+        target, math,
     )  # fmt: skip
     try:
         found = _asked.get(key)
@@ -75,11 +77,12 @@ def asked_for(
     numbers: dict[str, Array] = {}
     if epilogue is None:
         options = Options(
-            scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target)
-        )
+            scaled, reads, None, _threads(threads), _flag(deterministic), check_target(target),
+            check_math(math),
+        )  # fmt: skip
     else:
         # The other options are the same for many epilogues, for example in a loop.
-        options = asked_for(scaled, reads, None, threads, deterministic, target)[0]
+        options = asked_for(scaled, reads, None, threads, deterministic, target, math)[0]
         expression, sums = _epilogue(epilogue), sums_of(*arrays)
         made, numbers = lifted(expression, sums)
         options = options._replace(epilogue=made)
@@ -157,6 +160,22 @@ def _flag(given: Any) -> bool:
             "deterministic must be True or False", got=described(given), expected="True or False"
         )
     return bool(given)
+
+
+def check_math(given: Any) -> Math:
+    """Return the argument ``math``, which kernels check with the types; ArgumentTypeError if wrong.
+
+    The types of a product decide whether it has operands of f32.
+    """
+    try:
+        return check_rounding(given, "f32", "f32", quantized=False)
+    except SpecError as error:
+        raise ArgumentTypeError(
+            "math must be a type to which float32 is rounded",
+            got=error.got,
+            expected=error.expected,
+            hint="leave math out",
+        ) from None
 
 
 def check_target(given: Any) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from tilewright.spec.expression import Expression
+    from tilewright.spec.sums import Math
 
 #: A number larger than any product's sizes.
 UNBOUNDED = (1 << 62) - 1
@@ -29,6 +30,7 @@ class Options(NamedTuple):
     threads: int | None = None
     deterministic: bool = False
     target: str = "host"
+    math: Math = None
 
 
 class Class(NamedTuple):

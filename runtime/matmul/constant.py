@@ -22,10 +22,11 @@ from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
+from tilewright.spec.sums import Math
 from tilewright.spec.types import INPUTS, accumulator, is_integer, type_name
 
 from .arrays import ORDERS, contiguous_axis, factors, type_of
-from .asked import check_target
+from .asked import check_math, check_target
 from .families import (
     FIXED_STEPS,
     UNBOUNDED,
@@ -61,6 +62,8 @@ class PackedB(NamedTuple):
         Format of a low-bit matrix.
     quantize : Quantize or None
         How kernels quantize A, if they do.
+    math : "bf16", ("bf16", "always") or None
+        How float32 was rounded, which ``tw.matmul`` must be asked for too.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class PackedB(NamedTuple):
     target: str
     quantized: Quantized | None = None
     quantize: Quantize | None = None
+    math: Math = None
 
     def __matmul__(self, other: Any) -> NoReturn:
         """Raise ArgumentTypeError: only ``tw.matmul`` multiplies a packed matrix."""
@@ -95,8 +99,16 @@ class PackedB(NamedTuple):
         """The type in which B is multiplied: a low-bit B is multiplied in A's type."""
         return self.type if self.quantized is None else self.a
 
-    def check(self, a: str, target: str) -> None:
-        """Raise ArgumentError unless B was packed for arrays of type ``a`` and for ``target``."""
+    def check(self, a: str, options: Options) -> None:
+        """Raise ArgumentError unless B was packed for arrays of type ``a`` and these options."""
+        target = options.target
+        if options.math != self.math:
+            raise ArgumentValueError(
+                "b was packed for another math",
+                got=f"math={options.math!r}",
+                expected=repr(self.math),
+                hint=f"tw.pack(b, math={options.math!r})",
+            )
         if a != self.a:
             raise ArgumentTypeError(
                 "b was packed for another type of a",
@@ -120,7 +132,7 @@ class PackedB(NamedTuple):
         """
         if self.shape[1] != 1 or self.quantized is not None or is_integer(self.type):
             return None
-        if self.type == accumulator(self.a, self.type):
+        if self.type == accumulator(self.a, self.type) and self.math is None:
             return None
         from tilewright.plan.formats.packed_b import packed_format_named
 
@@ -147,7 +159,7 @@ PackedB.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
 @spelled(ArgumentTypeError)
-def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
+def pack(b: Any, *, a: Any = None, target: str = "host", math: Math = None) -> PackedB:
     """Pack a matrix B once, for many calls of ``tw.matmul(a, packed)``.
 
     Parameters
@@ -159,6 +171,8 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
         f32 for a low-bit matrix. With ``tw.Quantize``, kernels quantize A.
     target : str
         The target's name.
+    math : "bf16" or ("bf16", "always"), optional
+        As for ``tw.matmul``, which must be given the same: float32 is rounded while it is packed.
 
     Returns
     -------
@@ -183,6 +197,7 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
 
     check_target(target)
     if isinstance(b, QuantizedMatrix):
+        _check_no_math(b, math)
         return _pack_quantized(b, "f32" if a is None else a, target)
     b = as_array(b, "b")
     type_: str = type_of(b, "b")
@@ -193,8 +208,16 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     kind, type_ = factors(type_ if a is None else _named(a), type_)
     b = b.astype(loaded(type_), copy=False)
     types = kind, type_, accumulator(kind, type_)
-    kernel = _kernel(_Kind(types, b.shape, 1, 1, Options(target=target)), False)
-    return PackedB(kernel.pack_b(b), type_, kind, target)
+    options = Options(target=target, math=check_math(math))
+    kernel = _kernel(_Kind(types, b.shape, 1, 1, options), False)
+    return PackedB(kernel.pack_b(b), type_, kind, target, math=options.math)
+
+
+def _check_no_math(b: Any, math: Any) -> None:
+    if math is not None:
+        raise ArgumentValueError(
+            "math rounds float32, and a low-bit matrix has none", got=b.format, hint="no math"
+        )
 
 
 def _named(a: Any) -> str:

@@ -171,7 +171,8 @@ def class_of(
     along, across = (1, 0) if by_rows else (0, 1)
     limits: tuple[int, ...] = ()
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
-    converted = not types[0] == types[1] == accumulator(*types[:2])
+    alike = types[0] == types[1] == accumulator(*types[:2])
+    converted = not alike or options.math is not None
     alone = options.threads == 1 or (options.threads is None and usable_cpus() == 1)
     unit = converted and identify(options.target).unit
     if options.deterministic:
@@ -179,7 +180,7 @@ def class_of(
     shape = bounds.line(given)
     alone = alone or not bounds.cut(3, given[3], least_parallel(*types[:2], options.target))
     one_by_one = alone and not (converted or along_k)
-    if converted and axes[:2] == (1, 0):
+    if converted and axes[:2] == (1, 0) and options.math is None:
         shape = bounds.along_k(given, shape, types, options.target)
         by_matrices = unit and shape == "matrix"
         if by_matrices and not bounds.cut(across, given[across], FEW_IN_MATRICES + 1):
@@ -342,6 +343,7 @@ def stack_class_of(
     if one.shape in ("thin", "blocks"):
         return None
     plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
+    plain = plain and options.math is None
     limit = TINY[types[2]] if plain and not (options.scaled or options.deterministic) else 0
     if limit and m == n == k and 0 < m <= CUBES and tight:
         one = Class("matrix", False, (m, m, m, 0), (m, m, m, UNBOUNDED), tiny=m)
@@ -412,7 +414,7 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
 def _plain(family: Family) -> bool:
     """Return True if elements are multiplied without conversion."""
     a, b, _ = family.types
-    return a == b == accumulator(a, b)
+    return a == b == accumulator(a, b) and family.options.math is None
 
 
 def _streamed(family: Family) -> bool:
@@ -427,7 +429,7 @@ def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
     There is also a C if alpha multiplies sums of integers and D is floating point. Then alpha is
     applied in f32.
     """
-    given: dict[str, Any] = {"epilogue": options.epilogue}
+    given: dict[str, Any] = {"epilogue": options.epilogue, "math": options.math}
     sums = not _has_d((a, b, out.type), options)
     real = options.scaled and accumulator(a, b) == "s32" and not is_integer(out.type)
     has_c = sums or options.reads or real

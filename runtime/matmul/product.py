@@ -21,6 +21,7 @@ from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.expression import Expression, operands_of
+from tilewright.spec.sums import Math
 from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
@@ -72,6 +73,7 @@ def matmul(
     threads: int | None = None,
     deterministic: bool = False,
     target: str = "host",
+    math: Math = None,
     **operands: Any,
 ) -> Array: ...
 @overload
@@ -86,6 +88,7 @@ def matmul(
     threads: int | None = None,
     deterministic: bool = False,
     target: str = "host",
+    math: Math = None,
     **operands: Any,
 ) -> Any: ...
 def matmul(
@@ -99,6 +102,7 @@ def matmul(
     threads: int | None = None,
     deterministic: bool = False,
     target: str = "host",
+    math: Math = None,
     **operands: Any,
 ) -> Any:
     """Multiply matrices, vectors or stacks: ``out = epilogue(alpha * (a @ b) + beta * out)``.
@@ -127,6 +131,9 @@ def matmul(
         the stack, or threads.
     target : str
         The target's name.
+    math : "bf16" or ("bf16", "always"), optional
+        "bf16" rounds operands of float32 to 8 bits while they are packed, as ``tw.Gemm`` does. It
+        is a TargetError where this does not pay; ("bf16", "always") rounds on every target.
     **operands
         Operands of the epilogue.
 
@@ -141,7 +148,9 @@ def matmul(
     ArgumentError
         Shapes do not fit, a or b shares memory with ``out``, or a type cannot be multiplied.
     SpecError
-        The epilogue cannot be computed.
+        The epilogue cannot be computed, or ``math`` is given and no operand is float32.
+    TargetError
+        The target multiplies bf16 no faster, and ``math="bf16"`` is given.
 
     Notes
     -----
@@ -156,6 +165,9 @@ def matmul(
     - int64: int64 for integers without an epilogue, else float64;
     - others: float32 for floating point. Integers are summed in int32, modulo 2**32; alpha and beta
       must then be whole numbers, unless ``out`` is floating point.
+
+    With ``math``, each element's error is at most ``(2**-7 + 2**-16 + (k + 4) * 2**-23) * (|a| @
+    |b|)``, before alpha, beta and the epilogue. Without it, float32 is never rounded.
 
     A packed b, and functions that float64 lacks, are computed in 32 bits. If a float64 or int64
     ``out`` could then lose digits, this is an ArgumentTypeError.
@@ -175,7 +187,8 @@ def matmul(
         raise refusal(matmul, (a, b, out, *_more), {}, ArgumentTypeError)
     if (
         alpha is _ONE and beta is _ZERO and epilogue is None and threads is None
-        and deterministic is False and target is _HOST and not operands and type(b) is not PackedB
+        and deterministic is False and target is _HOST and math is None and not operands
+        and type(b) is not PackedB
     ):  # fmt: skip
         if out is None:
             made = _usual.make(a, b)
@@ -189,7 +202,14 @@ def matmul(
     scaled = bool(check_number("alpha", alpha) != 1) or reads
     factor, packed = (b.matrix, True) if type(b) is PackedB else (b, False)
     options, routes, numbers = asked_for(
-        scaled, reads, epilogue, threads, deterministic, target, (a, None if packed else b, out)
+        scaled,
+        reads,
+        epilogue,
+        threads,
+        deterministic,
+        target,
+        math,
+        (a, None if packed else b, out),
     )
     if numbers:
         operands = joined(operands, numbers) if operands else numbers
@@ -248,7 +268,7 @@ def _held_by(b: Any) -> Any:
 
 def _serves(b: PackedB, a: Any, options: Options) -> bool:
     """Return True if C code may multiply ``a`` with a packed b because it did so before."""
-    packed_for = b.quantize is None and options.target == b.target
+    packed_for = b.quantize is None and (options.target, options.math) == (b.target, b.math)
     return packed_for and _maker_of(a, b) is not None
 
 
@@ -331,7 +351,7 @@ def _product(
     if packed is None:
         types = factors(*types)
     else:
-        packed.check(types[0], options.target)
+        packed.check(types[0], options)
     if packed is not None and options.deterministic:
         column = packed.unpacked_column()
         packed, b = (packed, b) if column is None else (None, column)

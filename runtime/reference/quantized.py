@@ -8,11 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.elementwise.operations import compute
+from tilewright.isa.target import Target
+from tilewright.plan.formats.quantized_a import rows_format_of
 from tilewright.runtime.arrays.elements import decode, epsilon
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.pack import QuantizeRows
 from tilewright.spec.quantized import Quantize
+from tilewright.spec.types import ITEMSIZE
 
 from .interval import LEAST, Interval
 
@@ -20,13 +25,14 @@ _TOP, _HALF, _LEAST = np.float32(127), np.float32(127.5), np.float32(2.0**-119)
 
 
 class Blocks(NamedTuple):
-    """A matrix A with quantized rows: integers, and a scale for each block of a row.
+    """A matrix A with quantized rows: integers, a scale and a zero point for each block of a row.
 
     ``q`` is int64, with zero points subtracted.
     """
 
     q: Array
     scales: Array
+    zeros: Array
 
 
 def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
@@ -39,36 +45,64 @@ def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
     padded = np.zeros((rows, count * block), np.float32)
     padded[:, :k] = a
     if how is None:
-        return Blocks(padded.astype(np.int64), np.ones((rows, count), np.float32))
+        ones = np.ones((rows, count), np.float32)
+        return Blocks(padded.astype(np.int64), ones, np.zeros((rows, count), np.int64))
     width = padded.shape[1] if how.block is None else block
     parts = padded.reshape(rows, 1 if how.block is None else count, width)
     with np.errstate(all="ignore"):
-        q, scales = (_in_range if how.zero else _on_both_sides)(parts)
+        q, scales, zeros = (_in_range if how.zero else _on_both_sides)(parts)
     scales = np.where(np.isfinite(parts).all(axis=2), scales, np.float32(np.nan))
     q = np.where(np.isnan(q), 0, q).astype(np.int64)
-    return Blocks(q.reshape(rows, count * block), np.broadcast_to(scales, (rows, count)))
+    each = (np.broadcast_to(x, (rows, count)) for x in (scales, zeros.astype(np.int64)))
+    return Blocks(q.reshape(rows, count * block), *each)
 
 
-def _on_both_sides(parts: Array) -> tuple[Array, Array]:
-    """Quantize blocks without zero points: return integers from -127 to 127, and the scales."""
+def packed_rows(spec: QuantizeRows, target: Target, a: Array) -> Array:
+    """Return the bytes of an A that is quantized ahead, in one row."""
+    form = rows_format_of(spec, target).of(spec.k, len(a))
+    rows = decode(np.asarray(a), spec.a.type).astype(np.float32)
+    found = quantized(rows, spec.a, form.block)
+    stored = found.q + np.repeat(found.zeros, form.block, axis=1)
+    sums, given = (
+        x.reshape(len(a), form.blocks, form.block).sum(axis=2) for x in (found.q, stored)
+    )
+    scaled = sums.astype(np.float32) * (found.scales if form.sums == "scaled" else np.float32(-1))
+    values = {
+        "a": stored,
+        "a_scales": found.scales,
+        "a_zeros": -found.zeros,
+        "a_starts": -form.bias * given,
+        "a_totals": scaled,
+    }
+    data: Array = np.zeros((len(a), form.row_bytes), np.uint8)
+    for name, (type_, begin, count) in form.parts.items():
+        part = np.ascontiguousarray(values[name][:, :count].astype(DTYPES[type_]))
+        data[:, begin : begin + ITEMSIZE[type_] * count] = part.view(np.uint8)
+    return data.reshape(1, -1)
+
+
+def _on_both_sides(parts: Array) -> tuple[Array, Array, Array]:
+    """Quantize blocks without zero points: return integers from -127 to 127, scales, and zeros."""
     top = np.abs(parts).max(axis=2, initial=0)
     # ``there`` is False for a block that holds a NaN.
     there = top >= _LEAST
     scales = np.where(there, top / _TOP, np.float32(0))
     units = np.where(there, _TOP / top, np.float32(0))
-    return np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP)), scales
+    q = np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP))
+    return q, scales, np.zeros_like(scales)
 
 
-def _in_range(parts: Array) -> tuple[Array, Array]:
-    """Quantize blocks with zero points: return integers less their zero points, and the scales."""
+def _in_range(parts: Array) -> tuple[Array, Array, Array]:
+    """Quantize blocks with zero points: return integers less zero points, scales, zero points."""
     half = np.float32(0.5)
     low, high = parts.min(axis=2, initial=0), parts.max(axis=2, initial=0)
     reach = high * half - low * half
     there = reach >= _LEAST
     scales = np.where(there, reach / _HALF, np.float32(0))
     units = np.where(there, _HALF / reach, np.float32(0))
-    zeros = np.clip(np.rint(np.float32(-128) - low * units), -128, 127)[:, :, None]
-    return np.clip(np.rint(parts * units[:, :, None]) + zeros, -128, 127) - zeros, scales
+    zeros = np.clip(np.rint(np.float32(-128) - low * units), -128, 127)
+    at = zeros[:, :, None]
+    return np.clip(np.rint(parts * units[:, :, None]) + at, -128, 127) - at, scales, zeros
 
 
 def block_count(spec: Gemm, operands: Mapping[str, Any], b: str) -> int:
@@ -96,7 +130,7 @@ def block_sums(
         k, n = right.shape
         block = form.block_of(k)
         rows = decode(np.asarray(left), spec.a.type).astype(np.float32)
-        a = quantized(rows, spec.a if isinstance(spec.a, Quantize) else None, block)
+        a = quantized(rows, spec.quantize, block)
         if zero is not None:
             a.q[:, :k] -= zero
         if spec.scales_of_blocks is not None:

@@ -15,7 +15,7 @@ from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
-from tilewright.spec.pack import Copy, Pack, PackQuantized
+from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows
 from tilewright.spec.signature import Signature, packs
 from tilewright.spec.transpose import Transpose
 
@@ -25,6 +25,7 @@ from .gemm import Expected, results
 from .interval import Interval
 from .network import network_results
 from .pack_b import packed_bytes, packed_parts
+from .quantized import packed_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,13 @@ def _of_quantized_packing(
     spec: PackQuantized, target: Target, signature: Signature, held: Sample
 ) -> dict[str, Expected]:
     return exactly(packed_parts(spec, target, held.arrays[:-1]), "u8")
+
+
+@results_of(QuantizeRows)
+def _of_quantized_rows(
+    spec: QuantizeRows, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    return exactly(packed_rows(spec, target, held.arrays[0]), "u8")
 
 
 @results_of(Copy)

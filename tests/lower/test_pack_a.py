@@ -13,6 +13,7 @@ from support.products.interpreted import Interpreted
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.plan.formats.lookup import format_named, format_of_a
+from tilewright.plan.formats.quantized_a import rows_format
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.arguments import samples
 from tilewright.spec.gemm import Gemm
@@ -21,6 +22,9 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 
 M, N, K = dim("m"), dim("n"), dim("k")
+ROWS, U4 = tw.Quantize(), tw.Quantized("u4", scale="f16", zero=8, block=32)
+ZEROS, U8 = tw.Quantized("u4", zero="u4", block=32), tw.Quantized("u8", zero=100, block=64)
+MINIMA = tw.Quantized("u4", zero="f16", block=32)
 #: A and B packed or not, sizes of the call or not, shifts, groups, sums, and heights of all kinds.
 CASES: Any = (
     ("scalar", Gemm(37, 20, 33, a=Packed("f32", mb=5))),
@@ -34,6 +38,18 @@ CASES: Any = (
     ("avx2", Gemm(M, N, K, a=Packed("f32"), b="s8")),
     ("avx512+vnni+bf16", Gemm(M, N, K, a=Packed("f32"), b=Packed("f32"), math="bf16")),
     ("sve256", Gemm(M, 20, 33, a=Packed("f32"), b=tw.Matrix("f32", "F"))),
+    ("neon+i8mm", Gemm(M, N, K, a=Packed("u8"), b=Packed("s8"))),
+    ("sme", Gemm(37, 40, K, a=Packed("bf16"), b="bf16")),
+    ("sme", Gemm(M, N, 33, a=Packed("s8"), b=Packed("s8"), a_zero=3)),
+    ("power10", Gemm(M, N, K, a=Packed("f32"), b=Packed("f32"))),
+    ("scalar", Gemm(3, 5, 40, a=Packed(ROWS), b=Packed(tw.Quantized("s8")))),
+    ("avx2", Gemm(M, 20, 72, a=Packed(tw.Quantize("bf16", per=("row", 32))), b=Packed(U4))),
+    ("avx512+vnni", Gemm(M, 19, 64, a=Packed(tw.Quantize(zero="s8")), b=Packed(MINIMA))),
+    ("avx512+vnni", Gemm(5, 19, 64, a=Packed(ROWS), b=Packed(ZEROS), epilogue=tw.relu(tw.acc))),
+    ("amx", Gemm(M, 33, 128, a=Packed(tw.Quantize(per=("row", 64))), b=Packed(U8), beta=1)),
+    ("neon+dotprod+i8mm", Gemm(7, 20, 64, a=Packed(ROWS), b=Packed(ZEROS))),
+    ("sve256+i8mm", Gemm(M, 20, 64, a=Packed(ROWS), b=Packed(U4))),
+    ("rvv256", Gemm(M, 9, 64, a=Packed(tw.Quantize("f16", zero="s8")), b=Packed(U4))),
 )  # fmt: skip
 
 
@@ -70,6 +86,32 @@ def test_a_packed_a_serves_all_kernels_of_its_format() -> None:
     assert (halves(halves.pack_a(one), ones) == 5).all()
 
 
+@pytest.mark.twice
+def test_a_quantized_a_serves_all_kernels_of_its_format(tmp_path: Any) -> None:
+    """The kernel reads what it would have made itself, so the bits are the same."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((9, 64)).astype(np.float32)
+    w = tw.quantize(rng.standard_normal((64, 20)).astype(np.float32), U4)
+    own = tw.compile(Gemm(M, 20, 64, a=ROWS, b=Packed(U4)))
+    ahead, fixed = (tw.compile(Gemm(m, 20, 64, a=Packed(ROWS), b=Packed(U4))) for m in (M, 9))
+    packed, b = ahead.pack_a(a), own.pack_b(w)
+    form = "s8 rows with f32 scales for a row, sums times -8, blocks of 32, 9x64"
+    assert (packed.format, packed.shape) == (form, (9, 64))
+    packed.save(tmp_path / "a")
+    packed = tw.PackedMatrix.load(tmp_path / "a")
+    assert (ahead(packed, b) == own(a, b)).all() and (fixed(packed, b) == own(a, b)).all()
+    assert (fixed.pack_a(np.asfortranarray(a)).data == packed.data).all()
+    assert "packed before" in ahead.explain()
+    assert tw.compile(tw.QuantizeRows(M, 64, ROWS, U4)).verify().max_error == 0
+    others = tw.compile(Gemm(M, 20, 64, a=Packed(tw.Quantize(per=("row", 32))), b=Packed(U4)))
+    with pytest.raises(ArgumentError, match="a is packed in another format"):
+        others(packed, b)
+    with pytest.raises(ArgumentError, match="a is packed in another format"):
+        fixed(fixed.pack_b(w), b)
+    with pytest.raises(ArgumentError, match="a has the wrong shape"):
+        ahead.pack_a(a[:, :63])
+
+
 def test_a_format_of_a_is_a_value() -> None:
     """It depends on target, types, m, k and mb alone, and its text gives it back."""
     target = resolve("avx512+vnni+bf16")
@@ -79,6 +121,12 @@ def test_a_format_of_a_is_a_value() -> None:
     assert one == format_named(one.text)
     assert one.family == format_of_a(Gemm(M, N, K, a=Packed("s8"), b="s8"), target)
     assert one != format_of_a(Gemm(37, 5, 70, a=Packed("s8", mb=4), b="s8"), target)
+    rows = rows_format(Gemm(37, 5, 64, a=Packed(tw.Quantize(zero="s8")), b=Packed(MINIMA)), target)
+    assert rows == format_named(rows.text)
+    assert rows.family == format_named(rows.text.replace("37x", "any mx"))
+    assert rows.text == (
+        "s8 rows with f32 scales and s32 zeros for a row, scaled sums, blocks of 32, 37x64"
+    )
 
 
 def test_a_large_b_is_packed_in_panels_beside_a_packed_a() -> None:
@@ -104,10 +152,18 @@ REFUSED: Any = (
         SpecError, "b_zero multiplies sums of A",
     ),
     (lambda: tw.Copy(4, 4, Packed("f32", mb=4)), SpecError, "in panels of rows"),
+    (lambda: Gemm(4, 4, 32, a=Packed(ROWS, mb=4), b=Packed(U4)), SpecError, "row by row"),
+    (lambda: Gemm(4, 4, 32, a=Packed(ROWS)), SpecError, "quantized by the kernel, and B is not"),
+    (lambda: Gemm(4, 4, 32, a=Packed("f32"), b=Packed(U4)), SpecError, "B has block scales"),
+    (lambda: Gemm(4, 4, 32, b=Packed(ROWS)), SpecError, "B is packed in blocks"),
     (lambda: Packed("f32", mb=0), SpecError, "mb, the rows of a panel"),
     (
         lambda: tw.compile(Gemm(32, 32, 64, a=Packed("bf16"), b="bf16"), target="amx"),
-        SpecError, "for which no A is packed ahead",
+        SpecError, "reads rows of A in place",
+    ),
+    (
+        lambda: tw.compile(Gemm(32, 32, 64, a=Packed("s8", mb=6), b="s8"), target="neon+i8mm"),
+        SpecError, "4 rows of A at a time",
     ),
     (
         lambda: tw.compile(Gemm(64, 8, 8, a=Packed("f32", mb=8)),
@@ -115,10 +171,6 @@ REFUSED: Any = (
         ScheduleError, "panels of rows of a packed A would be cut",
     ),
     (lambda: tw.compile(Gemm(4, 4, 4)).pack_a(np.eye(4)), SpecError, "takes no packed A"),
-    (
-        lambda: tw.library("x", {"f": Gemm(4, 4, 4, a=Packed("f32"))}, targets=["scalar"]),
-        SpecError, "no function that packs an A",
-    ),
 )  # fmt: skip
 
 

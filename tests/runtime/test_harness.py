@@ -68,6 +68,11 @@ SPECS: dict[str, tuple[Spec, tw.Schedule | None]] = {
         tw.Gemm(4, 16, 6, a="bf16", b=tw.Packed("bf16", nb=8), batch=tw.Strided(2)),
         None,
     ),
+    "packed_a": (tw.Gemm(5, 7, 6, a=tw.Packed("f32")), None),
+    "quantized_rows_ahead": (
+        tw.Gemm(M, 8, 32, a=tw.Packed(tw.Quantize("f32")), b=tw.Packed(tw.Quantized("s8"))),
+        None,
+    ),
     "packed_addresses": (
         tw.Gemm(4, 16, 6, a="s8", b=tw.Packed("s8"), batch=tw.Addresses(tw.dim("count"))),
         None,

@@ -18,7 +18,7 @@ from tilewright.ir.access import load
 from tilewright.ir.dataflow import pointers_used, sizes_used
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import fold_registers
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
@@ -34,10 +34,12 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.plan.formats.quantized_a import QuantizeRowsPlan
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, symbol
 
 #: ``TOP`` is the greatest magnitude of a quantized element. A block becomes all zeros if its
@@ -56,6 +58,8 @@ _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "sta
           "a_totals": "totals"}  # fmt: skip
 #: The parameter for zero points that are arguments of the call.
 _ZERO = "given_zero"
+#: The parameter for the zeros that fill the end of a packed row.
+_GAP = "gap"
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
 #: The number of vectors of a block that one loop trip reads.
@@ -70,7 +74,8 @@ class Quantization:
     number, or an argument of the call for all rows or for each row. If B has a fixed zero point
     ``bias``, each block's sum of products starts at ``-bias`` times the sum of the block's
     elements. If B has zero points for each block, the negated sum of the block's elements is
-    stored. With ``minima`` the sum is scaled in place of negated.
+    stored. With ``minima`` the sum is scaled in place of negated. ``fills``
+    zeros of 32 bits are stored in ``gap``, which ends each row of a packed A.
     """
 
     target: Target
@@ -84,6 +89,8 @@ class Quantization:
     minima: bool
     slots: tuple[str, ...]
     zero: Quantity = None
+    gap: Operand | None = None
+    fills: int = 0
 
     @property
     def summed(self) -> bool:
@@ -103,7 +110,7 @@ class Quantization:
 
 def quantization_of(plan: Plan) -> Quantization:
     """Return the quantization of A."""
-    form, how = plan.quantized, plan.spec.a if isinstance(plan.spec.a, Quantize) else None
+    form, how = plan.quantized, plan.spec.quantize
     return Quantization(
         target=plan.target,
         source=plan.sources["a"],
@@ -127,7 +134,7 @@ def quantize_rows(
     q: Quantization, rows: Expr, matrix: Expr
 ) -> tuple[tuple[NestNode, ...], TileProgram]:
     """Return the nodes that quantize the rows of matrix ``matrix`` of a batch, and their tile."""
-    ops = tuple(_row(q))
+    ops = (*_row(q), *_filling(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
         name="_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
@@ -136,6 +143,7 @@ def quantize_rows(
             *((Parameter("x", "in", q.source.type),) if "x" in used else ()),
             *((Parameter(_ZERO, "in", "s32"),) if _ZERO in used else ()),
             *(Parameter(_NAMES[name], "out", made.type) for name, made in q.made.items()),
+            *((Parameter(_GAP, "out", "s32"),) if q.gap is not None else ()),
             *(Parameter(slot, "size") for slot in sizes_used(walk(ops), q.slots)),
         ),
         body=(),
@@ -147,11 +155,54 @@ def quantize_rows(
     if _ZERO in used:
         places.append(Argument(Name("a_zero"), row if q.zero == "row" else ZERO))
     places += [
-        Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"])
+        _argument(made, matrix * made.strides["b"] + row * made.strides["m"])
         for made in q.made.values()
     ]
+    places += [] if q.gap is None else [_argument(q.gap, row * q.gap.strides["m"])]
     loop = BlockLoop("lp", rows, (Call(program.name, tuple(places)),), note="quantize A")
     return (loop,), program
+
+
+def rows_program(plan: QuantizeRowsPlan) -> Program:
+    """Return the program that quantizes all rows of an A into its packed format."""
+    form, gap = plan.format, None
+    fills = (form.row_bytes - form.used) // 4
+    if fills:
+        steps = {"m": Integer(form.row_bytes // 4)}
+        gap = Operand(_GAP, "s32", steps, Name("out"), form.used)
+    quantization = Quantization(
+        target=plan.target,
+        source=plan.operands["x"],
+        made={name: part for name, part in plan.operands.items() if name != "x"},
+        how=plan.how,
+        k=form.k,
+        block=form.block,
+        bias=form.bias,
+        zeros=bool(form.sums),
+        minima=form.sums == "scaled",
+        slots=plan.slots,
+        gap=gap,
+        fills=fills,
+    )
+    nodes, tile = quantize_rows(quantization, plan.rows, ZERO)
+    return Program(nodes, (tile,))
+
+
+def _argument(made: Operand, place: Expr) -> Argument:
+    """Return the argument for the element ``place`` of ``made``, which may be inside a packed A."""
+    if made.at is None:
+        return Argument(made.buffer, place)
+    return Argument(made.buffer, made.at + ITEMSIZE[made.type] * place, cast=True)
+
+
+def _filling(q: Quantization) -> Iterator[Op]:
+    """Yield the stores of the zeros at the end of a packed row."""
+    if q.fills:
+        emitter = Emitter(q.target, 1, "gap_", "f32")
+        zero = emitter.register(0)
+        yield from emitter.emit()
+        stores = (Store(Address(_GAP, ZERO), zero), Advance(_GAP, ONE))
+        yield Loop("kg", Integer(q.fills), stores, "zeros at the end of the row")
 
 
 @dataclass(frozen=True, slots=True)

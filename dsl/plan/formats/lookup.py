@@ -9,7 +9,14 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Matrix, Packed
-from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type, weight_packing
+from tilewright.spec.pack import (
+    Copy,
+    Pack,
+    PackQuantized,
+    QuantizeRows,
+    layout_type,
+    weight_packing,
+)
 
 from .packed_b import (
     PackedFormat,
@@ -18,11 +25,14 @@ from .packed_b import (
     packed_format,
     packed_format_named,
 )
+from .quantized_a import QuantizedRows, rows_format, rows_format_named, rows_format_of
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
 
 #: A packed format without scales. Its sizes are numbers, or None if only the call knows them.
 PlainFormat = PackedFormat[Any]
 Format = PlainFormat | QuantizedFormat
+#: A packed format of A or B.
+AnyFormat = Format | QuantizedRows
 
 
 @overload
@@ -76,16 +86,19 @@ def copied_format(spec: Copy, name: str, target: Target) -> PackedFormat[int] | 
     return format_of(Pack(k, n, layout_type(layout), nb=layout.nb), target)
 
 
-def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
+def formats_of(spec: Spec, target: Target) -> dict[str, AnyFormat]:
     """Return the formats of packed operands by name."""
     if isinstance(spec, Copy):
         copied = {name: copied_format(spec, name, target) for name in "ad"}
         return {name: form for name, form in copied.items() if form is not None}
     if isinstance(spec, Pack | PackQuantized):
         return {"out": format_of(spec, target)}
-    found: dict[str, Format] = {}
+    if isinstance(spec, QuantizeRows):
+        return {"out": rows_format_of(spec, target)}
+    found: dict[str, AnyFormat] = {}
     if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
-        found["a"] = format_of_a(spec, target)
+        plain = spec.quantize is None
+        found["a"] = format_of_a(spec, target) if plain else rows_format(spec, target)
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         found |= dict.fromkeys(names, format_of(spec, target))
@@ -105,6 +118,6 @@ def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
     return packed_a_format(target, packed, b, spec.m, spec.k, spec.sum_type)
 
 
-def format_named(text: str) -> Format | None:
+def format_named(text: str) -> AnyFormat | None:
     """Return the format whose ``text`` this is, or None."""
-    return packed_format_named(text) or quantized_format_named(text)
+    return packed_format_named(text) or quantized_format_named(text) or rows_format_named(text)

@@ -240,11 +240,11 @@ def packed_a_product(target: Target, a: str, b: str, sums: str) -> Product:
     """The multiply-add of an A that is packed ahead and a B of type ``b``, with vectors along B."""
     held = held_as(target, a, b, sums)
     product = choose_product(target, {"a": a, "b": b}, "b", packed=True, held=held)
-    if product.unit is not None or product.blocks:
+    if product.unit is not None:
         raise SpecError(
-            f"{target.name} multiplies matrices of these types, for which no A is packed ahead",
+            f"{target.name} multiplies matrices of these types, and reads rows of A in place",
             got=f"a={a}, b={b}",
-            hint="a target without the matrix instructions, or an A that is not packed",
+            hint="an A of the type that is multiplied, not packed; or tw.Packed(tw.Quantize(...))",
         )
     return product
 
@@ -261,7 +261,7 @@ def packed_a_format(
         itemsize=ITEMSIZE[stored],
         k=None,
         n=None,
-        nb=a.mb or _height(target),
+        nb=_height(target, product, a.mb),
         group=product.group,
         sums=product.accumulator == "s32",
         rows=True,
@@ -269,12 +269,25 @@ def packed_a_format(
     return family.of(k, m) if isinstance(k, int) and isinstance(m, int) else family
 
 
-def _height(target: Target) -> int:
-    """Return the rows in a panel of A: those of the tallest tile of 3 vectors.
+def _height(target: Target, product: Product, mb: int | None) -> int:
+    """Return the rows in a panel of A: ``mb``, or those of the tallest tile of 3 vectors.
 
-    The number is a multiple of 4, because packing moves 4 rows at a time.
+    The default is a multiple of 4, because packing moves 4 rows at a time. A multiply-add of blocks
+    of C reads whole vectors of rows; panels have a multiple of these.
     """
-    return max(4, (target.registers - 4) // 3 // 4 * 4)
+    unit = min(v.lanes for v, ops in product.ops.items() if ops) if product.blocks else 1
+    if mb is not None and mb % unit:
+        raise SpecError(
+            f"{target.name} multiplies {unit} rows of A at a time",
+            got=f"mb={mb}",
+            expected=f"a multiple of {unit}",
+        )
+    if mb is not None:
+        return mb
+    rows = max(4, (target.registers - 4) // 3 // 4 * 4)
+    if product.op.form == "block":
+        rows = max(16, 2 * product.rows)
+    return -(-rows // unit) * unit
 
 
 def _columns(product: Product, n: float, nbytes: float) -> int:

@@ -17,7 +17,7 @@ from tilewright.isa.target import Target, vectors_alone
 from tilewright.isa.vector import TABLE, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
+from tilewright.spec.quantized import SCALES, STORED, Plane, Quantized
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
@@ -550,7 +550,7 @@ def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
 
 #: Rows of quantized A are an odd multiple of this number of bytes apart. They then use all sets of
 #: L1.
-_ROW_UNIT = 64
+ROW_UNIT = 64
 
 
 def _made_of_a(
@@ -561,7 +561,7 @@ def _made_of_a(
     They are the elements, their scales, and the values that correct for zero points. All are in
     buffers of the kernel.
     """
-    width = odd_vectors(Integer(form.k_blocks * form.block), _ROW_UNIT)
+    width = odd_vectors(Integer(form.k_blocks * form.block), ROW_UNIT)
     lines = {"m": width, "k": ONE, "b": width * rows}
     blocks = _of_blocks(form, rows)
     row: dict[str, Expr] = {"m": ONE, "k": ZERO, "b": rows}
@@ -569,8 +569,8 @@ def _made_of_a(
     names = {"a_starts": ("s32", blocks)} if begins else {}
     names |= {"a_totals": ("f32", blocks)} if form.zeros else {}
     own = row
-    if isinstance(spec.a, Quantize):
-        own = row if spec.a.block is None else blocks
+    if spec.quantize is not None:
+        own = row if spec.quantize.block is None else blocks
         names = {"a_scales": ("f32", own)} | names
     names |= {"a_zeros": ("s32", own)} if spec.offsets_blocks else {}
     found = {"a": Operand("a", product.across, lines, Name("a_packed"))}

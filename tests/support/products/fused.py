@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.generate import Request, generate
-from tilewright.plan.formats.lookup import Format, formats_of
+from tilewright.plan.formats.lookup import AnyFormat, formats_of
+from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import quantized_bytes
@@ -105,11 +106,12 @@ def _memory(trial: Trial, parameter: ArrayParameter, given: Any) -> Any:
     return _flat(parameter, given)
 
 
-def packed_memory(form: Format, parameter: ArrayParameter, given: Any) -> Any:
+def packed_memory(form: AnyFormat, parameter: ArrayParameter, given: Any) -> Any:
     """A packed operand: one matrix, those of a batch side by side, or a sequence of them."""
     matrices = given if isinstance(given, list) else [given]
     if isinstance(form, QuantizedFormat):
         return np.concatenate([quantized_bytes(one, form) for one in matrices])
+    assert isinstance(form, PackedFormat)
     if parameter.kind == "sequence":
         return [(layout(form, matrix), 0) for matrix in matrices]
     if parameter.batch_stride == 0:

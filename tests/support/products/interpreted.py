@@ -14,14 +14,16 @@ from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.nest import Program
 from tilewright.isa.target import Target
 from tilewright.plan.formats.lookup import format_of, formats_of
+from tilewright.plan.formats.quantized_a import rows_format
 from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.call.pack_source import pack_a_for
 from tilewright.runtime.fuzz.cases import draw
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, gain, matrices, sample
 from tilewright.runtime.reference.gemm import expected
+from tilewright.runtime.reference.quantized import packed_rows
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, QuantizeRows
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature
 
@@ -96,6 +98,15 @@ class Interpreted:
     def _packed_a(self, a: Any) -> Any:
         """What ``kernel.pack_a`` makes of A, interpreted."""
         packing, turned = pack_a_for(self.spec, a)
+        if isinstance(packing, QuantizeRows):
+            rows = rows_format(self.spec, self.target).of(packing.k, len(turned))
+            record = np.full((1, rows.nbytes), 255, np.uint8)
+            sizes = {"m": len(turned), "lda": packing.k}
+            slots = [sizes[slot] for slot, _ in packing.runtime_sizes()]
+            given = np.ascontiguousarray(turned).ravel()
+            interpret_kernel(packing, Schedule(), self.target, [given, record], slots)
+            assert (record == packed_rows(packing, self.target, turned)).all()
+            return record[0]
         sizes = {"k": turned.shape[0], "n": turned.shape[1]}
         sizes["ldb"] = sizes["n" if packing.order == "C" else "k"]
         form = format_of(packing, self.target).of(sizes["k"], sizes["n"])
