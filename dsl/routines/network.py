@@ -18,6 +18,7 @@ from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.expression.nodes import text_of as results_text
 from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Spec
 from tilewright.symbolic import ZERO, symbol
 
 
@@ -53,9 +54,10 @@ class Layers(Routine[Network, NetworkPlan]):
 
     def stages(self, plan: NetworkPlan) -> tuple[Stage, ...]:
         """Return the stages in order, with the intermediate tensors as buffers between them."""
+        programs: dict[tuple[Spec, Schedule], tuple[str, Program]] = {}
         return tuple(
-            Stage(_embedded(step, f"stage{number}_"), () if step.buffer is None else (step.buffer,))
-            for number, step in enumerate(plan.steps)
+            Stage(_embedded(step, programs), () if step.buffer is None else (step.buffer,))
+            for step in plan.steps
         )
 
     def head(self, plan: NetworkPlan) -> Iterator[str]:
@@ -96,9 +98,17 @@ class Layers(Routine[Network, NetworkPlan]):
         return True
 
 
-def _embedded(step: Step, prefix: str) -> Program:
-    one = in_order(routine_of(step.plan).stages(step.plan))
-    return embedded(one, prefix, step.operands, step.sizes)
+def _embedded(step: Step, programs: dict[tuple[Spec, Schedule], tuple[str, Program]]) -> Program:
+    """Return the program of a stage, with the names of the network.
+
+    Equal stages have one entry in ``programs``: the start of its tiles' names, and its program.
+    """
+    key = step.plan.spec, step.plan.schedule
+    if key not in programs:
+        one = in_order(routine_of(step.plan).stages(step.plan))
+        programs[key] = f"stage{len(programs)}_", one
+    prefix, program = programs[key]
+    return embedded(program, prefix, step.operands, step.sizes)
 
 
 register(Network, RowsPlan, RowProgram())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn
 from tilewright.cli.code import spec_of_code
-from tilewright.generate import program_for
+from tilewright.generate import plan_for, program_for
 from tilewright.runtime.call.packed_weights import PackedWeights
 from tilewright.symbolic import evaluate
 
@@ -134,6 +135,11 @@ def test_functions_of_elements_are_in_the_epilogue_and_buffers_share_memory() ->
     assert text.count("stage ") == 3 and "buffer    value0: 2048 * rows_ bytes" in text
     program = program_for(net.plan)
     assert evaluate(program.scratch, {"rows_": 32}) == 32 * 4 * (512 + 256)
+    stages, tiles = 150, 3
+    same = of(lambda x, w: reduce(lambda y, _: nn.softmax(y @ w.a + w.b), range(stages), x),
+              {"a": tw.Tensor("f32", (40, 40)), "b": tw.Tensor("f32", 40)}, columns=40)  # fmt: skip
+    shared = program_for(plan_for(same, tw.Schedule(), net.isa))
+    assert len(shared.tiles) <= tiles + 1 and evaluate(shared.scratch, {"rows_": 1}) <= 512
     deep = tw.compile(of(lambda x, w: (((x @ w.a) @ w.a) @ w.a) @ w.a,
                          {"a": tw.Tensor("f32", (40, 40))}, 300, 40))  # fmt: skip
     assert program_for(deep.plan).scratch == 2 * 300 * 40 * 4

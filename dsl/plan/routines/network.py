@@ -98,6 +98,7 @@ class _Cutter:
             for arg in node.args if isinstance(node, Composed) else ():
                 self.users[id(arg)].add(id(node))
         self.made: list[Step] = []
+        self.plans: dict[Gemm | Network, Plan | RowsPlan] = {}
         self.written: set[Name] = set()
 
     def steps(self) -> tuple[Step, ...]:
@@ -139,8 +140,9 @@ class _Cutter:
         a, b = self.values[id(x)], Name(symbol_of(weight.name))
         operands = {"a": a, "b": b, spec.output: written, **named}
         sizes = {name: size_expr(slot_of(dim.name), dim) for name, dim in spec.runtime_sizes()}
-        plan = make_plan(spec, _PRODUCT, self.target)
-        self.made.append(Step(plan, written, buffer, operands, sizes, said))
+        if spec not in self.plans:
+            self.plans[spec] = make_plan(spec, _PRODUCT, self.target)
+        self.made.append(Step(self.plans[spec], written, buffer, operands, sizes, said))
 
     def _shown(self, node: Expression) -> Expression | None:
         """Return a buffer as a tensor of its name, for texts."""
@@ -192,9 +194,7 @@ class _Cutter:
         if isinstance(node, Weight):
             place = Name(symbol_of(node.name))
         assert place is not None
-        # No argument of a product has a name of this form.
-        name = f"{place}in"
-        named[symbol_of(name)] = place
+        name = _numbered(named, place)
         per = _per(node, tensor)
         assert not isinstance(per, _Not)
         return Operand(name, node.tensor.type, per)
@@ -210,20 +210,25 @@ class _Cutter:
             if not isinstance(each, Weight | Input) and id(each) not in self.values:
                 return None
             assert each.tensor is not None
-            name, strides = str(self.values.get(id(each), "")), None
-            if isinstance(each, Weight | Input):
-                name, strides = each.name, each.strides if isinstance(each, Input) else None
-            else:
-                named[symbol_of(name)] = self.values[id(each)]
+            place = self.values.get(id(each))
+            if isinstance(each, Weight):
+                place = Name(symbol_of(each.name))
+            assert place is not None
+            name = _numbered(named, place)
+            strides = each.strides if isinstance(each, Input) else None
             return inputs.setdefault(name, Input(name, *each.tensor, strides))
 
         held = output is not None and id(node) in self.values
+        said = repr(node if held and isinstance(node, Input) else _rebuilt(node, self._shown))
         made = leaf(node) if held else _rebuilt(node, leaf)
         assert made is not None
         written, buffer = (output, None) if output is not None else self._place(node)
         self.written.add(written)
-        plan = plan_rows(Network(tuple(inputs.values()), (made,)), Schedule(), self.target)
-        self.made.append(Step(plan, written, buffer, {**named, "out": written}, {}, repr(made)))
+        spec = Network(tuple(inputs.values()), (made,))
+        if spec not in self.plans:
+            self.plans[spec] = plan_rows(spec, Schedule(), self.target)
+        plan = self.plans[spec]
+        self.made.append(Step(plan, written, buffer, {**named, "out": written}, {}, said))
 
     def _place(self, node: Expression) -> tuple[Name, Buffer | None]:
         """Return the array for a node: a result's, or a new buffer."""
@@ -245,6 +250,18 @@ class _Not:
 
 
 _NOT = _Not()
+
+
+def _numbered(named: dict[str, Name], place: Name) -> str:
+    """Return the name within a stage for the array ``place``, which is added to ``named``.
+
+    Arrays are numbered, so that equal stages on different arrays have equal specs.
+    """
+    for number, known in enumerate(named.values()):
+        if known == place:
+            return f"in{number}"
+    named[symbol_of(name := f"in{len(named)}")] = place
+    return name
 
 
 def _per(node: Expression, tensor: Shaped) -> Per | _Not | None:
