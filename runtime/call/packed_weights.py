@@ -8,8 +8,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import accepts, title
+from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression.products import Weight
+from tilewright.spec.types import is_integer
 
 from .packed_matrix import PackedMatrix
 
@@ -129,14 +133,38 @@ def _check_names(what: str, given: Any, wanted: list[str]) -> None:
 
 
 def _checked(weight: Weight, given: Any) -> Any:
+    """Return a weight's array; ArgumentError for another type or shape, and for NaN in it."""
+    if weight.quantized is not None:
+        if isinstance(given, QuantizedMatrix) and given.format == weight.quantized:
+            _check_shape(weight, given)
+            return given
+        raise ArgumentTypeError(
+            f"the weight {weight!r} is a low-bit matrix of another format",
+            got=given.format if isinstance(given, QuantizedMatrix) else type(given).__name__,
+            expected=weight.quantized,
+            hint="tw.quantize(array, format)",
+        )
     array = as_array(given, repr(weight))
-    shape = getattr(array, "shape", None)
-    type_ = getattr(array, "dtype", type(given).__name__)
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or shape != weight.shape:
-        raise ArgumentValueError(
+    if not isinstance(array, np.ndarray) or not accepts(weight.type, array.dtype):
+        raise ArgumentTypeError(
             f"the weight {weight!r} has another type or shape than the network's",
-            got=f"{type_} of shape {shape}",
-            expected=f"float32 of shape {weight.shape}",
-            hint="w.T" if shape == weight.shape[::-1] and len(weight.shape) == 2 else None,
+            got=f"{getattr(array, 'dtype', type(given).__name__)} of shape {np.shape(array)}",
+            expected=f"{title(weight.type)} of shape {weight.shape}",
+        )
+    _check_shape(weight, array)
+    if not is_integer(weight.type) and np.isnan(decode(array, weight.type)).any():
+        raise ArgumentValueError(
+            f"the weight {weight!r} holds NaN", got="NaN", expected="numbers", hint="np.isnan(w)"
         )
     return array
+
+
+def _check_shape(weight: Weight, array: Any) -> None:
+    shape = tuple(array.shape)
+    if shape != weight.shape:
+        raise ArgumentValueError(
+            f"the weight {weight!r} has another type or shape than the network's",
+            got=f"shape {shape}",
+            expected=f"{weight.declared} of shape {weight.shape}",
+            hint="w.T" if shape == weight.shape[::-1] and len(weight.shape) == 2 else None,
+        )

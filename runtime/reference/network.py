@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.runtime.arrays.elements import decode, epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array, value_of
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.tensors import Cast, Extent, Input, Reduce
@@ -62,7 +63,10 @@ class _Evaluation(Evaluation):
             count = np.array(self.sizes[leaf.dim.name], self.dtype)
             return Interval.exactly(count, self.element).rounded()
         assert isinstance(leaf, Input | Weight)
-        array = decode(np.asarray(self.arrays[leaf.name]), leaf.type).reshape(
+        given = self.arrays[leaf.name]
+        if isinstance(given, QuantizedMatrix):
+            given = given.dequantize()
+        array = decode(np.asarray(given), leaf.type).reshape(
             tuple(value_of(size, self.sizes) for size in leaf.shape)
         )
         found = Interval.exactly(array.astype(self.dtype), self.element)
@@ -85,16 +89,30 @@ class _Evaluation(Evaluation):
         assert node.args[0].tensor is not None
         shape = tuple(value_of(size, self.sizes) for size in node.args[0].tensor.shape)
         x, w = self.values[id(node.args[0])].spread(shape), self.values[id(node.weight)]
+        x = _less(x, node.a_zero)
+        w = _less(w, node.b_zero)
         value, size = x.value @ w.value, np.abs(w.value)
         middle, radius = (x.low + x.high) / 2, (x.high - x.low) / 2
         most = np.maximum(np.abs(x.low), np.abs(x.high)) @ size
         unit = epsilon(self.element)
         whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1, keepdims=True)
         whole = whole & np.all(w.value == np.rint(w.value), axis=0) & (most * unit < 1)
-        off = np.where(whole, 0, radius @ size + (shape[1] + 4) * unit * most)
+        rounded = 0.0 if is_integer(node.type) else (shape[1] + 4) * unit * most
+        off = np.where(whole, 0, radius @ size + rounded)
         blank = np.where(most < np.finfo(np.float32).max, 0.0, np.nan)  # sums may overflow
         of = Interval(value, blank, blank, x.element)
-        return hull(value, [middle @ w.value - off, middle @ w.value + off], of)
+        found = hull(value, [middle @ w.value - off, middle @ w.value + off], of)
+        if is_integer(node.type):
+            return found.rounded()
+        return found if node.type == node.sums else _cast(found, node.type, self.element)
+
+
+def _less(x: Interval, zero: int) -> Interval:
+    """Return integers less a zero point."""
+    if not zero:
+        return x
+    value, low, high = (part - zero for part in (x.value, x.low, x.high))
+    return Interval(value, low, high, x.element)
 
 
 def _cast(given: Interval, type_: str, element: str) -> Interval:

@@ -20,13 +20,14 @@ from tilewright.spec.expression.nodes import Call, Composed, Expression, Number,
 from tilewright.spec.expression.nodes import walk as walked
 from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.shapes import Shaped
-from tilewright.spec.expression.tensors import Input
+from tilewright.spec.expression.tensors import Cast, Input
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network, slot, slot_of
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, size_expr
 
 from ..loops import Decided, Decision
@@ -86,6 +87,7 @@ class _Cutter:
     def __init__(self, spec: Network, target: Target) -> None:
         self.spec, self.target = spec, target
         self.nodes = nodes_of(rows(*spec.results))
+        self.by_id = {id(node): node for node in self.nodes}
         by_value = {node: node for node in self.nodes}
         self.results = [by_value[result] for result in spec.results]
         parameters = signature(spec)
@@ -108,10 +110,28 @@ class _Cutter:
                 if id(node.args[0]) not in self.values:
                     self._rows(node.args[0])
                 self._product(node)
+            elif self._leaves_rows(node):
+                self._rows(node)
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._rows(result, output)
         return tuple(self.made)
+
+    def _leaves_rows(self, node: Expression) -> bool:
+        """Return True for a value of each row that is used with rows of another length.
+
+        A row program has one length, so the value gets an array.
+        """
+        if not isinstance(node, Composed) or self._width(node) != 1:
+            return False
+        users = {self._width(self.by_id[at]) for at in self.users[id(node)]} - {1}
+        inside = {self._width(each) for each in walked(node, self.values)} - {1, None}
+        return bool(users and inside) and users != inside
+
+    def _width(self, node: Expression) -> Size | None:
+        """Return the columns of a tensor with two axes; None for other values."""
+        shape = () if node.tensor is None else node.tensor.shape
+        return shape[1] if len(shape) == 2 else None
 
     # --- products ------------------------------------------------------------------------------
 
@@ -121,9 +141,15 @@ class _Cutter:
         named: dict[str, Name] = {}
 
         def leaf(node: Expression) -> Expression | None:
-            return acc if node is product else self._operand(node, product.tensor, named)
+            return sums if node is product else self._operand(node, product.tensor, named)
 
-        epilogue = None if end is product else _rebuilt(end, leaf)
+        # The last rounding is that of the product's output.
+        last = end.args[0] if isinstance(end, Cast) else end
+        sums: Expression = acc
+        if end is not product and (product.type != product.sums or is_integer(product.type)):
+            sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
+        epilogue = _rebuilt(last, leaf) if last is not product else sums
+        epilogue = None if epilogue is acc or end is product else epilogue
         assert x.tensor is not None
         if isinstance(x, Input) and x.strides is not None and x.strides[1] != 1:
             raise PlanError(
@@ -131,9 +157,13 @@ class _Cutter:
                 got=f"strides {x.strides}",
                 expected="strides (rows, 1)",
             )
+        assert end.tensor is not None
+        finished = epilogue is not None or end.tensor.type != product.sums
         spec = Gemm(
-            m=x.tensor.shape[0], n=weight.shape[1], k=weight.shape[0], a="f32", b=Packed("f32"),
-            lda=x.strides[0] if isinstance(x, Input) and x.strides else None, epilogue=epilogue,
+            m=x.tensor.shape[0], n=weight.shape[1], k=weight.shape[0], a=x.tensor.type,
+            b=Packed(weight.declared), d=end.tensor.type if finished else None,
+            a_zero=product.a_zero or None, b_zero=product.b_zero or None, epilogue=epilogue,
+            lda=x.strides[0] if isinstance(x, Input) and x.strides else None,
         )  # fmt: skip
         said = repr(_rebuilt(end, self._shown))
         written, buffer = self._place(end)
@@ -160,10 +190,11 @@ class _Cutter:
         found: Expression = product
         reached = {id(product)}
         for node in self.nodes[self.nodes.index(product) + 1 :]:
-            if not isinstance(node, Call) or not reached.intersection(map(id, node.args)):
+            args = node.args if isinstance(node, Call | Cast) else ()
+            if not reached.intersection(map(id, args)):
                 continue
             reached.add(id(node))
-            if node.tensor != product.tensor:
+            if node.tensor is None or node.tensor.shape != product.tensor.shape:
                 continue
             inside = list(walked(node, {*self.values, id(product)}))
             whole = {id(each) for each in inside}
@@ -177,10 +208,10 @@ class _Cutter:
 
     def _is_of_epilogue(self, node: Expression, product: Product) -> bool:
         """Return True if an epilogue can compute a node, given the arguments."""
-        args = node.args if isinstance(node, Call) else (node,)
+        args = node.args if isinstance(node, Call | Cast) else (node,)
         held = [arg for arg in args if id(arg) in self.values and arg is not product]
         leaves = [*held, *([node] if isinstance(node, Weight) else [])]
-        known = isinstance(node, Call | Number | Weight)
+        known = isinstance(node, Call | Cast | Number | Weight)
         return known and all(_per(leaf, product.tensor) is not _NOT for leaf in leaves)
 
     def _operand(
@@ -275,8 +306,10 @@ def _per(node: Expression, tensor: Shaped) -> Per | _Not | None:
         return _NOT
     if shape in ((), (1,)):
         return None
-    if shape == tensor.shape[1:]:
+    if shape in (tensor.shape[1:], (1, *tensor.shape[1:])):
         return "column"
+    if shape == (tensor.shape[0], 1):
+        return "row"
     return "full" if shape == tensor.shape else _NOT
 
 
