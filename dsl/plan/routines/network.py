@@ -7,7 +7,7 @@ nothing that is computed later. All else is a stage of its own, a row program.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
@@ -74,18 +74,23 @@ class NetworkPlan(Decided):
 
 def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPlan:
     """Return the plan of a network with products."""
-    if schedule != Schedule():
+    if schedule != Schedule(threads=schedule.threads):
         raise ScheduleError(
-            "a network with products has no schedule to choose", got=schedule, expected="none"
+            "a network with products has no schedule to choose but its threads",
+            got=schedule,
+            expected="tw.Schedule(threads=2), or none",
         )
-    return NetworkPlan(spec, schedule, target, (), _Cutter(spec, target).steps())
+    steps = _Cutter(spec, target, schedule.threads).steps()
+    return NetworkPlan(spec, schedule, target, (), steps)
 
 
 class _Cutter:
     """Cuts a network into stages. ``values`` are the arrays that hold nodes, by their ``id``."""
 
-    def __init__(self, spec: Network, target: Target) -> None:
+    def __init__(self, spec: Network, target: Target, threads: int | None) -> None:
         self.spec, self.target = spec, target
+        self.by_product = replace(_PRODUCT, threads=threads)
+        self.by_rows = Schedule(threads=threads)
         self.nodes = nodes_of(rows(*spec.results))
         self.by_id = {id(node): node for node in self.nodes}
         by_value = {node: node for node in self.nodes}
@@ -148,8 +153,8 @@ class _Cutter:
         sums: Expression = acc
         if end is not product and (product.type != product.sums or is_integer(product.type)):
             sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
-        epilogue = _rebuilt(last, leaf) if last is not product else sums
-        epilogue = None if epilogue is acc or end is product else epilogue
+        found = sums if last is product else _rebuilt(last, leaf)
+        epilogue = None if found is acc or end is product else found
         assert x.tensor is not None
         if isinstance(x, Input) and x.strides is not None and x.strides[1] != 1:
             raise PlanError(
@@ -171,7 +176,7 @@ class _Cutter:
         operands = {"a": a, "b": b, spec.output: written, **named}
         sizes = {name: size_expr(slot_of(dim.name), dim) for name, dim in spec.runtime_sizes()}
         if spec not in self.plans:
-            self.plans[spec] = make_plan(spec, _PRODUCT, self.target)
+            self.plans[spec] = make_plan(spec, self.by_product, self.target)
         self.made.append(Step(self.plans[spec], written, buffer, operands, sizes, said))
 
     def _shown(self, node: Expression) -> Expression | None:
@@ -257,7 +262,7 @@ class _Cutter:
         self.written.add(written)
         spec = Network(tuple(inputs.values()), (made,))
         if spec not in self.plans:
-            self.plans[spec] = plan_rows(spec, Schedule(), self.target)
+            self.plans[spec] = plan_rows(spec, self.by_rows, self.target)
         plan = self.plans[spec]
         self.made.append(Step(plan, written, buffer, {**named, "out": written}, {}, said))
 
