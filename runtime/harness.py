@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
 from tilewright.keywords import spelled
-from tilewright.plan.formats.lookup import formats_of
+from tilewright.plan.formats.lookup import format_of, formats_of
 from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.bench.peak import program_context, types_of
 from tilewright.runtime.bench.timing import operations
@@ -33,7 +33,8 @@ from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.runtime.reference.quantized import packed_rows
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import QuantizeRows, weight_packing
+from tilewright.spec.network.value import Network
+from tilewright.spec.pack import PackQuantized, QuantizeRows
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
@@ -321,10 +322,8 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     """Return the description of an input, from which the template writes C arrays."""
     table = p.kind == "sequence"
     items = given if table else [given]
-    if p.packed and p.name == "a":
-        items, element = [_packed_a(spec, target, given)], "u8"
-    elif p.packed:
-        items, element = [_packed(spec, target, item) for item in items], "u8"
+    if p.packed:
+        items, element = [_packed(spec, target, p.name, item) for item in items], "u8"
     else:
         element = p.element
     names = [f"{name}_{i}" for i in range(len(items))] if table else [name]
@@ -332,19 +331,27 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     return Argument(name, element, blocks, table)
 
 
-def _packed_a(spec: Spec, target: Target, a: Array) -> Array:
-    """Return the bytes that ``pack_a`` makes from ``a``."""
+def _packed(spec: Spec, target: Target, name: str, given: Any) -> Array:
+    """Return the bytes that packing makes from ``given``, the operand ``name``."""
+    if isinstance(spec, Network):
+        pack = spec.packing(next(each for each in spec.packed if each.name == name))
+        if isinstance(pack, PackQuantized):
+            return quantized_bytes(given, format_of(pack, target))
+        return packed_bytes(pack, target, [given]).reshape(-1)
     assert isinstance(spec, Gemm)
+    return _packed_a(spec, target, given) if name == "a" else _packed_b(spec, target, given)
+
+
+def _packed_a(spec: Gemm, target: Target, a: Array) -> Array:
+    """Return the bytes that ``pack_a`` makes from ``a``."""
     pack, given = pack_a_for(spec, a)
     if isinstance(pack, QuantizeRows):
         return packed_rows(pack, target, given).reshape(-1)
     return packed_bytes(pack, target, [given]).reshape(-1)
 
 
-def _packed(spec: Spec, target: Target, b: Array) -> Array:
+def _packed_b(spec: Gemm, target: Target, b: Any) -> Array:
     """Return the bytes that ``pack_b`` makes from ``b``."""
-    if not isinstance(spec, Gemm):
-        return packed_bytes(weight_packing(b.shape), target, [b]).reshape(-1)
     if spec.quantized is not None:
         form = quantized_format(spec, target)
         return np.concatenate([quantized_bytes(matrix, form) for matrix in b])

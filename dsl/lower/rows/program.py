@@ -157,14 +157,13 @@ def _tile(
     """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types."""
     ops = without_idle_masks(made)
     used = pointers_used(walk(ops)) - {op.name for op in walk(ops) if isinstance(op, StackBuffer)}
-    slots = tuple(name for name, _ in plan.spec.runtime_sizes())
     arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
     parameters = [
         Parameter(name, "out" if name in outputs or name.rstrip("_") in outputs else "in", type_)
         for name, type_ in arrays.items()
         if name in used
     ]
-    parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), slots)]
+    parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), plan.slots)]
     return TileProgram(
         name=name,
         element=plan.real,

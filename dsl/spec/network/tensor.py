@@ -9,8 +9,12 @@ from typing import Any
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
+from ..quantized import Quantized
 from ..sizes import Size, call_text, check_extent, check_size
 from ..types import ITEMSIZE, DTypeLike, TypeName, type_name
+
+#: The largest number of axes of a tensor.
+MOST_AXES = 6
 
 
 @spelled(SpecTypeError)
@@ -20,8 +24,8 @@ class Tensor:
 
     Parameters
     ----------
-    type : str or numpy type
-        Element type.
+    type : str, numpy type or Quantized
+        Element type. A weight may have a low-bit format.
     shape : sequence of int or Dim
         Size of each axis. A ``tw.dim`` is read from the arrays at the call.
     strides : sequence of int or Dim, optional
@@ -38,14 +42,17 @@ class Tensor:
     Tensor('f32', (dim('rows'), 768))
     """
 
-    type: TypeName
+    type: TypeName | Quantized
     shape: tuple[Size, ...]
     strides: tuple[Size, ...] | None
 
     def __init__(
-        self, type: DTypeLike, shape: Iterable[Size] | Size, strides: Iterable[Size] | None = None
+        self,
+        type: DTypeLike | Quantized,
+        shape: Iterable[Size] | Size,
+        strides: Iterable[Size] | None = None,
     ) -> None:
-        found = type_name(type)
+        found = type if isinstance(type, Quantized) else type_name(type)
         if found == "s64":
             raise SpecError("a tensor cannot have this type", got=found, hint="s32, or f64")
         sizes = _sizes(shape, "shape", "a size of a tensor")
@@ -55,13 +62,19 @@ class Tensor:
                 "a tensor has a stride for each axis",
                 got=f"{len(steps)} strides, {len(sizes)} axes",
             )
+        if steps is not None and len(sizes) > 2:
+            raise SpecError(
+                "a tensor with more than two axes has no gaps",
+                got=f"strides {steps}",
+                expected="no strides",
+            )
         if steps and 1 not in steps:
             raise SpecError(
                 "the elements of a tensor follow each other along one axis",
                 got=f"strides {steps}",
                 expected="a stride of 1",
             )
-        check_extent(sizes, ITEMSIZE[found], "a tensor")
+        check_extent(sizes, 8 if isinstance(found, Quantized) else ITEMSIZE[found], "a tensor")
         object.__setattr__(self, "type", found)
         object.__setattr__(self, "shape", sizes)
         object.__setattr__(self, "strides", steps)
@@ -75,11 +88,6 @@ def _sizes(given: Any, name: str, what: str) -> tuple[Size, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = (given,)
     found = tuple(check_size(size, what) for size in given)
-    if len(found) > 2:
-        raise SpecError(
-            f"a row program's tensors have at most 2 axes: {name} has more",
-            got=found,
-            expected="(rows, columns)",
-            hint="x.reshape(-1, x.shape[-1]) of the arrays: rows of all other axes",
-        )
+    if len(found) > MOST_AXES:
+        raise SpecError(f"a tensor has at most {MOST_AXES} axes: {name} has more", got=found)
     return found

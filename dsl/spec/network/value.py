@@ -12,9 +12,10 @@ from tilewright.errors import SpecError
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Extent, Input, Reduce
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, View
 from ..names import check_name
-from ..signature import ArrayParameter, Parameters, Role, Stored, parameters_of, symbol_of
+from ..pack import Pack, PackQuantized
+from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
@@ -69,7 +70,7 @@ class Network(Spec):
         }
         spaces: dict[str, dict[str, Tensor]] = {}
         for each in self.weights:
-            spaces.setdefault(each.space, {})[each.key] = Tensor(each.type, each.shape)
+            spaces.setdefault(each.space, {})[each.key] = Tensor(each.declared, each.shape)
         made |= {space: (weights, None) for space, weights in spaces.items()}
         names = list(made)
         body = text_of(self.results, several=self.several, taken=names, shared=SHARED)
@@ -84,7 +85,37 @@ class Network(Spec):
     def packed(self) -> tuple[Weight, ...]:
         """The weights that products use; ``pack`` brings them into the order that kernels read."""
         nodes = _distinct(self.results)
-        return tuple({node.weight: None for node in nodes if isinstance(node, Product)})
+        found = (node.weight for node in nodes if isinstance(node, Product))
+        return tuple({weight: None for weight in found if weight is not None})
+
+    @property
+    def staged(self) -> bool:
+        """True if the network has more than one loop over rows, or over columns.
+
+        It then has products, views, joins, weights, more than two axes, or reduces along both.
+        """
+        axes = set[tuple[int, int]]()
+        for node in every_node(self.results):
+            shape = () if node.tensor is None else node.tensor.shape
+            if isinstance(node, Product | View | Join | Full | Count | Weight) or len(shape) > 2:
+                return True
+            if isinstance(node, Reduce):
+                axes.add((node.args[0].ndim, node.axis))
+        return (2, -2) in axes and len(axes) > 1
+
+    def products_of(self, weight: Weight) -> tuple[Product, ...]:
+        """Return the products that use a packed weight."""
+        nodes = _distinct(self.results)
+        return tuple(n for n in nodes if isinstance(n, Product) and n.weight == weight)
+
+    def packing(self, weight: Weight, ldb: Dim | None = None) -> Pack | PackQuantized:
+        """Return the spec that packs a weight (k, n); a low-bit weight has no ``ldb``."""
+        k, n = weight.shape
+        x = self.products_of(weight)[0].args[0].tensor
+        assert x is not None
+        if weight.quantized is not None:
+            return PackQuantized(k, n, weight.quantized, a=x.type)
+        return Pack(k, n, weight.type, a=x.type, ldb=ldb)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,7 +134,7 @@ class Network(Spec):
         types = dict.fromkeys(each.type for each in self.inputs)
         longest = max((each.shape for each in self.inputs), key=len, default=())
         sizes = [(size.name if isinstance(size, Dim) else "", size) for size in longest]
-        kind = "network" if self.packed else "rows"
+        kind = "network" if self.staged else "rows"
         return [kind, *types, *([sizes_word(*sizes)] if sizes else [])]
 
     @property
@@ -122,9 +153,27 @@ class Network(Spec):
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         return tuple((slot_of(name), dim) for name, dim in dict(self._sizes()).items())
 
+    def check_told(self) -> None:
+        """Raise SpecError if a size of the call is that of no input."""
+        told = {
+            size.name for each in self.inputs for size in (*each.shape, *(each.strides or ()))
+            if isinstance(size, Dim)
+        }  # fmt: skip
+        for node in every_node(self.results):
+            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
+            sizes = (node.dim,) if isinstance(node, Extent) else sizes
+            for size in sizes:
+                if isinstance(size, Dim) and size.name not in told:
+                    raise SpecError("no tensor has this size", got=node)
+
     def _sizes(self) -> Iterator[tuple[str, Dim]]:
         for each in self.inputs:
             for size in (*each.shape, *(each.strides or ())):
+                if isinstance(size, Dim):
+                    yield size.name, size
+        for node in every_node(self.results):
+            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
+            for size in (node.dim,) if isinstance(node, Extent) else sizes:
                 if isinstance(size, Dim):
                     yield size.name, size
 
@@ -147,7 +196,6 @@ def _distinct(results: tuple[Expression, ...]) -> list[Expression]:
 def _check_nodes(network: Network) -> None:
     """Raise SpecError if results use something besides the inputs, or leave one out."""
     known, used = set(network.inputs), set[Expression]()
-    told = {name for name, _ in network._sizes()}
     for node in every_node(network.results):
         if isinstance(node, Leaf | Operand):
             raise SpecError(
@@ -159,8 +207,6 @@ def _check_nodes(network: Network) -> None:
             used.add(node)
         if isinstance(node, Input) and node not in known:
             raise SpecError("a network uses a tensor of another one", got=node)
-        if isinstance(node, Extent) and node.dim.name not in told:
-            raise SpecError("no tensor has this size", got=node)
     for each in network.inputs:
         if each not in used:
             raise SpecError(
@@ -173,13 +219,6 @@ def _check_nodes(network: Network) -> None:
 def _check_weights(network: Network) -> None:
     """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
     packed = set(network.packed)
-    if network.weights and not packed:
-        raise SpecError(
-            "a network with weights has a product with one of them",
-            got=network.results,
-            expected="x @ w.up",
-            hint="tensors in place of the weights: bias=tw.Tensor(...)",
-        )
     for node in _distinct(network.results):
         args = node.args if isinstance(node, Composed) else ()
         if not isinstance(node, Product) and (both := packed.intersection(args)):
@@ -189,6 +228,17 @@ def _check_weights(network: Network) -> None:
                 expected=f"{next(iter(both))!r} in products alone",
                 hint="the array a second time, under another name",
             )
+    for weight in packed:
+        kinds = {(n.args[0].tensor or n.tensor).type for n in network.products_of(weight)}
+        if len(kinds) > 1:
+            raise SpecError(
+                "a weight is packed for one type of x",
+                got=f"{weight!r} is multiplied by {' and by '.join(sorted(kinds))}",
+                hint="the array a second time, under another name",
+            )
+    for weight in set(network.weights) - packed:
+        if weight.quantized is not None:
+            raise SpecError("a low-bit weight is used in products alone", got=weight)
     spaces = dict.fromkeys(each.space for each in network.weights)
     names = [*(each.name for each in network.inputs), *spaces]
     names += [each.name for each in network.weights]
@@ -208,7 +258,7 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
-    return Parameters((*inputs, *results), True, (), places, spec.filled)
+    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.staged)
 
 
 def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
@@ -219,7 +269,7 @@ def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
     text, stored = ("", "") if form is None else (sys.intern(form.text), form.stored)
     return ArrayParameter(
         one.name, one.type, "packed", "in", one.shape, "C", None, tuple(map(str, one.shape)), "",
-        packed=True, format=text, stored=stored, chosen=True,
+        packed=True, format=text, stored=stored, chosen=True, quantized=one.quantized,
     )  # fmt: skip
 
 
@@ -229,9 +279,10 @@ def _tensor(
     """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
     chosen = role == "in" or name not in ("out", "out0")
     slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
-    if len(shape) < 2:
+    if len(shape) != 2:
+        kind: Kind = "vector" if len(shape) < 2 else "tensor"
         return ArrayParameter(
-            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
+            name, type_, kind, role, shape or (1,), "C", None, slots, "", chosen=chosen
         )
     order: Literal["C", "F"] = "C"
     leading = None if strides is None else strides[0]
