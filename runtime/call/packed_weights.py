@@ -17,8 +17,8 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import ALIGNMENT, in_large_pages
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
-from tilewright.spec.expression.products import Weight
 from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.expression.products import Weight
 from tilewright.spec.sizes import MAX_SIZE
 from tilewright.spec.types import is_integer
 
