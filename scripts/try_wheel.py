@@ -16,7 +16,7 @@ from pathlib import Path
 import tilewright
 
 #: What comes with extras alone; modules that need it cannot be imported without.
-OPTIONAL = {"dask", "distributed", "jax", "matplotlib", "numba", "optuna", "scipy", "sklearn",
+OPTIONAL = {"dask", "distributed", "jax", "matplotlib", "numba", "onnx", "optuna", "scipy", "sklearn",
             "threadpoolctl", "torch"}  # fmt: skip
 
 

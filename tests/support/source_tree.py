@@ -23,7 +23,7 @@ ROOMS = (
     "runtime.edited", "runtime.pickled", "runtime.callable_kernel", "runtime.kernel",
     "runtime.operators", "runtime.several", "runtime.network_kernel", "runtime.driver",
     "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
-    "tuning", "torch", "jax", "examples", "cli", "__main__",
+    "tuning", "torch", "jax", "onnx", "examples", "cli", "__main__",
 )  # fmt: skip
 
 
