@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain, count
 
 from tilewright.errors import SpecError
 from tilewright.spec.names import check_name
@@ -28,7 +29,8 @@ class Names:
         """Return a new name that resembles ``name``."""
         plain = _OTHER.sub("_", name).strip("_") or "n"
         plain = f"n{plain}" if plain[0].isdigit() else plain
-        for found in (plain, f"n_{plain}", *(f"{plain}_{number}" for number in range(2, 10**6))):
+        numbered = (f"{plain}_{number}" for number in count(2))
+        for found in chain((plain, f"n_{plain}"), numbered):
             if found in self._given or re.fullmatch(r"out\d*", found):
                 continue
             try:
