@@ -14,6 +14,6 @@ except ImportError as _error:
         f"tilewright.onnx needs the package onnx, which is not installed: {_install('onnx')}"
     ) from _error
 
-from .load import Model, load
+from .load import load
 
-__all__ = ["Model", "load"]
+__all__ = ["load"]

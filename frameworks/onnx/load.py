@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import onnx
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, TilewrightError
 from tilewright.keywords import spelled
+from tilewright.runtime.imported import SPACE, Array, Constants, Model, Names
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input, cast
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 
 from .graph import Walk
-from .names import Names
-from .node import SPACE, Weights
-from .values import Array, Known, Traced, Unread, Value, type_of
+from .values import Known, Traced, Unread, Value, type_of
 
 #: The name of the size that a fixed batch of one becomes.
 ROWS = "rows"
-
-
-class Model(NamedTuple):
-    """A network, and the arrays of its weights.
-
-    Attributes
-    ----------
-    network : Network
-        The spec, to be passed to ``tw.compile`` or ``tw.library``.
-    weights : dict
-        The arrays for ``pack``, by name.
-    """
-
-    network: Network
-    weights: dict[str, Any]
 
 
 @spelled(ArgumentTypeError)
@@ -141,7 +125,7 @@ class _Import:
             for each in model.opset_import
         }
         functions = {(each.domain, each.name): each for each in model.functions}
-        self.weights = Weights(Names(("self",)))
+        self.weights = Constants()
         self.walk = Walk(opsets, functions, self.weights)
 
     def single(self) -> bool:
@@ -152,7 +136,7 @@ class _Import:
     def made(self, batches: Mapping[str, Dim]) -> Model:
         """Return the model. ``batches`` has a dim for the first axis of some inputs."""
         scope: dict[str, Value] = dict(self.constants)
-        free = Names((*self.names.of.values(), ROWS, SPACE) if batches else self.names.of.values())  # type: ignore[arg-type]
+        free = Names((*self.names.of.values(), SPACE, *([ROWS] if batches else [])))
         for each in self.inputs:
             shape = self._shape(each, free)
             if each.name in batches:
@@ -179,10 +163,7 @@ class _Import:
         order = [self.names.of[each.name] for each in self.inputs]
         tensors.sort(key=lambda each: order.index(each.name))
         network = Network(tuple(tensors), tuple(results), several=len(results) > 1)
-        wanted = {each.key for each in network.weights}
-        return Model(
-            network, {key: array for key, array in self.weights.arrays.items() if key in wanted}
-        )
+        return self.weights.model(network)
 
     def _shape(self, each: onnx.ValueInfoProto, free: Names) -> tuple[Size, ...]:
         sizes: list[Size] = []

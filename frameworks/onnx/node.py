@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 import onnx
+from tilewright import nn
 from tilewright.errors import SpecError
+from tilewright.runtime.imported import Array, Constants
 from tilewright.spec.expression.nodes import Expression, Number
-from tilewright.spec.expression.products import Weight
 from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import type_name
 
-from .names import Names
-from .values import FLOATING, Array, Known, Traced, Unread, Value
-
-#: The argument of the network's function that has the weights.
-SPACE = "w"
-
-
-@dataclass
-class Weights:
-    """The constants that become weights of the network: arrays by key."""
-
-    names: Names
-    arrays: dict[str, Array] = field(default_factory=dict)
-    _found: dict[tuple[int, str], tuple[Known, Weight]] = field(default_factory=dict)
-
-    def weight(self, known: Known, use: str, array: Array) -> Weight:
-        """Return the weight for a constant in one ``use``, which holds ``array``."""
-        place = id(known.array), use
-        if place not in self._found:
-            key = self.names.another(known.name or "constant", f"a weight of {SPACE}")
-            self.arrays[key] = np.ascontiguousarray(array)
-            shape = tuple(map(int, array.shape))
-            # ``known`` is kept, so that its array's ``id`` stays its own.
-            self._found[place] = known, Weight(SPACE, key, "f32", shape)
-        return self._found[place][1]
+from .values import FLOATING, Known, Traced, Unread, Value
 
 
 @dataclass
@@ -51,7 +28,7 @@ class Node:
     opset: int
     inputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
-    weights: Weights
+    found: Constants
     inputs_of_graph: dict[str, Any]
 
     @property
@@ -143,7 +120,21 @@ class Node:
             self.refuse("f32 does not hold this constant", got=value.name)
         while array.ndim > 1 and array.shape[0] == 1:
             array = array[0]
-        return self.weights.weight(value, "", array)
+        return self.weight(value, "", array)
+
+    def whole(self, index: int) -> Expression:
+        """Return an input as a tensor of its own shape, also if it is a constant of one element."""
+        value = self.value(index)
+        if isinstance(value, Traced):
+            return value.expression
+        array = value.array.astype(np.float32)
+        if array.size == 1:
+            return nn.full(array.shape, float(array.reshape(())))
+        return self.weight(value, "whole", array)
+
+    def weight(self, known: Known, use: str, array: Array) -> Expression:
+        """Return the weight that holds ``array``, for one use of a constant."""
+        return self.found.weight(known.array, known.name, use, array)
 
     def floating(self) -> str:
         """Return the type of the inputs, which must be floating point."""

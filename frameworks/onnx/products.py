@@ -35,28 +35,23 @@ def _gemm(node: Node) -> Result:
 
 def _transposed(node: Node, value: Known | Traced) -> Known | Traced:
     if isinstance(value, Known):
-        return Known(value.array.T, f"{value.name}_transposed")
-    return node.refuse("A is transposed", got="transA=1", expected="transA=0")
+        return Known(value.array.T, f"{value.name}_T")
+    return Traced(value.expression.T, value.type)
 
 
 def _product(
     node: Node, a: Known | Traced, b: Known | Traced, *, transposed: bool = False
 ) -> Expression:
-    if not isinstance(a, Traced) or not isinstance(b, Known):
-        node.refuse(
-            "a product is of a tensor and a constant",
-            got=f"{_said(a)} and {_said(b)}",
-            expected="a tensor (rows, k), then a constant (k, n)",
-        )
-    if len(a.shape) != 2 or b.array.ndim != 2:
-        node.refuse(
-            "a product is of matrices", got=f"{a.shape} and {b.shape}", expected="(rows, k), (k, n)"
-        )
-    if b.array.dtype != np.float32:
-        node.refuse("weights have type f32", got=b.type, expected="f32")
-    array = b.array.T if transposed else b.array
-    return a.expression @ node.weights.weight(b, "_T" if transposed else "_B", array)
+    return _operand(node, a, "A") @ _operand(node, b, "B", transposed=transposed)
 
 
-def _said(value: Known | Traced) -> str:
-    return f"{'a constant' if isinstance(value, Known) else 'a tensor'} {value.shape}"
+def _operand(
+    node: Node, value: Known | Traced, use: str, *, transposed: bool = False
+) -> Expression:
+    """Return an operand of a product: a tensor, or the weight that holds a constant."""
+    if isinstance(value, Traced):
+        return value.expression.T if transposed else value.expression
+    if value.array.dtype not in (np.float32, np.float16):
+        node.refuse("weights of products have type f32", got=value.type, expected="f32")
+    array = value.array.T if transposed else value.array
+    return node.weight(value, f"{use}{'T' * transposed}", array.astype(np.float32))

@@ -9,10 +9,9 @@ import numpy as np
 
 import onnx
 from tilewright.errors import SpecError
+from tilewright.runtime.imported import Array
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.sizes import Dim, Size
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 #: The element types of ONNX, by the names that tilewright has for them. "bool" and "s64" have no
 #: arrays in a network: they are types of intermediate values, and of constants.

@@ -252,16 +252,16 @@ def _is_general(member: Member) -> bool:
 
 def _check_alike(family: str, first: Member, other: Member) -> None:
     """Raise SpecError unless one call fits both kernels: they differ only in m, n and k."""
-    for field in fields(Gemm):
-        if field.name in _SIZES:
+    for own in fields(Gemm):
+        if own.name in _SIZES:
             continue
-        one, two = (getattr(each.spec, field.name) for each in (first, other))
+        one, two = (getattr(each.spec, own.name) for each in (first, other))
         if canonical(one) != canonical(two):
             raise SpecError(
                 f"the kernels of family {family!r} differ in more than m, n and k",
-                got=f"{field.name}={two!r} in {other.spec!r}",
-                expected=f"{field.name}={one!r}, as in its first",
-                hint=f"a family of its own for the other {field.name}",
+                got=f"{own.name}={two!r} in {other.spec!r}",
+                expected=f"{own.name}={one!r}, as in its first",
+                hint=f"a family of its own for the other {own.name}",
             )
 
 

@@ -87,7 +87,7 @@ class Constants:
         data, element = array, type_name(array.dtype)
         if form is not None:
             assert not isinstance(form, QuantizedFormat)
-            data, element = packed_in(form, [array]), form.stored
+            data, element = packed_in(form, [array]), type_name(form.stored)
         key = element, data.tobytes()
         number = list(self._found).index(key) if key in self._found else len(self._found)
         ranks = self._found.setdefault(key, [])
