@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sympy import Expr
 
 from tilewright.explain.decisions import flops_of, text_of
-from tilewright.ir.nest import Program
+from tilewright.ir.nest import Argument, BlockLoop, Program
+from tilewright.ir.nodes import mapped
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
+from tilewright.plan.network.step import Step
 from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
-from tilewright.plan.routines.network import NetworkPlan, Step, plan_network
+from tilewright.plan.routines.network import NetworkPlan, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.expression.nodes import text_of as results_text
 from tilewright.spec.network.value import SHARED, Network
@@ -27,7 +30,7 @@ class RowProgram(Routine[Network, RowsPlan]):
     def plan(self, spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
         """Return the plan of a row program, or, for a network with products, a NetworkPlan."""
         # A NetworkPlan has a kind of its own, which ``routine_of`` finds.
-        make = plan_network if spec.packed else plan_rows
+        make = plan_network if spec.staged else plan_rows
         return make(spec, schedule, target)  # type: ignore[return-value]
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
@@ -98,7 +101,18 @@ class Layers(Routine[Network, NetworkPlan]):
 
 def _embedded(step: Step, prefix: str) -> Program:
     one = in_order(routine_of(step.plan).stages(step.plan))
-    return embedded(one, prefix, step.operands, step.sizes)
+
+    def shifted(argument: Argument) -> Argument:
+        shift = step.shifts.get(argument.symbol, ZERO)
+        return replace(argument, offset=argument.offset + shift) if shift != 0 else argument
+
+    found = embedded(
+        replace(one, nest=mapped(one.nest, Argument, shifted)), prefix, step.operands, step.sizes
+    )
+    nest = found.nest
+    for loop in reversed(step.loops):
+        nest = (BlockLoop(loop.counter, loop.trips, nest),)
+    return replace(found, nest=nest)
 
 
 register(Network, RowsPlan, RowProgram())

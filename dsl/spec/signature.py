@@ -62,7 +62,7 @@ class PackedBytes(Dim):
 
 
 Role = Literal["in", "out", "inout"]
-Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector"]
+Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector", "tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class ArrayParameter:
     - ``sequence``: a sequence of matrices;
     - ``offsets``: a 1-d int64 array with ``count`` elements;
     - ``packed``: a PackedMatrix, which may hold a batch;
-    - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,).
+    - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,);
+    - ``tensor``: an array with more than two axes, without gaps.
 
     The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
     ``format``; otherwise ``format`` is that of a row of bytes. ``quantized`` is the format of the

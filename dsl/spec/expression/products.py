@@ -1,4 +1,4 @@
-"""Define the nodes of networks with products: weights, and the product of a tensor and a weight."""
+"""Define the nodes of networks with products: weights, and products of two tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.errors import SpecError
 
 from ..types import TypeName
 from .nodes import ARRAY_FUNCTIONS, Composed, Expression
-from .shapes import Shaped, said
+from .shapes import Shaped, multiplied
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -38,7 +38,7 @@ class Weight(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Product(Composed):
-    """The product of a tensor (rows, k) and a weight (k, n), in f32."""
+    """The product of tensors (..., m, k) and (..., k, n), in f32; leading axes broadcast."""
 
     infix: ClassVar[str] = "@"
 
@@ -48,37 +48,20 @@ class Product(Composed):
 
     def __post_init__(self) -> None:
         x, w = self.args
-        if x.tensor is None or not isinstance(w, Weight):
+        if x.tensor is None or w.tensor is None:
             raise SpecError(
-                "a product is of a tensor and a weight",
+                "a product is of two tensors",
                 got=f"{x!r} @ {w!r}",
                 expected='x @ w.up, with w={"up": array} in of(...)',
             )
-        for name, each in (("x", x.tensor), ("the weight", w.tensor)):
-            if each.type != "f32" or len(each.shape) != 2:
-                raise SpecError(
-                    f"{name} of a product has two axes and type f32",
-                    got=f"{each} in {x!r} @ {w!r}",
-                    expected="x: (rows, k), the weight: (k, n)",
-                    hint='x.astype("f32")' if len(each.shape) == 2 else None,
-                )
-        if x.tensor.shape[1] != w.shape[0]:
-            raise SpecError(
-                "the columns of x are not the rows of the weight",
-                got=f"{said(x.tensor.shape)} @ {said(w.shape)} in {x!r} @ {w!r}",
-                expected="(rows, k) @ (k, n)",
-                hint=f"the transposed weight {w!r}" if x.tensor.shape[1] == w.shape[1] else None,
-            )
-        found = Shaped("f32", (x.tensor.shape[0], w.shape[1]))
-        object.__setattr__(self, "tensor", found)
+        object.__setattr__(self, "tensor", multiplied(x.tensor, w.tensor, f"{x!r} @ {w!r}"))
         object.__setattr__(self, "_hash", hash(("product", self.args)))
 
     @property
-    def weight(self) -> Weight:
-        """The second operand."""
+    def weight(self) -> Weight | None:
+        """The second operand if it is a weight, which is packed once; else None."""
         weight = self.args[1]
-        assert isinstance(weight, Weight)
-        return weight
+        return weight if isinstance(weight, Weight) and len(weight.shape) == 2 else None
 
     @property
     def shell(self) -> tuple[Hashable, ...]:
@@ -92,15 +75,22 @@ class Product(Composed):
 
 
 def product(x: Any, w: Any) -> Expression:
-    """Return the product of a tensor and a weight."""
+    """Return the product of two tensors; a tensor with one axis is a row, or a column."""
     for each in (x, w):
-        if not isinstance(each, Expression):
+        if not isinstance(each, Expression) or each.tensor is None:
             raise SpecError(
-                "a product is of a tensor and a weight",
+                "a product is of two tensors",
                 got=type(each).__name__,
                 expected='x @ w.up, with w={"up": array} in of(...)',
             )
-    return Product((x, w))
+    row, column = (len(each.tensor.shape) == 1 for each in (x, w))
+    reshape = ARRAY_FUNCTIONS["reshape"]
+    left = reshape(x, (1, *x.tensor.shape)) if row else x
+    right = reshape(w, (*w.tensor.shape, 1)) if column else w
+    found = Product((left, right))
+    shape = found.tensor.shape
+    kept = (*shape[:-2], *shape[-2 + row : len(shape) - column])
+    return reshape(found, kept) if row or column else found
 
 
 ARRAY_FUNCTIONS["matmul"] = product

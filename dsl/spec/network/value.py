@@ -12,9 +12,9 @@ from tilewright.errors import SpecError
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Extent, Input, Reduce
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, View
 from ..names import check_name
-from ..signature import ArrayParameter, Parameters, Role, Stored, parameters_of, symbol_of
+from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
@@ -84,7 +84,17 @@ class Network(Spec):
     def packed(self) -> tuple[Weight, ...]:
         """The weights that products use; ``pack`` brings them into the order that kernels read."""
         nodes = _distinct(self.results)
-        return tuple({node.weight: None for node in nodes if isinstance(node, Product)})
+        found = (node.weight for node in nodes if isinstance(node, Product))
+        return tuple({weight: None for weight in found if weight is not None})
+
+    @property
+    def staged(self) -> bool:
+        """True if the network has more than rows of two axes: products, views, joins, weights."""
+        return any(
+            isinstance(node, Product | View | Join | Full | Count | Weight)
+            or (node.tensor is not None and len(node.tensor.shape) > 2)
+            for node in every_node(self.results)
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,7 +113,7 @@ class Network(Spec):
         types = dict.fromkeys(each.type for each in self.inputs)
         longest = max((each.shape for each in self.inputs), key=len, default=())
         sizes = [(size.name if isinstance(size, Dim) else "", size) for size in longest]
-        kind = "network" if self.packed else "rows"
+        kind = "network" if self.staged else "rows"
         return [kind, *types, *([sizes_word(*sizes)] if sizes else [])]
 
     @property
@@ -122,11 +132,27 @@ class Network(Spec):
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         return tuple((slot_of(name), dim) for name, dim in dict(self._sizes()).items())
 
+    def check_told(self) -> None:
+        """Raise SpecError if a size of the call is that of no input."""
+        told = {
+            size.name for each in self.inputs for size in (*each.shape, *(each.strides or ()))
+            if isinstance(size, Dim)
+        }  # fmt: skip
+        for node in every_node(self.results):
+            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
+            sizes = (node.dim,) if isinstance(node, Extent) else sizes
+            for size in sizes:
+                if isinstance(size, Dim) and size.name not in told:
+                    raise SpecError("no tensor has this size", got=node)
+
     def _sizes(self) -> Iterator[tuple[str, Dim]]:
         for each in self.inputs:
             for size in (*each.shape, *(each.strides or ())):
                 if isinstance(size, Dim):
                     yield size.name, size
+        for node in every_node(self.results):
+            if isinstance(node, Extent):
+                yield node.dim.name, node.dim
 
 
 def slot_of(name: str) -> str:
@@ -147,7 +173,6 @@ def _distinct(results: tuple[Expression, ...]) -> list[Expression]:
 def _check_nodes(network: Network) -> None:
     """Raise SpecError if results use something besides the inputs, or leave one out."""
     known, used = set(network.inputs), set[Expression]()
-    told = {name for name, _ in network._sizes()}
     for node in every_node(network.results):
         if isinstance(node, Leaf | Operand):
             raise SpecError(
@@ -159,8 +184,6 @@ def _check_nodes(network: Network) -> None:
             used.add(node)
         if isinstance(node, Input) and node not in known:
             raise SpecError("a network uses a tensor of another one", got=node)
-        if isinstance(node, Extent) and node.dim.name not in told:
-            raise SpecError("no tensor has this size", got=node)
     for each in network.inputs:
         if each not in used:
             raise SpecError(
@@ -173,13 +196,6 @@ def _check_nodes(network: Network) -> None:
 def _check_weights(network: Network) -> None:
     """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
     packed = set(network.packed)
-    if network.weights and not packed:
-        raise SpecError(
-            "a network with weights has a product with one of them",
-            got=network.results,
-            expected="x @ w.up",
-            hint="tensors in place of the weights: bias=tw.Tensor(...)",
-        )
     for node in _distinct(network.results):
         args = node.args if isinstance(node, Composed) else ()
         if not isinstance(node, Product) and (both := packed.intersection(args)):
@@ -229,9 +245,10 @@ def _tensor(
     """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
     chosen = role == "in" or name not in ("out", "out0")
     slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
-    if len(shape) < 2:
+    if len(shape) != 2:
+        kind: Kind = "vector" if len(shape) < 2 else "tensor"
         return ArrayParameter(
-            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
+            name, type_, kind, role, shape or (1,), "C", None, slots, "", chosen=chosen
         )
     order: Literal["C", "F"] = "C"
     leading = None if strides is None else strides[0]
