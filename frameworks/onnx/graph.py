@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import onnx
 from tilewright.errors import SpecError, TilewrightError
@@ -25,7 +24,6 @@ class Walk:
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str], onnx.FunctionProto]
     constants: Constants
-    inputs: dict[str, Any] = field(default_factory=dict)
     #: Names of the functions that are being walked: a function does not call itself.
     within: tuple[tuple[str, str], ...] = ()
 
@@ -71,7 +69,7 @@ class Walk:
             return self._if(proto, opset, inputs, scope)
         if domain == "" and (found := folded(proto, inputs, self.opsets)) is not None:
             return list(found)
-        node = Node(proto, opset, tuple(inputs), own, self.constants, self.inputs)
+        node = Node(proto, opset, tuple(inputs), own, self.constants)
         importer = OPERATORS.get(proto.op_type if domain == "" else f"{domain}.{proto.op_type}")
         if importer is None:
             return self._expanded(node)
@@ -134,7 +132,7 @@ class Walk:
                 if name not in given and each.default_value.name:
                     given[name] = each.default_value
         opsets = {each.domain: each.version for each in function.opset_import} or self.opsets
-        walk = Walk(opsets, self.functions, self.constants, self.inputs, (*self.within, key))
+        walk = Walk(opsets, self.functions, self.constants, (*self.within, key))
         walk.nodes(function.node, function.output, inner, given)
         return [inner.get(name) for name in function.output]
 
@@ -155,7 +153,7 @@ class Walk:
         made: list[Value | None] = []
         where = onnx.helper.make_node("Where", ["condition", "x", "y"], ["z"], name=proto.name)
         for then, other in zip(*both, strict=True):
-            node = Node(where, opset, (condition, then, other), {}, self.constants, self.inputs)
+            node = Node(where, opset, (condition, then, other), {}, self.constants)
             if then.shape != other.shape:
                 node.refuse(
                     "an If on data has branches of different shapes",

@@ -12,13 +12,13 @@ import onnx
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError, TilewrightError
 from tilewright.keywords import spelled
 from tilewright.runtime.imported import SPACE, Array, Constants, Model, Names
-from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Input, cast
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 
 from .graph import Walk
-from .values import Known, Traced, Unread, Value, type_of
+from .values import Known, Traced, Value, type_of
 
 #: The name of the size that a fixed batch of one becomes.
 ROWS = "rows"
@@ -150,18 +150,14 @@ class _Import:
                 self.walk.graph(self.graph, scope), self.graph.output, strict=True
             )
         ]
-        read = self.walk.inputs
-        used = [
-            value.expression
-            for value in scope.values()
-            if isinstance(value, Traced) and isinstance(value.expression, Input)
-        ]
+        used = set(every_node(results))
         tensors = [
-            *(each for each in used if _uses(results, each)),
-            *(each for each in read.values()),
+            value.expression
+            for value in (scope[each.name] for each in self.inputs)
+            if isinstance(value, Traced)
+            and isinstance(value.expression, Input)
+            and value.expression in used
         ]
-        order = [self.names.of[each.name] for each in self.inputs]
-        tensors.sort(key=lambda each: order.index(each.name))
         network = Network(tuple(tensors), tuple(results), several=len(results) > 1)
         return self.weights.model(network)
 
@@ -196,15 +192,7 @@ def _input(name: str, type_: str, shape: tuple[Size, ...]) -> Value:
             expected="floating point, s8, u8 or s32",
             hint=f"load(path, constants={{{name!r}: ...}}), or {held} in the file",
         )
-    if len(shape) > 2:
-        return Unread(name, type_, shape)
     return Traced(Input(name, type_, shape), type_)  # type: ignore[arg-type]
-
-
-def _uses(results: list[Expression], tensor: Input) -> bool:
-    from tilewright.spec.expression.nodes import every_node
-
-    return any(node is tensor for node in every_node(results))
 
 
 def _sizes(each: onnx.ValueInfoProto) -> list[int | str]:

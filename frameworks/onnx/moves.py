@@ -11,11 +11,10 @@ import tilewright as tw
 from tilewright import nn
 from tilewright.runtime.imported import Array
 from tilewright.spec.expression.nodes import Expression
-from tilewright.spec.expression.tensors import Input
 from tilewright.spec.sizes import Dim, Size
 
 from .node import Node, operator
-from .values import Known, Traced, Unread, Value, sizes_of
+from .values import Known, Value, sizes_of
 
 Result = Sequence[Value | None]
 
@@ -78,7 +77,7 @@ def _broadcast(
         *((1,) * (count - len(each)) + tuple(each) for each in (shape, wanted)), strict=True
     )
     sizes = tuple(two if one == 1 else one for one, two in pairs)
-    return np.broadcast_to(x, sizes)  # type: ignore[call-overload, no-any-return]
+    return nn.expand(x, sizes)
 
 
 @operator("Slice")
@@ -142,11 +141,12 @@ def _gather(node: Node) -> Result:
     axis = node.axis(of=len(table.shape))
     if isinstance(index, Known):
         return node.result(_picked(node, node.whole(0), axis, index.array), table.type)
-    if axis != 0 or len(table.shape) != 2:
-        node.refuse(
-            "rows of a matrix are gathered", got=f"axis {axis} of {table.shape}", expected="axis 0"
-        )
-    return node.result(nn.take(node.whole(0), index.expression), table.type)
+    return node.refuse(
+        "places that are computed from the inputs are not gathered",
+        got=f"axis {axis} of {table.shape}",
+        expected="a constant",
+        hint="load(path, constants={...}) fixes inputs",
+    )
 
 
 def _picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
@@ -264,21 +264,6 @@ def _resolved(node: Node, given: Sequence[Size], wanted: Sequence[Size]) -> tupl
 
 def _reshaped(node: Node, value: Value, shape: tuple[Size, ...]) -> Value:
     """Return a tensor with another shape and its elements in the same order."""
-    if isinstance(value, Unread):
-        return _read(node, value, shape)
-    if value.shape == shape or isinstance(value, Known):
+    if isinstance(value, Known):
         return value
     return node.traced(value.expression.reshape(*shape), value.type)
-
-
-def _read(node: Node, value: Unread, shape: tuple[Size, ...]) -> Traced:
-    """Return an input as the tensor of a call, which has the new shape."""
-    tensor = Input(value.name, value.type, shape)  # type: ignore[arg-type]
-    first = node.inputs_of_graph.setdefault(value.name, tensor)
-    if first != tensor or len(shape) > 2:
-        node.refuse(
-            "an input becomes a matrix in one way",
-            got=f"{value.shape} to {shape}",
-            expected="at most two axes, and one shape for all uses",
-        )
-    return Traced(tensor, value.type)

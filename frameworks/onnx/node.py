@@ -17,7 +17,7 @@ from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import type_name
 
-from .values import FLOATING, Known, Traced, Unread, Value
+from .values import FLOATING, Known, Traced, Value
 
 
 @dataclass
@@ -29,7 +29,6 @@ class Node:
     inputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
     found: Constants
-    inputs_of_graph: dict[str, Any]
 
     @property
     def operator(self) -> str:
@@ -66,12 +65,6 @@ class Node:
         found = self.inputs[index] if index < len(self.inputs) else None
         if found is None:
             self.refuse(f"input {index} is missing")
-        if isinstance(found, Unread):
-            self.refuse(
-                "a tensor of a network has at most two axes",
-                got=f"{found.name} of shape {found.shape}",
-                expected="an operator that makes it a matrix: Flatten or Reshape",
-            )
         return found
 
     def constant(self, index: int, what: str) -> Array:

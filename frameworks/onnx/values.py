@@ -69,16 +69,7 @@ class Traced:
         return self.expression.tensor.shape
 
 
-@dataclass(frozen=True, eq=False)
-class Unread:
-    """An input of more axes than a tensor of a network has, before it is reshaped."""
-
-    name: str
-    type: str
-    shape: tuple[Size, ...]
-
-
-Value: TypeAlias = Known | Traced | Unread
+Value: TypeAlias = Known | Traced
 
 
 def sizes_array(sizes: Any) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -303,11 +302,7 @@ def _attention(
         use.refuse("this attention is not imported", f"dropout {dropout}, gqa {enable_gqa}")
     if is_causal:
         use.refuse("causal attention is not imported", "is_causal=True", "a mask that is added")
-    width = _shape(q)[-1]
-    if isinstance(width, Dim):
-        use.refuse("the width of heads is free", width)
-    scores = (q @ k.T) * (1 / math.sqrt(width) if scale is None else scale)
-    return nn.softmax(scores if mask is None else scores + use.tensor(mask)) @ v
+    return nn.attention(q, k, v, scale, None if mask is None else use.tensor(mask))
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -410,14 +405,9 @@ def _expand(use: Use, x: Any, shape: Sequence[Size], **_: Any) -> Any:
     old = _shape(found)
     kept = (1,) * (len(shape) - len(old)) + old
     wide = tuple(own if size == -1 else size for size, own in zip(shape, kept, strict=True))
-    return np.broadcast_to(found, wide)  # type: ignore[call-overload]
+    return nn.expand(found, wide)
 
 
 @_operator("sym_size")
 def _size(use: Use, x: Any, axis: int) -> Size:
     return _shape(use.tensor(x))[axis]
-
-
-@_operator("embedding")
-def _embedding(use: Use, table: Any, index: Any, *_: Any) -> Any:
-    return nn.take(use.tensor(table), index)

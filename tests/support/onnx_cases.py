@@ -76,7 +76,7 @@ def loaded(case: Case) -> Loaded:
     names = list(inputs)
     few = [name for name in names if declared[name] in _WHOLE]
     first: TilewrightError | None = None
-    for fixed in (few, [*few, *names[2:]], [name for name in names[1:]]):
+    for fixed in (few, [*few, *names[2:]], names[1:]):
         constants = {name: inputs[name] for name in dict.fromkeys(fixed)}
         try:
             model = tilewright.onnx.load(case.proto, constants, batch=False)
