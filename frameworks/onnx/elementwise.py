@@ -75,10 +75,8 @@ def _exact(node: Node) -> Result:
     functions: dict[str, Callable[[Expression], Expression]] = {
         "Abs": abs, "Neg": lambda x: -x, "Sign": _sign,
     }  # fmt: skip
-    if node.operator != "Sign" and node.type == "u8":
-        node.refuse("integers are not computed with", got=node.type)
-    if node.type in ("s8", "u8"):
-        return node.result(functions[node.operator](node.tensor(0)), node.type)
+    if node.type in _WRAPPED:
+        return node.result(_wrapped(functions[node.operator](node.tensor(0)), node.type), node.type)
     return node.result(functions[node.operator](node.tensor(0)), node.floating())
 
 
@@ -86,7 +84,14 @@ def _exact(node: Node) -> Result:
 def _same(node: Node) -> Result:
     if node.operator == "Dropout" and node.given(2) and bool(node.constant(2, "training_mode")):
         node.refuse("networks are not trained", got="training_mode", expected="false")
-    return (node.inputs[0],)
+    return (node.inputs[0], _kept(node))
+
+
+def _kept(node: Node) -> Value | None:
+    """Return the mask of a Dropout: it keeps all elements."""
+    if node.operator == "Identity" or len(node.proto.output) < 2:
+        return None
+    return node.traced(tw.eq(node.tensor(0) * 0, 0) | 1, "bool")
 
 
 @operator("Elu", "Celu", "Selu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Shrink", "Swish")
@@ -138,6 +143,32 @@ def _is(node: Node) -> Result:
     return node.result(found, "bool")
 
 
+def _truncated(x: Expression) -> Expression:
+    """Return numbers rounded towards zero."""
+    return tw.where(tw.lt(x, 0), tw.ceil(x), tw.floor(x))
+
+
+def _wrapped(x: Expression, type_: str) -> Expression:
+    """Return whole numbers modulo 256, as bytes have them. In f32 this is exact."""
+    low = 0 if type_ == "u8" else -128
+    return x - 256 * tw.floor((x - low) * (1 / 256))
+
+
+#: Integers whose sums and products f32 holds exactly.
+_WRAPPED = ("s8", "u8")
+
+
+@operator("Mod")
+def _mod(node: Node) -> Result:
+    x, y = node.tensor(0), node.tensor(1)
+    if node.attribute("fmod", 0):
+        type_ = node.type if node.type in _WRAPPED else node.floating()
+        return node.result(x - _truncated(x / y) * y, type_)
+    if node.type not in (*_WRAPPED, *FLOATING):
+        node.refuse("integers of this type are not computed with", got=node.type)
+    return node.result(x - tw.floor(x / y) * y, node.type)
+
+
 _BINARY: dict[str, Callable[[Any, Any], Expression]] = {
     "Add": lambda x, y: x + y,
     "Sub": lambda x, y: x - y,
@@ -149,6 +180,12 @@ _BINARY: dict[str, Callable[[Any, Any], Expression]] = {
 
 def _binary(function: Callable[[Any, Any], Expression]) -> Importer:
     def importer(node: Node) -> Result:
+        if node.type in _WRAPPED and node.operator != "PRelu":
+            found = function(node.tensor(0), node.tensor(1))
+            return node.result(
+                _wrapped(_truncated(found) if node.operator == "Div" else found, node.type),
+                node.type,
+            )
         return node.result(function(node.tensor(0), node.tensor(1)), node.floating())
 
     return importer
@@ -265,7 +302,7 @@ def converted(node: Node, value: Traced, to: str) -> Result:
     if to == "bool":
         return node.result(tw.ne(x, 0), to)
     if is_integer(to) and given in FLOATING:
-        x = tw.where(tw.lt(x, 0), tw.ceil(x), tw.floor(x))  # towards zero
+        x = _truncated(x)
     if to == "s64" or (given in ("s32", "s64") and to not in FLOATING):
         node.refuse("integers of this type are not converted", got=f"{given} to {to}")
     return node.result(x, to)

@@ -13,7 +13,7 @@ from tilewright.errors import SpecError
 from tilewright.spec.sizes import Dim
 
 from .node import title
-from .values import Known, Value, sizes_array
+from .values import TYPES, Known, Value, sizes_array
 
 #: Operators whose results are not a function of their inputs.
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
@@ -28,6 +28,8 @@ def folded(
         return _size(proto, inputs[0])
     if proto.op_type in _RANDOM:
         return None
+    if proto.op_type == "CastLike" and isinstance(inputs[0], Known) and inputs[1] is not None:
+        return _cast_like(proto, inputs[0], inputs[1], opsets)
     if proto.op_type == "Constant" and proto.attribute[0].name == "value":
         return (Known(onnx.numpy_helper.to_array(proto.attribute[0].t), proto.output[0]),)
     if not all(each is None or isinstance(each, Known) for each in inputs):
@@ -46,6 +48,18 @@ def _size(proto: onnx.NodeProto, value: Value) -> Sequence[Known] | None:
     if any(isinstance(size, Dim) for size in shape):
         return None
     return (Known(np.array(np.prod([int(size) for size in shape], dtype=np.int64))),)  # type: ignore[arg-type]
+
+
+def _cast_like(
+    proto: onnx.NodeProto, value: Known, like: Value, opsets: Mapping[str, int]
+) -> Sequence[Known]:
+    """Return a constant as the type of another value, of which only the type counts."""
+    if isinstance(like, Known):
+        to = onnx.helper.np_dtype_to_tensor_dtype(like.array.dtype)
+    else:
+        to = next(number for number, name in TYPES.items() if name == like.type)
+    made = onnx.helper.make_node("Cast", proto.input[:1], proto.output, to=to, name=proto.name)
+    return _evaluated(made, [value], opsets)
 
 
 def _evaluated(

@@ -9,9 +9,9 @@ import onnx
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.runtime.imported import Constants
 
-from . import elementwise, moves, products, quantized, rows  # noqa: F401 (they register)
+from . import elementwise, indices, moves, products, quantized, rows  # noqa: F401 (they register)
 from .fold import folded
-from .node import OPERATORS, Node, title
+from .node import OPERATORS, Node, defined, title
 from .values import Known, Value
 
 Scope = dict[str, Value]
@@ -96,12 +96,9 @@ class Walk:
         """Return the results of the nodes by which ONNX defines an operator, if it does so."""
         proto = node.proto
         if not proto.domain and onnx.defs.has(proto.op_type):
-            schema = onnx.defs.get_schema(proto.op_type, node.opset, "")
-            if schema.has_function:
-                body = schema.get_function_with_opset_version(node.opset)
-                function = onnx.FunctionProto.FromString(body) if body else None
-                if function is not None:
-                    return self._call(proto, function, list(node.inputs), {})
+            body = defined(node)
+            if body is not None:
+                return self._call(proto, body, list(node.inputs), {})
         return node.refuse(
             "this operator is not imported",
             got=f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type,

@@ -16,6 +16,7 @@ from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Input, cast
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import type_name
 
 from .graph import Walk
 from .values import Known, Traced, Value, type_of
@@ -33,6 +34,7 @@ def load(
     Inputs keep their names as far as C allows: ``onnx::Flatten_0`` becomes ``onnx_Flatten_0``.
     Sizes that the file leaves free are dims with the file's names. Nodes whose inputs are all
     constants, and sizes of shapes, are computed now. Inputs that no result depends on are left out.
+    Inputs of int64 are passed as int32, inputs and results of bool as uint8.
 
     Parameters
     ----------
@@ -154,11 +156,13 @@ class _Import:
         tensors = [
             value.expression
             for value in (scope[each.name] for each in self.inputs)
-            if isinstance(value, Traced)
-            and isinstance(value.expression, Input)
-            and value.expression in used
+            if isinstance(value, Traced) and value.expression in used
         ]
-        network = Network(tuple(tensors), tuple(results), several=len(results) > 1)
+        network = Network(
+            tuple(each for each in tensors if isinstance(each, Input)),
+            tuple(results),
+            several=len(results) > 1,
+        )
         return self.weights.model(network)
 
     def _shape(self, each: onnx.ValueInfoProto, free: Names) -> tuple[Size, ...]:
@@ -171,10 +175,10 @@ class _Import:
         return tuple(sizes)
 
     def _result(self, value: Value, each: onnx.ValueInfoProto) -> Expression:
-        if not isinstance(value, Traced):
+        if isinstance(value, Known):
             raise SpecError(
                 f"the result {each.name!r} depends on no input",
-                got=value.array if isinstance(value, Known) else value,
+                got=value.array,
                 expected="a result that is computed of the inputs",
                 hint="drop it from the file's outputs",
             )
@@ -184,15 +188,12 @@ class _Import:
 
 
 def _input(name: str, type_: str, shape: tuple[Size, ...]) -> Value:
-    if type_ in ("s64", "bool"):
-        held = "s32" if type_ == "s64" else "u8"
-        raise SpecError(
-            f"the input {name} has a type that no tensor has",
-            got=type_,
-            expected="floating point, s8, u8 or s32",
-            hint=f"load(path, constants={{{name!r}: ...}}), or {held} in the file",
-        )
-    return Traced(Input(name, type_, shape), type_)  # type: ignore[arg-type]
+    held = _HELD.get(type_, type_)
+    return Traced(Input(name, type_name(held), shape), "bool" if type_ == "bool" else held)
+
+
+#: The types of inputs that no tensor has, and the types in which they are passed.
+_HELD = {"s64": "s32", "bool": "u8"}
 
 
 def _sizes(each: onnx.ValueInfoProto) -> list[int | str]:

@@ -17,7 +17,7 @@ from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import type_name
 
-from .values import FLOATING, Known, Traced, Value
+from .values import FLOATING, TYPES, Known, Traced, Value
 
 
 @dataclass
@@ -185,3 +185,32 @@ def title(proto: onnx.NodeProto, opset: int) -> str:
 def shapes(values: Sequence[Value | None]) -> Iterator[tuple[Size, ...]]:
     """Yield the shapes of values."""
     return (value.shape for value in values if value is not None)
+
+
+def defined(node: Node) -> onnx.FunctionProto | None:
+    """Return the function by which ONNX defines an operator; None if there is none."""
+    schema = onnx.defs.get_schema(node.operator, node.opset, "")
+    if schema.has_function:
+        versions = [each for each in schema.function_opset_versions if each <= node.opset]
+        if versions:
+            text = schema.get_function_with_opset_version(max(versions))
+            return onnx.FunctionProto.FromString(text)
+    if not schema.has_context_dependent_function:
+        return None
+    types = [b"" if each is None else _typed(each) for each in node.inputs]
+    versions = schema.context_dependent_function_opset_versions
+    known = [each for each in versions if each <= node.opset]
+    if not known:
+        return None
+    text = schema.get_context_dependent_function_with_opset_version(
+        max(known), node.proto.SerializeToString(), types
+    )
+    return onnx.FunctionProto.FromString(text) if text else None
+
+
+def _typed(value: Value) -> bytes:
+    """Return the type of a value as ONNX has it."""
+    found = [number for number, name in TYPES.items() if name == value.type]
+    number = found[0] if found else onnx.TensorProto.UNDEFINED
+    shape = [size if isinstance(size, int) else size.name for size in value.shape]
+    return bytes(onnx.helper.make_tensor_type_proto(number, shape).SerializeToString())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tilewright as tw
 from tilewright import nn
-from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.nodes import Expression, Number
 
 from .node import Node, operator
 from .values import Known, Value
@@ -86,37 +87,87 @@ def _softmax(node: Node) -> Result:
 
 @operator("LayerNormalization", "RMSNormalization")
 def _norm(node: Node) -> Result:
-    of = len(node.value(0).shape)
-    type_, axis = node.floating(), node.axis(default=-1, of=of)
-    if axis != of - 1:
-        node.refuse("a norm is along the last axis", got=f"axis {axis} of {of}", expected="axis -1")
+    """Norms of several axes are norms of one axis that these become."""
+    x, shape = node.tensor(0), node.value(0).shape
+    type_, axis = node.floating(), node.axis(default=-1, of=len(shape))
     eps = float(node.attribute("epsilon", 1e-5))
-    x, scale = node.tensor(0), node.tensor(1)
+    norms = shape[axis:]
+    scale, bias = node.tensor(1), node.tensor(2) if node.given(2) else None
+    if len(norms) > 1:
+        x = x.reshape(*shape[:axis], -1)
+        if isinstance(scale, Number) or node.value(1).shape != norms:
+            node.refuse("a scale has the shape of the norm", got=node.value(1).shape)
+        scale = scale.reshape(-1)
+        bias = None if bias is None or isinstance(bias, Number) else bias.reshape(-1)
     if node.operator == "RMSNormalization":
-        return node.result(nn.rms_norm(x, scale, eps), type_)
-    bias = node.tensor(2) if node.given(2) else None
-    found = node.result(nn.layer_norm(x, scale, bias, eps), type_)
+        found = nn.rms_norm(x, scale, eps)
+    else:
+        found = nn.layer_norm(x, scale, bias, eps)
+    results = node.result(found.reshape(*shape) if len(norms) > 1 else found, type_)
     if not any(node.proto.output[1:]):
-        return found
+        return results
     mean = nn.mean(x, keepdims=True)
     centred = x - mean
     inverse = 1 / tw.sqrt(nn.mean(centred * centred, keepdims=True) + eps)
-    return (*found, node.traced(mean, "f32"), node.traced(inverse, "f32"))
+    kept = (*shape[:axis], *[1] * len(norms))
+    return (*results, *(node.traced(each.reshape(*kept), "f32") for each in (mean, inverse)))
+
+
+@operator("InstanceNormalization", "GroupNormalization")
+def _groups(node: Node) -> Result:
+    """Norms of all axes but the first two: of each channel, or of groups of channels."""
+    x, (batch, channels, *rest) = node.tensor(0), node.value(0).shape
+    type_, eps = node.floating(), float(node.attribute("epsilon", 1e-5))
+    groups = int(node.attribute("num_groups", 0)) or channels
+    normed = nn.layer_norm(x.reshape(batch, groups, -1), eps=eps)
+    found = normed.reshape(batch, channels, *rest)
+    scale, bias = (_by_channel(node, index, len(rest)) for index in (1, 2))
+    return node.result(found * scale + bias, type_)
+
+
+def _by_channel(node: Node, index: int, rest: int) -> Expression:
+    """Return a number for each channel, to be broadcast along the axes after the channels."""
+    return node.whole(index).reshape(-1, *[1] * rest)
+
+
+@operator("LpNormalization")
+def _lp(node: Node) -> Result:
+    x, type_ = node.tensor(0), node.floating()
+    axis, p = node.axis(default=-1, of=len(node.value(0).shape)), int(node.attribute("p", 2))
+    if p not in (1, 2):
+        node.refuse("a norm is of order 1 or 2", got=p)
+    size = nn.sum(abs(x) if p == 1 else tw.square(x), axis=axis, keepdims=True)
+    size = size if p == 1 else tw.sqrt(size)
+    return node.result(tw.where(tw.eq(size, 0), 0, x / size), type_)
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool")
+def _pooled(node: Node) -> Result:
+    x, shape = node.tensor(0), node.value(0).shape
+    function = nn.mean if node.operator == "GlobalAveragePool" else nn.max
+    found = function(x.reshape(*shape[:2], -1), axis=-1)
+    return node.result(found.reshape(*shape[:2], *[1] * (len(shape) - 2)), node.floating())
 
 
 @operator("BatchNormalization")
 def _batch_norm(node: Node) -> Result:
     if node.attribute("training_mode", 0):
         node.refuse("networks are not trained", got="training_mode=1", expected="0")
-    if len(node.value(0).shape) != 2:
-        node.refuse("a batch norm is of a matrix", got=node.value(0).shape, expected="(rows, n)")
-    scale, bias, mean, variance = (node.constant(index, "a norm") for index in range(1, 5))
+    rest = len(node.value(0).shape) - 2
     eps = float(node.attribute("epsilon", 1e-5))
-    factor = scale / (variance.astype("f8") + eps) ** 0.5
-    shift = bias - mean * factor
-    name = node.proto.output[0]
-    both = [
-        node.expression(Known(each.astype("f4"), f"{name}_{what}"))
-        for what, each in (("scale", factor), ("shift", shift))
+    parts = [node.value(index) for index in range(1, 5)]
+    if not all(isinstance(each, Known) for each in parts):
+        factor, shift, centre, spread = (_by_channel(node, index, rest) for index in range(1, 5))
+        found = (node.tensor(0) - centre) / tw.sqrt(spread + eps) * factor + shift
+        return node.result(found, node.floating())
+    scale, bias, mean, variance = (
+        node.constant(index, "a norm").astype(np.float64) for index in range(1, 5)
+    )
+    both = scale / np.sqrt(variance + eps), bias - mean * scale / np.sqrt(variance + eps)
+    shape = (-1, *[1] * max(rest, 0))
+    held = [
+        node.expression(Known(each.astype(np.float32).reshape(shape), f"{name}_{what}"))
+        for each, what in zip(both, ("scale", "shift"), strict=True)
+        for name in node.proto.output[:1]
     ]
-    return node.result(node.tensor(0) * both[0] + both[1], node.floating())
+    return node.result(node.tensor(0) * held[0] + held[1], node.floating())

@@ -18,6 +18,7 @@ import onnx
 import tilewright as tw
 import tilewright.onnx
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.runtime.arrays.elements import nearest
 from tilewright.runtime.imported import Model
 from tilewright.runtime.reference.network import expected_of
 
@@ -60,7 +61,15 @@ def cases() -> Iterator[Case]:
     from onnx.backend.test.case.node import collect_testcases
 
     for case in collect_testcases(None):  # type: ignore[arg-type]
-        yield Case(case.name, case.model, tuple(case.data_sets), case.rtol, case.atol)
+        data = tuple(
+            ([_array(each) for each in inputs], [_array(each) for each in outputs])
+            for inputs, outputs in case.data_sets
+        )
+        yield Case(case.name, case.model, data, case.rtol, case.atol)
+
+
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def loaded(case: Case) -> Loaded:
@@ -76,7 +85,7 @@ def loaded(case: Case) -> Loaded:
     names = list(inputs)
     few = [name for name in names if declared[name] in _WHOLE]
     first: TilewrightError | None = None
-    for fixed in (few, [*few, *names[2:]], names[1:]):
+    for fixed in ([], few, [*few, *names[2:]], names[1:]):
         constants = {name: inputs[name] for name in dict.fromkeys(fixed)}
         try:
             model = tilewright.onnx.load(case.proto, constants, batch=False)
@@ -88,9 +97,16 @@ def loaded(case: Case) -> Loaded:
         if len(left) != len(wanted):
             first = first or SpecError("an input is not used")
             continue
-        return Loaded(case, model, dict(zip(wanted, left, strict=True)))
+        held = [_held(np.asarray(each)) for each in left]
+        return Loaded(case, model, dict(zip(wanted, held, strict=True)))
     assert first is not None
     raise first
+
+
+def _held(array: Any) -> Any:
+    """Return an array in a type that tensors have."""
+    other = {"b": np.uint8, "i": np.int32}.get(array.dtype.kind)
+    return array.astype(other) if array.dtype in (np.int64, np.bool_) else array
 
 
 def by_reference(one: Loaded) -> list[Any]:
@@ -105,7 +121,7 @@ def by_reference(one: Loaded) -> list[Any]:
             if not isinstance(size, int):
                 sizes[size.name] = own
     found = expected_of(network, arrays, sizes)
-    return [found[name].values.value for name in network.names]
+    return [nearest(found[name].values.value, found[name].type) for name in network.names]
 
 
 def by_kernel(one: Loaded, kernel: Any) -> list[Any]:
