@@ -14,7 +14,7 @@ from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.types import is_integer
 
 from .node import Importer, Node, operator
-from .values import FLOATING, SMALL, Known, Traced, Value, type_of
+from .values import FLOATING, WHOLE, Known, Traced, Value, type_of
 
 Result = Sequence[Value | None]
 
@@ -75,7 +75,7 @@ def _exact(node: Node) -> Result:
     functions: dict[str, Callable[[Expression], Expression]] = {
         "Abs": abs, "Neg": lambda x: -x, "Sign": _sign,
     }  # fmt: skip
-    if node.type in _WRAPPED:
+    if node.type in WHOLE:
         return node.result(_wrapped(functions[node.operator](node.tensor(0)), node.type), node.type)
     return node.result(functions[node.operator](node.tensor(0)), node.floating())
 
@@ -149,22 +149,21 @@ def _truncated(x: Expression) -> Expression:
 
 
 def _wrapped(x: Expression, type_: str) -> Expression:
-    """Return whole numbers modulo 256, as bytes have them. In f32 this is exact."""
-    low = 0 if type_ == "u8" else -128
-    return x - 256 * tw.floor((x - low) * (1 / 256))
-
-
-#: Integers whose sums and products f32 holds exactly.
-_WRAPPED = ("s8", "u8")
+    """Return whole numbers modulo the range of their type, exact below 2**24."""
+    bits = WHOLE[type_]
+    if bits == 32:
+        return x
+    low = 0.0 if type_.startswith("u") else -(2.0 ** (bits - 1))
+    return x - 2.0**bits * tw.floor((x - low) * 2.0**-bits)
 
 
 @operator("Mod")
 def _mod(node: Node) -> Result:
     x, y = node.tensor(0), node.tensor(1)
     if node.attribute("fmod", 0):
-        type_ = node.type if node.type in _WRAPPED else node.floating()
+        type_ = node.type if node.type in WHOLE else node.floating()
         return node.result(x - _truncated(x / y) * y, type_)
-    if node.type not in (*_WRAPPED, *FLOATING):
+    if node.type not in (*WHOLE, *FLOATING):
         node.refuse("integers of this type are not computed with", got=node.type)
     return node.result(x - tw.floor(x / y) * y, node.type)
 
@@ -180,7 +179,7 @@ _BINARY: dict[str, Callable[[Any, Any], Expression]] = {
 
 def _binary(function: Callable[[Any, Any], Expression]) -> Importer:
     def importer(node: Node) -> Result:
-        if node.type in _WRAPPED and node.operator != "PRelu":
+        if node.type in WHOLE and node.operator != "PRelu":
             found = function(node.tensor(0), node.tensor(1))
             return node.result(
                 _wrapped(_truncated(found) if node.operator == "Div" else found, node.type),
@@ -197,7 +196,7 @@ for _name, _both in _BINARY.items():
 
 @operator("Max", "Min", "Sum", "Mean")
 def _several(node: Node) -> Result:
-    if not (node.type in ("s8", "u8") and node.operator in ("Max", "Min")):
+    if not (node.type in WHOLE and node.operator in ("Max", "Min")):
         node.floating()
     parts = [node.tensor(index) for index in range(len(node.inputs))]
     functions: dict[str, Callable[[Any, Any], Expression]] = {
@@ -239,8 +238,6 @@ def _power(x: Expression, exponent: float) -> Expression:
 
 @operator("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 def _compared(node: Node) -> Result:
-    if node.type not in (*FLOATING, *SMALL):
-        node.refuse("integers are not compared", got=node.type, expected=", ".join(FLOATING))
     functions = {
         "Equal": tw.eq, "Less": tw.lt, "LessOrEqual": tw.le, "Greater": tw.gt,
         "GreaterOrEqual": tw.ge,
@@ -261,8 +258,6 @@ def _logical(node: Node) -> Result:
 def _where(node: Node) -> Result:
     condition, x, y = (node.value(index) for index in range(3))
     type_ = y.type if isinstance(x, Known) else x.type
-    if type_ not in (*FLOATING, *SMALL):
-        node.refuse("integers are not chosen from", got=type_, expected=", ".join(FLOATING))
     found = tw.where(*(node.expression(each) for each in (condition, x, y)))
     return node.result(found, type_)
 
@@ -270,7 +265,7 @@ def _where(node: Node) -> Result:
 @operator("Clip")
 def _clip(node: Node) -> Result:
     x = node.tensor(0)
-    type_ = node.type if node.type in ("s8", "u8") else node.floating()
+    type_ = node.type if node.type in WHOLE else node.floating()
     ends: list[Expression | None] = []
     for index, name in ((1, "min"), (2, "max")):
         old = node.attributes.get(name)
@@ -303,9 +298,21 @@ def converted(node: Node, value: Traced, to: str) -> Result:
         return node.result(tw.ne(x, 0), to)
     if is_integer(to) and given in FLOATING:
         x = _truncated(x)
-    if to == "s64" or (given in ("s32", "s64") and to not in FLOATING):
-        node.refuse("integers of this type are not converted", got=f"{given} to {to}")
+    if to == "s64":
+        to = "s32"
+    if to not in (*FLOATING, *WHOLE, *_LARGEST):
+        node.refuse("tensors are not converted to this type", got=f"{given} to {to}")
+    if to in WHOLE and given in WHOLE:
+        x = _wrapped(x, to)
+    if to in _LARGEST:
+        if not node.attribute("saturate", 1):
+            node.refuse("numbers beyond the type's range are saturated", got="saturate=0")
+        x = tw.minimum(tw.maximum(x, -_LARGEST[to]), _LARGEST[to])
     return node.result(x, to)
+
+
+#: The largest finite numbers of the types that saturate.
+_LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0}
 
 
 def constant_like(node: Node, value: np.ndarray[Any, Any]) -> Known:

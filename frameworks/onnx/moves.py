@@ -11,7 +11,9 @@ import tilewright as tw
 from tilewright import nn
 from tilewright.runtime.imported import Array
 from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import type_name
 
 from .node import Node, operator
 from .values import Known, Value, sizes_of
@@ -23,7 +25,8 @@ Result = Sequence[Value | None]
 def _flatten(node: Node) -> Result:
     value = _given(node)
     shape = value.shape
-    axis = node.axis(default=1, of=len(shape), end=1) if shape else 0
+    given = int(node.attribute("axis", 1))
+    axis = given if given == len(shape) else node.counted(given, len(shape))
     return (_reshaped(node, value, (_all(node, shape[:axis]), _all(node, shape[axis:]))),)
 
 
@@ -131,7 +134,8 @@ def _split(node: Node) -> Result:
 @operator("Concat")
 def _concat(node: Node) -> Result:
     axis = node.axis(of=len(node.value(0).shape))
-    parts = [node.whole(index) for index in range(len(node.inputs))]
+    type_ = type_name(node.type if node.type not in ("bool", "s64") else "u8")
+    parts = [cast(node.whole(index), type_) for index in range(len(node.inputs))]
     return node.result(nn.concat(parts, axis), node.type)
 
 
@@ -141,12 +145,52 @@ def _gather(node: Node) -> Result:
     axis = node.axis(of=len(table.shape))
     if isinstance(index, Known):
         return node.result(_picked(node, node.whole(0), axis, index.array), table.type)
-    return node.refuse(
-        "places that are computed from the inputs are not gathered",
-        got=f"axis {axis} of {table.shape}",
-        expected="a constant",
-        hint="load(path, constants={...}) fixes inputs",
-    )
+    wide = index.expression.reshape(*index.shape, *[1] * (len(table.shape) - axis - 1))
+    parts = _slices(node, axis)
+    parts = [part.reshape(*_without(table.shape, axis)) for part in parts]
+    before = (*table.shape[:axis], *[1] * len(index.shape), *table.shape[axis + 1 :])
+    parts = [part.reshape(*before) for part in parts]
+    return node.result(_chosen(parts, wide), table.type)
+
+
+def _without(shape: Sequence[Size], axis: int) -> tuple[Size, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+@operator("GatherElements")
+def _gather_elements(node: Node) -> Result:
+    table, index = node.value(0), node.value(1)
+    axis = node.axis(of=len(table.shape))
+    if _without(table.shape, axis) != _without(index.shape, axis):
+        node.refuse(
+            "the tensor and the places differ in one axis",
+            got=f"{table.shape} and {index.shape}",
+            expected=f"the same sizes but for axis {axis}",
+        )
+    return node.result(_chosen(_slices(node, axis), node.whole(1)), table.type)
+
+
+def _slices(node: Node, axis: int) -> list[Expression]:
+    """Return the parts of the first input along an axis of few elements."""
+    x, size = node.whole(0), node.value(0).shape[axis]
+    if isinstance(size, Dim) or size > _PARTS:
+        node.refuse(
+            "places that are computed from the inputs are of few elements",
+            got=f"an axis of {size}",
+            expected=f"at most {_PARTS}",
+            hint="load(path, constants={...}) fixes inputs",
+        )
+    before = (slice(None),) * axis
+    return [x[(*before, slice(place, place + 1))] for place in range(size)]
+
+
+def _chosen(parts: Sequence[Expression], index: Expression) -> Expression:
+    """Return the part with the number that ``index`` has; negative numbers count from the end."""
+    place = tw.where(tw.lt(index, 0), index + len(parts), index)
+    found = tw.where(tw.eq(place, 0), parts[0], parts[-1])
+    for number, part in enumerate(parts[1:-1], 1):
+        found = tw.where(tw.eq(place, number), part, found)
+    return found
 
 
 def _picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
@@ -187,7 +231,7 @@ def _pad(node: Node) -> Result:
     for number, axis in enumerate(axes):
         pair = widths[number], widths[number + len(axes)]
         sides[node.counted(axis, count)] = pair
-    return node.result(nn.pad(node.tensor(0), sides, value), node.type)
+    return node.result(nn.pad(cast(node.tensor(0), "f32"), sides, value), node.type)
 
 
 @operator("DepthToSpace", "SpaceToDepth")

@@ -145,6 +145,8 @@ class Node:
             self.refuse("the result is a number", got=found)
         if found.tensor is None:
             self.refuse("the result is no tensor", got=found)
+        if type_ not in TYPES.values():
+            self.refuse("tilewright has no such element type", got=self.operator)
         held = found if type_ in ("bool", "s64") else cast(found, type_name(type_))
         return Traced(held, type_)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.tensors import cast
 
 from .node import Node, operator
 from .values import Known, Traced, Value
@@ -50,7 +51,10 @@ def _operand(
 ) -> Expression:
     """Return an operand of a product: a tensor, or the weight that holds a constant."""
     if isinstance(value, Traced):
-        return value.expression.T if transposed else value.expression
+        found = value.expression
+        if value.type in ("f16", "bf16"):
+            found = cast(found, "f32")
+        return found.T if transposed else found
     if value.array.dtype not in (np.float32, np.float16):
         node.refuse("weights of products have type f32", got=value.type, expected="f32")
     array = value.array.T if transposed else value.array

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 import tilewright as tw
 from tilewright import nn
 from tilewright.spec.expression.nodes import Expression, Number
 
 from .node import Node, operator
-from .values import Known, Value
+from .values import WHOLE, Known, Value
 
 Result = Sequence[Value | None]
 
@@ -31,7 +32,9 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Expression], Any, Any]] = {
 @operator(*_REDUCTIONS)
 def _reduced(node: Node) -> Result:
     reduction, before, after = _REDUCTIONS[node.operator]
-    x, type_ = node.tensor(0), node.floating()
+    x, type_ = node.tensor(0), node.type
+    if type_ not in ("bool", *WHOLE) or after is not None:
+        type_ = node.floating()
     axes = _axes(node, len(node.value(0).shape))
     if axes is None:
         return (node.inputs[0],)
@@ -63,8 +66,6 @@ def _axes(node: Node, of: int) -> list[int] | None:
     """Return the axes that are reduced, the last first; None if the tensor stays as it is."""
     found = node.constants(1, "axes")
     if not found:
-        if found is not None or node.given(1):
-            return None if node.attribute("noop_with_empty_axes", 0) else [*range(of)][::-1]
         return None if node.attribute("noop_with_empty_axes", 0) else [*range(of)][::-1]
     return sorted({node.counted(axis, of) for axis in found}, reverse=True)
 

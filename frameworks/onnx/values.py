@@ -19,12 +19,13 @@ TYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64",
     onnx.TensorProto.FLOAT16: "f16", onnx.TensorProto.BFLOAT16: "bf16",
     onnx.TensorProto.INT8: "s8", onnx.TensorProto.UINT8: "u8",
+    onnx.TensorProto.INT16: "s16", onnx.TensorProto.UINT16: "u16",
     onnx.TensorProto.INT32: "s32", onnx.TensorProto.INT64: "s64", onnx.TensorProto.BOOL: "bool",
     onnx.TensorProto.FLOAT8E4M3FN: "f8_e4m3", onnx.TensorProto.FLOAT8E5M2: "f8_e5m2",
 }  # fmt: skip
 FLOATING = ("f32", "f64", "f16", "bf16")
-#: Integers that f32 holds exactly.
-SMALL = ("s8", "u8", "bool")
+#: Integers and the number of their bits. Arithmetic is in f32, which holds them exactly to 2**24.
+WHOLE = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32}
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from tilewright.runtime.imported import Model
 from tilewright.runtime.reference.network import expected_of
 
 #: Types that no input of a network has.
-_WHOLE = {onnx.TensorProto.INT64, onnx.TensorProto.BOOL}
+_WHOLE = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL}
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,23 @@ def loaded(case: Case) -> Loaded:
         raise SpecError("inputs are no tensors, or are left out", got=case.name)
     names = list(inputs)
     few = [name for name in names if declared[name] in _WHOLE]
-    first: TilewrightError | None = None
+    last: TilewrightError | None = None
     for fixed in ([], few, [*few, *names[2:]], names[1:]):
         constants = {name: inputs[name] for name in dict.fromkeys(fixed)}
         try:
             model = tilewright.onnx.load(case.proto, constants, batch=False)
         except TilewrightError as error:
-            first = first or error
+            last = error
             continue
         left = [inputs[name] for name in names if name not in constants]
         wanted = [each.name for each in model.network.inputs]
         if len(left) != len(wanted):
-            first = first or SpecError("an input is not used")
+            last = SpecError("an input is not used")
             continue
         held = [_held(np.asarray(each)) for each in left]
         return Loaded(case, model, dict(zip(wanted, held, strict=True)))
-    assert first is not None
-    raise first
+    assert last is not None
+    raise last
 
 
 def _held(array: Any) -> Any:
