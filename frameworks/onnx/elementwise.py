@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-import numpy as np
-
 import tilewright as tw
 from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.types import is_integer
@@ -159,13 +157,12 @@ def _wrapped(x: Expression, type_: str) -> Expression:
 
 @operator("Mod")
 def _mod(node: Node) -> Result:
+    # The quotient of 16-bit integers in f32 has the right whole part. That of others may not.
     x, y = node.tensor(0), node.tensor(1)
-    if node.attribute("fmod", 0):
-        type_ = node.type if node.type in WHOLE else node.floating()
-        return node.result(x - _truncated(x / y) * y, type_)
-    if node.type not in (*WHOLE, *FLOATING):
-        node.refuse("integers of this type are not computed with", got=node.type)
-    return node.result(x - tw.floor(x / y) * y, node.type)
+    if WHOLE.get(node.type, 32) > 16:
+        node.refuse("a remainder is of short integers", got=node.type, expected="s8, u8, s16, u16")
+    quotient = (_truncated if node.attribute("fmod", 0) else tw.floor)(x / y)
+    return node.result(x - quotient * y, node.type)
 
 
 _BINARY: dict[str, Callable[[Any, Any], Expression]] = {
@@ -179,6 +176,8 @@ _BINARY: dict[str, Callable[[Any, Any], Expression]] = {
 
 def _binary(function: Callable[[Any, Any], Expression]) -> Importer:
     def importer(node: Node) -> Result:
+        if node.operator == "Div" and node.type == "s32":
+            node.refuse("a quotient is of short integers", got="s32", expected="s8, u8, s16, u16")
         if node.type in WHOLE and node.operator != "PRelu":
             found = function(node.tensor(0), node.tensor(1))
             return node.result(
@@ -296,25 +295,25 @@ def converted(node: Node, value: Traced, to: str) -> Result:
         return (value,)
     if to == "bool":
         return node.result(tw.ne(x, 0), to)
-    if is_integer(to) and given in FLOATING:
-        x = _truncated(x)
     if to == "s64":
         to = "s32"
     if to not in (*FLOATING, *WHOLE, *_LARGEST):
         node.refuse("tensors are not converted to this type", got=f"{given} to {to}")
+    if is_integer(to) and given in FLOATING:
+        x = _truncated(x)
     if to in WHOLE and given in WHOLE:
         x = _wrapped(x, to)
-    if to in _LARGEST:
-        if not node.attribute("saturate", 1):
-            node.refuse("numbers beyond the type's range are saturated", got="saturate=0")
-        x = tw.minimum(tw.maximum(x, -_LARGEST[to]), _LARGEST[to])
-    return node.result(x, to)
+    return node.result(saturated(node, x, to), to)
+
+
+def saturated(node: Node, x: Expression, to: str) -> Expression:
+    """Return numbers within the range of a type of 8 bits; NaN stays. Integers saturate anyway."""
+    if to not in _LARGEST:
+        return x
+    if not node.attribute("saturate", 1):
+        node.refuse("numbers beyond the type's range are saturated", got="saturate=0")
+    return tw.minimum(tw.maximum(x, -_LARGEST[to]), _LARGEST[to])
 
 
 #: The largest finite numbers of the types that saturate.
 _LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0}
-
-
-def constant_like(node: Node, value: np.ndarray[Any, Any]) -> Known:
-    """Return a constant."""
-    return Known(value, node.proto.output[0])

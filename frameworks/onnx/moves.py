@@ -242,7 +242,8 @@ def _blocks(node: Node) -> Result:
         node.refuse("an axis of free size is cut", got=(n, c, h, w))
     assert isinstance(c, int) and isinstance(h, int) and isinstance(w, int)
     if node.operator == "SpaceToDepth":
-        parts = x.reshape(n, c, h // size, size, w // size, size).transpose(0, 3, 5, 1, 2, 4)
+        order = (0, 3, 5, 1, 2, 4) if node.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+        parts = x.reshape(n, c, h // size, size, w // size, size).transpose(*order)
         made = parts.reshape(n, c * size * size, h // size, w // size)
         return node.result(made, node.type)
     if node.attribute("mode", "DCR") == "DCR":

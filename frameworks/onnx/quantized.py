@@ -10,6 +10,7 @@ import tilewright as tw
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.types import is_integer
 
+from .elementwise import saturated
 from .node import Node, operator
 from .values import FLOATING, Known, Traced, Value, type_of
 
@@ -26,13 +27,12 @@ def _quantize(node: Node) -> Result:
     to = node.value(2).type if node.given(2) else type_of(number) if number else "u8"
     if to not in _TYPES:
         node.refuse("tensors are not quantized to this type", got=to, expected=", ".join(_TYPES))
-    if not is_integer(to) and not node.attribute("saturate", 1):
-        node.refuse("numbers beyond the type's range are saturated", got="saturate=0")
     quotient = x / _spread(node, 1, len(shape))
     if is_integer(to):
         quotient = tw.round(quotient)
     zero = _spread(node, 2, len(shape)) if node.given(2) else None
-    return node.result(quotient if zero is None else quotient + zero, to)
+    found = quotient if zero is None else quotient + zero
+    return node.result(saturated(node, found, to), to)
 
 
 @operator("DequantizeLinear")
