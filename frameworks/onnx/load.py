@@ -201,7 +201,10 @@ def _sizes(each: onnx.ValueInfoProto) -> list[int | str]:
     """Return the sizes of an input or a result: a name, or "", for those that are free."""
     if not each.type.HasField("tensor_type"):
         raise SpecError(
-            f"{each.name!r} is no tensor", got=each.type.WhichOneof("value"), expected="a tensor"
+            f"{each.name!r} is no tensor",
+            got=each.type.WhichOneof("value"),
+            expected="a tensor",
+            hint='options={"zipmap": False} of skl2onnx',
         )
     tensor = each.type.tensor_type
     if not tensor.HasField("shape"):

@@ -150,7 +150,7 @@ def _gather(node: Node) -> Result:
     parts = [part.reshape(*_without(table.shape, axis)) for part in parts]
     before = (*table.shape[:axis], *[1] * len(index.shape), *table.shape[axis + 1 :])
     parts = [part.reshape(*before) for part in parts]
-    return node.result(_chosen(parts, wide), table.type)
+    return node.result(chosen(parts, wide), table.type)
 
 
 def _without(shape: Sequence[Size], axis: int) -> tuple[Size, ...]:
@@ -167,7 +167,7 @@ def _gather_elements(node: Node) -> Result:
             got=f"{table.shape} and {index.shape}",
             expected=f"the same sizes but for axis {axis}",
         )
-    return node.result(_chosen(_slices(node, axis), node.whole(1)), table.type)
+    return node.result(chosen(_slices(node, axis), node.whole(1)), table.type)
 
 
 def _slices(node: Node, axis: int) -> list[Expression]:
@@ -184,7 +184,7 @@ def _slices(node: Node, axis: int) -> list[Expression]:
     return [x[(*before, slice(place, place + 1))] for place in range(size)]
 
 
-def _chosen(parts: Sequence[Expression], index: Expression) -> Expression:
+def chosen(parts: Sequence[Expression], index: Expression) -> Expression:
     """Return the part with the number that ``index`` has; negative numbers count from the end."""
     place = tw.where(tw.lt(index, 0), index + len(parts), index)
     found = tw.where(tw.eq(place, 0), parts[0], parts[-1])
