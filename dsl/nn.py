@@ -325,8 +325,7 @@ def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expre
     """
     *lead, rows, width = views.given_shape(x, "nn.heads")
     each, number = whole_number(count), whole_number(parts)
-    whole = isinstance(width, int) and each and number
-    if not whole or width % (each * number):
+    if isinstance(width, Dim) or not each or not number or width % (each * number):
         raise SpecError(
             "nn.heads cuts the columns into equal heads",
             got=f"{parts!r} parts of {count!r} heads, of {width} columns",
@@ -361,7 +360,7 @@ def merge(x: Expression) -> Expression:
     """
     *lead, count, rows, depth = views.given_shape(x, "nn.merge")
     if isinstance(count, Dim) or isinstance(depth, Dim):
-        raise SpecError("nn.merge has heads of fixed number and width", got=x.shape)
+        raise SpecError("nn.merge has heads of fixed number and width", got=x)
     return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
 
 
@@ -397,9 +396,11 @@ def attention(
     array([[3., 4.]], dtype=float32)
     """
     depth = views.given_shape(q, "nn.attention")[-1]
-    if scale is None and isinstance(depth, Dim):
-        raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
-    scores = q @ k.T * (depth**-0.5 if scale is None else scale)
+    if scale is None:
+        if isinstance(depth, Dim):
+            raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
+        scale = float(depth**-0.5)
+    scores = q @ k.T * scale
     return softmax(scores if mask is None else scores + mask) @ v
 
 

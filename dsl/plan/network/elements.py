@@ -103,15 +103,16 @@ class Elements:
 
     def _varies(self, axis: Axis) -> bool:
         """Return True if the computed value varies along an axis, not only its target."""
-        return axis.size == 1 or any(step != 0 for step in axis.steps[1:])
+        constant = isinstance(self.node, Full)
+        return constant or axis.size == 1 or any(step != 0 for step in axis.steps[1:])
 
     def _transposed(self, axes: list[Axis]) -> Stage | None:
         """Return the stage that copies a value if rows become columns; else None."""
         target, source = self.target, self.values[1]
         if id(self.node) not in self.leaves or target.type != source.type:
             return None
-        across = [axis for axis in axes if axis.steps == (1, axis.steps[1]) and axis.steps[1] > 1]
-        along = [axis for axis in axes if axis.steps == (axis.steps[0], 1) and axis.steps[0] > 1]
+        across = [axis for axis in axes if axis.steps[0] == 1 and axis.steps[1] not in (0, 1)]
+        along = [axis for axis in axes if axis.steps[1] == 1 and axis.steps[0] not in (0, 1)]
         if len(across) != 1 or len(along) != 1:
             return None
         (row,), (col,) = along, across
@@ -137,7 +138,7 @@ class Elements:
             strides = None if step in (0, line) else (self.sizes.of(step), 1)
             inputs[placed] = Input(f"in{number - 1}", placed.type, shape, strides)
             names.append(f"in{number - 1}_")
-        expression = self._inner(inputs, down=down)
+        expression = self._inner(inputs, (height, width), down=down)
         spec = Network(tuple(inputs.values()), (expression,))
         step = rows.steps[0]
         line = cols.size if cols.steps[0] != 0 else ONE
@@ -148,12 +149,14 @@ class Elements:
         operands = dict(zip(names, (value.name for value in self.values), strict=True))
         return Stage(plan, operands, self.sizes.bound, loops, shifts)
 
-    def _inner(self, inputs: Mapping[Placed, Input], *, down: bool) -> Expression:
+    def _inner(
+        self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool
+    ) -> Expression:
         """Return the expression of the stage, with two axes."""
 
         def leaf(node: Expression) -> Expression | None:
             if isinstance(node, Full):
-                return node.number
+                return Full(node.value, shape) if node is self.node else node.number
             return inputs[self.leaves[id(node)]] if id(node) in self.leaves else None
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:

@@ -14,6 +14,7 @@ from tilewright.spec.expression.shapes import grouped
 from tilewright.spec.expression.tensors import View
 from tilewright.spec.network.value import slot
 from tilewright.spec.sizes import Size
+from tilewright.spec.types import TypeName
 from tilewright.symbolic import ONE, ZERO, size_expr
 
 
@@ -47,7 +48,7 @@ class Placed:
     """A value in memory: its array, and the offset and strides of its elements."""
 
     name: Name
-    type: str
+    type: TypeName
     shape: tuple[Size, ...]
     strides: tuple[Expr, ...]
     offset: Expr = ZERO

@@ -136,15 +136,16 @@ class Products:
         right = ("C", None) if self.packed else matrix_order(b)
         over = _order(rows.size, n, rows.steps[0], target.strides[-1])
         assert left is not None and right is not None and over is not None
-        leading = {
-            f"ld{name}": None if step is None else size(f"ld{name}", step)
+        leading = [
+            None if step is None else size(f"ld{name}", step)
             for name, (_, step) in zip("abc", (left, right, over), strict=True)
-        }
+        ]
         spec = Gemm(
             m=size("m", rows.size), n=size("n", n), k=size("k", k),
             a=Matrix(a.type, order=left[0]),
             b=Packed(b.type) if self.packed else Matrix(b.type, order=right[0]),
-            epilogue=epilogue, **leading,
+            lda=leading[0],
+            ldb=leading[1], ldc=leading[2], epilogue=epilogue,
         )  # fmt: skip
         names = (spec.output, "a", "b", *(symbol_of(one.name) for one in operands.values()))
         values = [*self.values, *self.leaves]

@@ -12,7 +12,7 @@ from itertools import count
 
 from sympy import Expr
 
-from tilewright.errors import PlanError, ScheduleError
+from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
 from tilewright.isa.target import Target
@@ -20,11 +20,11 @@ from tilewright.spec.expression.nodes import Call, Expression, Number, nodes_of,
 from tilewright.spec.expression.nodes import walk as walked
 from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.tensors import Cast, Count, Extent, Full, Input, Join, Reduce, View
-from tilewright.spec.network.value import Network
+from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.symbolic import ONE, ZERO
+from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.elements import Elements
@@ -32,8 +32,9 @@ from ..network.placed import Placed, expr_of, exprs_of, tight
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Step, shown_as
+from ..network.step import Outer, Step, shown_as
 from ..plan import Plan
+from ..rows.plan import plan_rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -300,9 +301,16 @@ class _Cutter:
     def _count(self, node: Count) -> None:
         """Add the stage that writes 0, 1, 2 and so on."""
         written, buffer = self._new(node)
-        counter = Dim("counter")
-        one = Network((), (Cast("f32", (Extent(counter),)),))
-        raise PlanError("arange is not planned yet", got=(one, written, buffer))
+        one = Full(0.0, (1, 1)) + Extent(Dim("counter"))
+        plan = plan_rows(Network((), (one,)), Schedule(), self.target)
+        loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
+        self.made.append(
+            Step(
+                plan, written.name, buffer, {"out": written.name}, {slot_of("counter"): place},
+                repr(node), (loop,), {"out": written.offset + place * written.strides[0]},
+            )
+        )  # fmt: skip
+        self.values[id(node)] = written
 
     def _join(self, node: Join) -> None:
         """Add the stages that write the parts of a join."""
@@ -351,8 +359,7 @@ class _Cutter:
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory in which a view of ``node`` has no gaps."""
         for user in self.users[id(node)]:
-            turns = isinstance(user, View) and user.fn == "transpose"
-            if turns and user.how[-1] == len(user.how) - 1:
+            if isinstance(user, View) and user.fn == "transpose" and _keeps_last(user.how):
                 return user.how
         return None
 
@@ -367,3 +374,8 @@ class _Cutter:
             elements *= size
         name = Name(f"value{next(self.numbers)}")
         return Placed(name, type_, shape, tight(sizes, order)), Buffer(name, type_, elements)
+
+
+def _keeps_last(order: tuple[int, ...]) -> bool:
+    """Return True if the last axis stays the last."""
+    return order[-1] == len(order) - 1

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from tilewright.errors import SpecError
 
 from ..types import TypeName
-from .nodes import ARRAY_FUNCTIONS, Composed, Expression
+from .nodes import Composed, Expression
+from .opaque import ARRAY_FUNCTIONS
 from .shapes import Shaped, multiplied
 
 

@@ -14,7 +14,8 @@ from tilewright.errors import SpecError
 
 from ..sizes import Dim, Size, whole_number
 from ..types import DTypeLike, TypeName, type_name
-from .nodes import ARRAY_FUNCTIONS, Composed, Expression, Number
+from .nodes import Composed, Expression, Number
+from .opaque import ARRAY_FUNCTIONS
 from .shapes import Shaped, joined, reduced
 
 ReduceFn = Literal["sum", "max", "min"]
@@ -172,7 +173,7 @@ class View(Composed):
             given = self.args[0].tensor
             assert given is not None
             pairs = zip(self.how, given.shape, strict=True)
-            return f"{args[0]}[{', '.join(_slice_text(*part, size) for part, size in pairs)}]"
+            return f"{args[0]}[{', '.join(_slice_text(part, size) for part, size in pairs)}]"
         if self.fn == "expand":
             return f"nn.expand({args[0]}, {self.how!r})"
         return f"{args[0]}.{self.fn}({self.how!r})"
@@ -250,7 +251,8 @@ class Count(Expression):
         return f"nn.arange({self.size!r})"
 
 
-def _slice_text(first: int, count: Size, step: int, size: Size) -> str:
+def _slice_text(part: tuple[int, Size, int], size: Size) -> str:
+    first, count, step = part
     if (first, count, step) == (0, size, 1):
         return ":"
     assert not isinstance(count, Dim)

@@ -13,7 +13,7 @@ from ..sizes import Size, call_text, check_extent, check_size
 from ..types import ITEMSIZE, DTypeLike, TypeName, type_name
 
 #: The largest number of axes of a tensor.
-MOST_AXES = 8
+MOST_AXES = 6
 
 
 @spelled(SpecTypeError)

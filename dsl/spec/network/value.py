@@ -89,12 +89,18 @@ class Network(Spec):
 
     @property
     def staged(self) -> bool:
-        """True if the network has more than rows of two axes: products, views, joins, weights."""
-        return any(
-            isinstance(node, Product | View | Join | Full | Count | Weight)
-            or (node.tensor is not None and len(node.tensor.shape) > 2)
-            for node in every_node(self.results)
-        )
+        """True if the network has more than one loop over rows, or over columns.
+
+        It then has products, views, joins, weights, more than two axes, or reduces along both.
+        """
+        axes = set[tuple[int, int]]()
+        for node in every_node(self.results):
+            shape = () if node.tensor is None else node.tensor.shape
+            if isinstance(node, Product | View | Join | Full | Count | Weight) or len(shape) > 2:
+                return True
+            if isinstance(node, Reduce):
+                axes.add((node.args[0].ndim, node.axis))
+        return (2, -2) in axes and len(axes) > 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,8 +157,10 @@ class Network(Spec):
                 if isinstance(size, Dim):
                     yield size.name, size
         for node in every_node(self.results):
-            if isinstance(node, Extent):
-                yield node.dim.name, node.dim
+            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
+            for size in (node.dim,) if isinstance(node, Extent) else sizes:
+                if isinstance(size, Dim):
+                    yield size.name, size
 
 
 def slot_of(name: str) -> str:
@@ -224,7 +232,7 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
-    return Parameters((*inputs, *results), True, (), places, spec.filled)
+    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.staged)
 
 
 def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:

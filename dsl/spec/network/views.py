@@ -7,7 +7,8 @@ from typing import Any
 
 from tilewright.errors import SpecError
 
-from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
+from ..expression.nodes import Expression, Number, as_expression
+from ..expression.opaque import ARRAY_FUNCTIONS
 from ..expression.shapes import grouped, said
 from ..expression.tensors import Count, Full, Join, View
 from ..sizes import Dim, Size, whole_number
@@ -26,12 +27,11 @@ def reshape(x: Any, *shape: Any) -> Expression:
     """Return ``x`` in another shape, in numpy's order; one size may be -1."""
     old = given_shape(x, "reshape")
     new = _completed(old, list(_several(shape)), x)
-    if new == old:
-        return x  # type: ignore[no-any-return]
     grouped(old, new)
-    while isinstance(x, View) and x.fn == "reshape":
-        (x,) = x.args
-    return x if new == given_shape(x, "reshape") else View("reshape", new, (x,))  # type: ignore[no-any-return]
+    made: Expression = x
+    while isinstance(made, View) and made.fn == "reshape":
+        (made,) = made.args
+    return made if new == given_shape(made, "reshape") else View("reshape", new, (made,))
 
 
 def transpose(x: Any, *axes: Any) -> Expression:
@@ -39,11 +39,10 @@ def transpose(x: Any, *axes: Any) -> Expression:
     count = len(given_shape(x, "transpose"))
     given = _several(axes)
     order = tuple(range(count))[::-1] if given in ((), (None,)) else _axes(given, count, x)
-    if order == tuple(range(count)):
-        return x  # type: ignore[no-any-return]
-    if isinstance(x, View) and x.fn == "transpose":
-        return transpose(x.args[0], tuple(x.how[axis] for axis in order))
-    return View("transpose", order, (x,))
+    made: Expression = x
+    if isinstance(made, View) and made.fn == "transpose":
+        return transpose(made.args[0], tuple(made.how[axis] for axis in order))
+    return made if order == tuple(range(count)) else View("transpose", order, (made,))
 
 
 def swapped(x: Any) -> Expression:
@@ -75,7 +74,7 @@ def expand(x: Any, shape: Any) -> Expression:
             got=f"{said(old)} to {new}",
             expected="sizes that are equal, or 1, counted from the last axis",
         )
-    return x if new == old else View("expand", tuple(new), (x,))  # type: ignore[no-any-return]
+    return x if new == old else View("expand", tuple(new), (x,))
 
 
 def sliced(x: Any, index: Any) -> Expression:
@@ -131,7 +130,7 @@ def concat(tensors: Any, axis: Any = 0) -> Expression:
     at = _axis(axis, count, given[0])
     for one in given:
         given_shape(one, "nn.concat")
-    return given[0] if len(given) == 1 else Join(at, tuple(given))  # type: ignore[no-any-return]
+    return given[0] if len(given) == 1 else Join(at, tuple(given))
 
 
 def pad(x: Any, widths: Any, value: float = 0.0) -> Expression:
@@ -145,15 +144,16 @@ def pad(x: Any, widths: Any, value: float = 0.0) -> Expression:
         raise SpecError(
             "nn.pad has (before, after) for each axis", got=widths, expected=f"{len(shape)} pairs"
         )
+    made: Expression = x
     for axis, pair in enumerate(sides):
         if pair == [0, 0]:
             continue
         around = [
-            full((*given_shape(x, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value)
+            full((*given_shape(made, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value)
             for side in pair
         ]
-        x = concat([each for each in (around[0], x, around[1]) if _has(each, axis)], axis)
-    return x  # type: ignore[no-any-return]
+        made = concat([each for each in (around[0], made, around[1]) if _has(each, axis)], axis)
+    return made
 
 
 def _has(x: Expression, axis: int) -> bool:
