@@ -37,6 +37,13 @@ class Walk:
             raise SpecError("sparse tensors are not imported", got=graph.name)
         wanted = [each.name for each in graph.output]
         self.nodes(graph.node, wanted, inner, {})
+        for name in wanted:
+            if name not in inner:
+                raise SpecError(
+                    "a result of the graph is no tensor, or no node computes it",
+                    got=name,
+                    expected="a tensor",
+                )
         return [inner[name] for name in wanted]
 
     def nodes(
