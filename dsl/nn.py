@@ -13,15 +13,17 @@ from tilewright.spec.expression.arithmetic import sqrt
 from tilewright.spec.expression.exponential import exp
 from tilewright.spec.expression.logarithm import log
 from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.products import product
 from tilewright.spec.expression.tensors import Extent, cast, reduction
 from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.network import views
 from tilewright.spec.sizes import Dim, Size, whole_number
+from tilewright.spec.types import DTypeLike
 
 __all__ = [
-    "arange", "attention", "concat", "expand", "extent", "full", "heads", "index", "layer_norm",
-    "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "rms_norm", "softmax", "split",
-    "sum",
+    "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
+    "layer_norm", "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "product",
+    "quantize", "rms_norm", "softmax", "split", "sum",
 ]  # fmt: skip
 
 
@@ -267,22 +269,29 @@ def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6)
     return _as(found if weight is None else found * weight, x)
 
 
-def linear(x: Expression, weight: Expression, bias: Expression | None = None) -> Expression:
+def linear(
+    x: Expression,
+    weight: Expression,
+    bias: Expression | None = None,
+    type: DTypeLike | None = None,
+) -> Expression:
     """Return the product of ``x`` and a weight, plus bias.
 
     Parameters
     ----------
     x : Expression
-        A tensor (..., k) of f32.
+        A tensor (..., k).
     weight : Expression
-        A weight (k, n) of f32. The weight of ``torch.nn.Linear`` is (n, k): pass ``weight.T``.
+        A weight (k, n). The weight of ``torch.nn.Linear`` is (n, k): pass ``weight.T``.
     bias : Expression, optional
-        A summand for each column, for example a weight (n,).
+        A summand for each column, for example a weight (n,). It is added to the unrounded sums.
+    type : str or numpy type, optional
+        Type of the result. By default the type of ``x``, and f32 for integers.
 
     Returns
     -------
     Expression
-        A tensor (..., n) of f32.
+        A tensor (..., n).
 
     Examples
     --------
@@ -292,8 +301,76 @@ def linear(x: Expression, weight: Expression, bias: Expression | None = None) ->
     >>> net(np.float32([[3, 4]]), net.pack(weights))
     array([[4., 5., 1.]], dtype=float32)
     """
-    found = x @ weight
-    return found if bias is None else found + bias
+    wide = x.tensor is not None and x.tensor.type in ("f16", "bf16", "f8_e4m3", "f8_e5m2")
+    found = product(x, weight, type="f32" if wide else None)
+    found = found if bias is None else found + bias
+    if type is not None:
+        return cast(found, type)
+    return _as(found, x) if wide else found
+
+
+def quantize(
+    x: Expression, scale: Expression | float, zero: int = 0, type: DTypeLike = "s8"
+) -> Expression:
+    """Return ``x / scale + zero`` rounded to integers, to nearest even; they saturate.
+
+    The division is a product with the reciprocal of the scale.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    scale : float or Expression
+        A number, or a tensor that broadcasts: (rows, 1) has a scale for each row.
+    zero : int
+        The integer that stands for 0.
+    type : str or numpy type
+        Type of the integers.
+
+    Returns
+    -------
+    Expression
+        A tensor of integers.
+
+    Examples
+    --------
+    >>> q = tw.network(lambda x: nn.quantize(x, 0.5, zero=3, type="u8"))
+    >>> tw.compile(q.of(x=tw.Tensor("f32", (1, 3))))(np.float32([[1, -2, 999]]))
+    array([[  5,   0, 255]], dtype=uint8)
+    """
+    found = x * (1 / scale)
+    return cast(found + zero if zero else found, type)
+
+
+def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expression:
+    """Return ``(x - zero) * scale``, the numbers that integers stand for.
+
+    A product of two dequantized tensors multiplies their integers, and scales the sums.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor of integers.
+    scale : float or Expression
+        A number, or a tensor that broadcasts. For a product, it is the same along K: a number or
+        (rows, 1) for x, a number or (n,) for the weight.
+    zero : int
+        The integer that stands for 0.
+
+    Returns
+    -------
+    Expression
+        A tensor of f32.
+
+    Examples
+    --------
+    >>> w = {"up": np.eye(2, dtype=np.int8), "scale": np.float32([2, 3])}
+    >>> layer = lambda x, w: nn.dequantize(x, 0.5, 3) @ nn.dequantize(w.up, w.scale)
+    >>> net = tw.compile(tw.network(layer).of(x=tw.Tensor("u8", (1, 2)), w=w))
+    >>> net(np.uint8([[3, 5]]), net.pack(w))
+    array([[0., 3.]], dtype=float32)
+    """
+    return (x - zero if zero else x) * scale
 
 
 def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expression, ...]:

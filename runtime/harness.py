@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
 from tilewright.keywords import spelled
-from tilewright.plan.formats.lookup import formats_of
+from tilewright.plan.formats.lookup import format_of, formats_of
 from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.bench.peak import program_context, types_of
 from tilewright.runtime.bench.timing import operations
@@ -32,7 +32,8 @@ from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import weight_packing
+from tilewright.spec.network.value import Network
+from tilewright.spec.pack import PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.types import ELEMENTS, FORMATS, ITEMSIZE
@@ -325,7 +326,7 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
             "a self-testing program packs no A", got=spec, hint="an A that is not packed"
         )
     if p.packed:
-        items, element = [_packed(spec, target, item) for item in items], "u8"
+        items, element = [_packed(spec, target, p.name, item) for item in items], "u8"
     else:
         element = p.element
     names = [f"{name}_{i}" for i in range(len(items))] if table else [name]
@@ -333,10 +334,14 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     return Argument(name, element, blocks, table)
 
 
-def _packed(spec: Spec, target: Target, b: Array) -> Array:
-    """Return the bytes that ``pack_b`` makes from ``b``."""
-    if not isinstance(spec, Gemm):
-        return packed_bytes(weight_packing(b.shape), target, [b]).reshape(-1)
+def _packed(spec: Spec, target: Target, name: str, b: Any) -> Array:
+    """Return the bytes that packing makes from ``b``, the operand ``name``."""
+    if isinstance(spec, Network):
+        pack = spec.packing(next(each for each in spec.packed if each.name == name))
+        if isinstance(pack, PackQuantized):
+            return quantized_bytes(b, format_of(pack, target))
+        return packed_bytes(pack, target, [b]).reshape(-1)
+    assert isinstance(spec, Gemm)
     if spec.quantized is not None:
         form = quantized_format(spec, target)
         return np.concatenate([quantized_bytes(matrix, form) for matrix in b])

@@ -461,6 +461,10 @@ class Kernel(CallableKernel):
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec]
 
+    def packed(self, name: str, matrix: Any) -> PackedMatrix:
+        """Return a matrix packed for the operand ``name`` of this kernel."""
+        return self.pack_a(matrix) if name == "a" else self.pack_b(matrix)
+
     def pack_a(self, a: Any) -> PackedMatrix:
         """Return A packed for this kernel.
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError
-from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.call.packed_weights import (
@@ -17,8 +16,7 @@ from tilewright.runtime.call.packed_weights import (
     weights_by_name,
 )
 from tilewright.spec.network.value import Network
-from tilewright.spec.pack import weight_packing
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.pack import Pack
 
 from .kernel import Kernel
 from .several import SeveralResults
@@ -44,7 +42,7 @@ class NetworkKernel(SeveralResults):
         assert isinstance(spec, Network)
         self._network, self._tensors = spec, len(spec.inputs)
         formats = {parameter.name: parameter.format for parameter in self.signature.arrays}
-        self._layout = tuple((repr(w), w.shape, formats[w.name]) for w in spec.weights)
+        self._layout = tuple((repr(w), w.shape, formats[w.name] or w.type) for w in spec.weights)
         self._first = spec.weights[0].name
 
     def pack(self, weights: Any) -> PackedWeights:
@@ -53,7 +51,8 @@ class NetworkKernel(SeveralResults):
         Parameters
         ----------
         weights : dict
-            An array of float32 for each weight, by name. If the function has several arguments with
+            An array for each weight, by name: of numpy, a CPU tensor of PyTorch, or a
+            ``tw.QuantizedMatrix`` for a low-bit weight. If the function has several arguments with
             weights, a dict of such dicts.
 
         Returns
@@ -64,7 +63,7 @@ class NetworkKernel(SeveralResults):
         Raises
         ------
         ArgumentError
-            A weight is missing, unknown, or has another type or shape.
+            A weight is missing, unknown, has another type or shape, or holds NaN.
 
         Examples
         --------
@@ -77,24 +76,21 @@ class NetworkKernel(SeveralResults):
         found = weights_by_name(self._network.weights, weights)
         packed = self._network.packed
         arrays = (
-            self.pack_b(array) if weight in packed else frozen(array)
+            self.packed(weight.name, array) if weight in packed else frozen(array)
             for weight, array in found.items()
         )
         return PackedWeights(self._layout, tuple(arrays))
 
-    def pack_b(self, b: Any, **_: Any) -> PackedMatrix:
-        """Return one weight of a product packed for this kernel; ``pack`` does so for all weights.
+    def packed(self, name: str, matrix: Any) -> PackedMatrix:
+        """Return the weight ``name``, for example ``w_up``, packed for this kernel.
 
-        Parameters
-        ----------
-        b : array
-            The weight (k, n), float32.
+        ``pack`` does so for all weights.
         """
-        b = np.ascontiguousarray(as_array(b, "b"))
-        spec = weight_packing(b.shape)
-        if spec not in self._packers:
-            self._packers[spec] = self._remake(spec, Schedule(), self.target)
-        return self._packers[spec](b)  # type: ignore[no-any-return]
+        weight = next(each for each in self._network.packed if each.name == name)
+        spec = self._network.packing(weight)
+        if isinstance(spec, Pack):
+            matrix = np.ascontiguousarray(matrix)
+        return self._packer(spec)(matrix)  # type: ignore[no-any-return]
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the network and return its result, or a tuple of results.

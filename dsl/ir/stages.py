@@ -13,6 +13,7 @@ from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
 from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
 from .nodes import rewritten
+from .ops import TileProgram
 
 #: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory.
 STACK_BYTES = 32 * 1024
@@ -57,7 +58,7 @@ def in_order(stages: Sequence[Stage]) -> Program:
     The scratch memory that stages use internally is shared by all stages. The buffers between
     stages come after it. A buffer takes over the memory of one that no later stage reads. Two
     stages may contain the same tile program. Different tile programs must have different names (see
-    ``embedded``).
+    ``embedded``); those that are equal but for their names become one.
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
@@ -69,42 +70,92 @@ def in_order(stages: Sequence[Stage]) -> Program:
     alone: Expr = ZERO
     for stage in stages:
         alone = _larger(alone, _aligned(stage.program.scratch))
-    places, scratch = _placed(stages, alone)
+    views, scratch = _placed(stages, alone)
+    names = {buffer: view.name for view in views for buffer in view.buffers}
     nest: tuple[NestNode, ...] = ()
-    for stage in reversed(stages):
-        nest = _before(stage, nest, places)
+    for number, stage in reversed(list(enumerate(stages))):
+        own = tuple(renamed(stage.program.nest, lambda name: names.get(name, name)))
+        nest = _before([view for view in views if view.first == number], own, nest)
     tiles = {tile.name: tile for stage in stages for tile in stage.program.tiles}
-    return Program(nest, tuple(tiles.values()), scratch)
+    return _sharing(Program(nest, tuple(tiles.values()), scratch))
+
+
+def _sharing(program: Program) -> Program:
+    """Return ``program`` with one tile program in place of several that do the same."""
+    first: dict[TileProgram, TileProgram] = {}
+    names: dict[str, str] = {}
+    for tile in program.tiles:
+        content = replace(tile, name="", planned=None)
+        names[tile.name] = first.setdefault(content, tile).name
+    if len(first) == len(program.tiles):
+        return program
+    return replace(program, nest=_calling(program.nest, names), tiles=tuple(first.values()))
+
+
+def _calling(nest: tuple[NestNode, ...], names: Mapping[str, str]) -> tuple[NestNode, ...]:
+    """Return ``nest`` with other names of the tile programs that it calls."""
+
+    def called(node: NestNode) -> NestNode:
+        return replace(node, program=names[node.program]) if isinstance(node, Call) else node
+
+    return tuple(rewritten(nest, called))
 
 
 class _Room:
-    """A part of scratch memory: its size, the last stage that reads it, and who has it in turn."""
+    """A part of scratch memory, or of the stack: its size, and the last stage that reads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_stack: bool) -> None:
+        self.on_stack = on_stack
         self.nbytes: Expr = ZERO
         self.last = -1
+
+
+class _View:
+    """An array in a room: the buffers of one element type that are in it in turn.
+
+    It has the name of the first one, which stage ``first`` fills, and space for the largest one.
+    """
+
+    def __init__(self, room: _Room, buffer: Buffer, first: int) -> None:
+        self.room, self.name, self.element, self.first = room, buffer.name, buffer.element, first
+        self.elements: Expr = ZERO
         self.buffers: list[Name] = []
+        self.scratch: Expr | None = None
+
+    def around(self, fill: tuple[NestNode, ...], body: tuple[NestNode, ...]) -> Pack:
+        """Return the nodes ``fill`` and ``body``, within which the array exists."""
+        # C has no arrays of length 0.
+        elements = self.elements if value(self.elements) != 0 else ONE
+        return Pack(self.name, self.element, elements, self.scratch, fill, body)
 
 
-def _placed(stages: Sequence[Stage], start: Expr) -> tuple[dict[Name, Expr | None], Expr]:
-    """Return where each buffer is in scratch memory from ``start``, and the end of the last one."""
+def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
+    """Return the arrays for all buffers, and the end of those in scratch memory.
+
+    They begin at ``start`` of the scratch memory.
+    """
     rooms: list[_Room] = []
-    places: dict[Name, Expr | None] = {}
+    views: dict[tuple[int, str], _View] = {}
     for number, stage in enumerate(stages):
         for buffer in stage.fills:
-            places[buffer.name] = None
-            if buffer.on_stack:
-                continue
-            room = next((each for each in rooms if each.last < number), None)
+            fits = (r for r in rooms if r.last < number and r.on_stack == buffer.on_stack)
+            room = next(fits, None)
             if room is None:
-                rooms.append(room := _Room())
+                rooms.append(room := _Room(buffer.on_stack))
+            key = id(room), buffer.element
+            view = views.setdefault(key, _View(room, buffer, number))
             room.nbytes = _larger(room.nbytes, buffer.nbytes)
             room.last = _last_reader(stages, number, buffer)
-            room.buffers.append(buffer.name)
+            view.elements = _larger(view.elements, buffer.elements)
+            view.buffers.append(buffer.name)
+    places: dict[int, Expr] = {}
     for room in rooms:
-        places |= dict.fromkeys(room.buffers, start)
-        start += _aligned(room.nbytes)
-    return places, start
+        if not room.on_stack:
+            places[id(room)] = start
+            start += _aligned(room.nbytes)
+    for view in views.values():
+        view.scratch = places.get(id(view.room))
+    return list(views.values()), start
 
 
 def _last_reader(stages: Sequence[Stage], number: int, buffer: Buffer) -> int:
@@ -114,26 +165,16 @@ def _last_reader(stages: Sequence[Stage], number: int, buffer: Buffer) -> int:
 
 
 def _before(
-    stage: Stage, later: tuple[NestNode, ...], places: Mapping[Name, Expr | None]
+    views: Sequence[_View], own: tuple[NestNode, ...], later: tuple[NestNode, ...]
 ) -> tuple[NestNode, ...]:
-    """Return the nodes of ``stage``, followed by the nodes ``later``, which read its buffers."""
-    if not stage.fills:
-        return (*stage.program.nest, *later)
-    first, *others = stage.fills
-    nodes: tuple[NestNode, ...] = (_of(first, places, stage.program.nest, later),)
-    for buffer in others:  # the inner buffers exist while the outer one is filled
-        nodes = (_of(buffer, places, (), nodes),)
+    """Return the nodes ``own``, followed by the nodes ``later``; ``views`` exist within both."""
+    if not views:
+        return (*own, *later)
+    first, *others = views
+    nodes: tuple[NestNode, ...] = (first.around(own, later),)
+    for view in others:
+        nodes = (view.around((), nodes),)
     return nodes
-
-
-def _of(
-    buffer: Buffer,
-    places: Mapping[Name, Expr | None],
-    fill: tuple[NestNode, ...],
-    body: tuple[NestNode, ...],
-) -> Pack:
-    room = buffer.elements if value(buffer.elements) != 0 else ONE  # C has no arrays of length 0
-    return Pack(buffer.name, buffer.element, room, places[buffer.name], fill, body)
 
 
 def embedded(
@@ -160,10 +201,8 @@ def embedded(
         found = given.get(str(replace(name, matrix=False)))
         return name if found is None else replace(found, matrix=name.matrix)
 
-    def called(node: NestNode) -> NestNode:
-        return replace(node, program=prefix + node.program) if isinstance(node, Call) else node
-
-    nest = tuple(rewritten(renamed(program.nest, place), called))
+    names = {tile.name: prefix + tile.name for tile in program.tiles}
+    nest = _calling(renamed(program.nest, place), names)
     if bound:
         nest = (Bind(tuple(Bound(*each) for each in bound.items()), nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)

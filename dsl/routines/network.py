@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from sympy import Expr
 
@@ -56,9 +57,10 @@ class Layers(Routine[Network, NetworkPlan]):
 
     def stages(self, plan: NetworkPlan) -> tuple[Stage, ...]:
         """Return the stages in order, with the intermediate tensors as buffers between them."""
+        programs: dict[Any, tuple[str, Program]] = {}
         return tuple(
-            Stage(_embedded(step, f"stage{number}_"), () if step.buffer is None else (step.buffer,))
-            for number, step in enumerate(plan.steps)
+            Stage(_embedded(step, programs), () if step.buffer is None else (step.buffer,))
+            for step in plan.steps
         )
 
     def head(self, plan: NetworkPlan) -> Iterator[str]:
@@ -99,16 +101,24 @@ class Layers(Routine[Network, NetworkPlan]):
         return True
 
 
-def _embedded(step: Step, prefix: str) -> Program:
-    one = in_order(routine_of(step.plan).stages(step.plan))
+def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
+    """Return the program of a stage, with the names of the network and the loops around it.
+
+    Equal stages have one entry in ``programs``: the start of its tiles' names, and its program.
+    """
+    key = step.plan.spec, getattr(step.plan, "leading", None)
+    if key not in programs:
+        one = in_order(routine_of(step.plan).stages(step.plan))
+        programs[key] = f"stage{len(programs)}_", one
+    prefix, program = programs[key]
 
     def shifted(argument: Argument) -> Argument:
         shift = step.shifts.get(argument.symbol, ZERO)
         return replace(argument, offset=argument.offset + shift) if shift != 0 else argument
 
-    found = embedded(
-        replace(one, nest=mapped(one.nest, Argument, shifted)), prefix, step.operands, step.sizes
-    )
+    if step.shifts:
+        program = replace(program, nest=mapped(program.nest, Argument, shifted))
+    found = embedded(program, prefix, step.operands, step.sizes)
     nest = found.nest
     for loop in reversed(step.loops):
         nest = (BlockLoop(loop.counter, loop.trips, nest),)

@@ -245,12 +245,6 @@ class PackQuantized(Spec):
         return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
 
 
-def weight_packing(shape: tuple[int, ...], ldb: Dim | None = None) -> Pack:
-    """Return the packing of a weight (k, n) of f32 for the products of a network."""
-    k, n = shape
-    return Pack(k, n, "f32", ldb=ldb)
-
-
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False)
 class Copy(Spec):

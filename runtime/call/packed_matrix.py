@@ -189,7 +189,7 @@ class PackedMatrix:
         }
         text = json.dumps(header).encode()
         text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
-        with _path(path).open("wb") as file:
+        with file_path(path).open("wb") as file:
             file.write(_START.pack(_MAGIC, _VERSION, len(text)) + text)
             file.write(self.data.data)
 
@@ -214,7 +214,7 @@ class PackedMatrix:
         """
         import zlib
 
-        with _path(path).open("rb") as file:
+        with file_path(path).open("rb") as file:
             start = file.read(_START.size)
             if len(start) < _START.size or not start.startswith(_MAGIC):
                 raise ArgumentValueError(f"{path} is no packed matrix", got=start[:16])
@@ -252,7 +252,7 @@ class PackedMatrix:
         return f"<PackedMatrix {sizes} in {self.format}, {self.nbytes} bytes>"
 
 
-def _path(given: object) -> Path:
+def file_path(given: object) -> Path:
     """Return a file's path; raise ArgumentTypeError for any other object."""
     try:
         return Path(given)  # type: ignore[arg-type]

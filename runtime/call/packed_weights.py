@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from math import prod
+from operator import index
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import DTYPES, accepts, title
+from tilewright.runtime.arrays.elements import decode
+from tilewright.runtime.arrays.memory import ALIGNMENT, in_large_pages
 from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression.products import Weight
+from tilewright.spec.sizes import MAX_SIZE
+from tilewright.spec.types import is_integer
 
-from .packed_matrix import PackedMatrix
+from .packed_matrix import PackedMatrix, check_packed, file_path, memory
 
-#: Of each weight its name, its shape, and the format of its bytes, "" if they are as given.
+#: Of each weight its name, its shape, and the format of its bytes: its type if they are as given.
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
+
+_MAGIC = b"tilewright nets\n"
+_VERSION = 1
+#: Start of a file: magic bytes, the version, and the length of the JSON header that follows.
+_START = struct.Struct("<16sII")
+#: Maximum length of a file's JSON header in bytes.
+_LONGEST = 1 << 24
 
 
 class PackedWeights:
@@ -73,11 +90,175 @@ class PackedWeights:
         """The size of all weights in bytes."""
         return sum(int(array.nbytes) for array in self.arrays)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that ``load`` reads.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file. One that exists is replaced when the new one is complete.
+        """
+        import json
+        import zlib
+
+        checksum, entries = 0, []
+        parts = [np.atleast_1d(np.asarray(memory(array))).reshape(-1) for array in self.arrays]
+        parts = [part.view(np.uint8) for part in parts]
+        for (name, shape, form), part in zip(self.layout, parts, strict=True):
+            checksum = zlib.crc32(part.data, checksum)
+            entries.append({"name": name, "shape": shape, "format": form, "nbytes": part.nbytes})
+        text = json.dumps({"weights": entries, "crc32": checksum}).encode()
+        text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
+        target = file_path(path)
+        building = target.with_name(f"{target.name}.{os.getpid()}.part")
+        try:
+            with building.open("wb") as file:
+                file.write(_START.pack(_MAGIC, _VERSION, len(text)) + text)
+                for part in parts:
+                    file.write(part.data)
+                    file.write(bytes(-part.nbytes % ALIGNMENT))
+            building.replace(target)
+        finally:
+            building.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> PackedWeights:
+        """Read the weights that ``save`` wrote.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file.
+        mapped : bool
+            True to map the file into memory, read-only: a page is read when it is first used, and
+            processes share it. The checksum is not compared then. The file must not be shortened
+            while it is in use.
+
+        Returns
+        -------
+        PackedWeights
+            The weights.
+
+        Raises
+        ------
+        ArgumentError
+            The file is damaged, truncated or too long, or its header contradicts its data.
+
+        Examples
+        --------
+        >>> layer = tw.network(lambda x, w: x @ w.up)
+        >>> spec = layer.of(x=tw.Tensor("f32", (1, 2)), w={"up": tw.Tensor("f32", (2, 2))})
+        >>> net = tw.compile(spec)
+        >>> net.pack({"up": np.eye(2, dtype=np.float32)}).save("layer.weights")
+        >>> net(np.float32([[1, 2]]), tw.PackedWeights.load("layer.weights", mapped=True))
+        array([[1., 2.]], dtype=float32)
+        """
+        import zlib
+
+        source = file_path(path)
+        with source.open("rb") as file:
+            start = file.read(_START.size)
+            if len(start) < _START.size or not start.startswith(_MAGIC):
+                raise ArgumentValueError(f"{path} has no packed weights", got=start[:16])
+            _, version, length = _START.unpack(start)
+            if version != _VERSION or length > _LONGEST:
+                raise ArgumentValueError(
+                    f"{path} has another version of the file format, or too long a header",
+                    got=f"version {version}, {length} bytes of header",
+                    expected=f"version {_VERSION}, at most {_LONGEST} bytes",
+                    hint="pack the weights again and save them",
+                )
+            entries, checksum = _entries(path, file.read(length))
+            begin = _START.size + length
+            rest = os.fstat(file.fileno()).st_size - begin
+            wanted = sum(-(-each.nbytes // ALIGNMENT) * ALIGNMENT for each in entries)
+            if rest != wanted or begin % ALIGNMENT:
+                raise ArgumentValueError(
+                    f"{path} has another length than its header says",
+                    got=f"{rest} bytes of weights",
+                    expected=f"{wanted} bytes",
+                )
+            data = in_large_pages(0 if mapped else wanted)
+            if not mapped and file.readinto(data.data) != wanted:
+                raise ArgumentValueError(f"{path} became shorter while it was read")
+        if mapped and wanted:
+            data = np.asarray(np.memmap(source, np.uint8, "r", begin, (wanted,)))
+        # The array is made from a read-only buffer, so that no caller can make it writeable.
+        parts = _parts(entries, np.asarray(memoryview(data.data).toreadonly()))
+        if not mapped:
+            found = 0
+            for part in parts:
+                found = zlib.crc32(part.data, found)
+            if found != checksum:
+                raise ArgumentValueError(f"{path} is damaged: its checksum does not match")
+        arrays = (_array(each, part) for each, part in zip(entries, parts, strict=True))
+        return cls(tuple((e.name, e.shape, e.format) for e in entries), tuple(arrays))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.layout, tuple(self.arrays))
 
     def __repr__(self) -> str:
         return f"<PackedWeights {', '.join(self.names)}: {self.nbytes} bytes>"
+
+
+class _Entry(NamedTuple):
+    """One weight of a file: its name, shape and format as in ``Layout``, and its bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    nbytes: int
+
+
+def _entries(path: str | os.PathLike[str], text: bytes) -> tuple[list[_Entry], int]:
+    """Return the weights of a file's header, and the checksum.
+
+    Raises ArgumentError if a field is missing or wrong, or if sizes contradict each other.
+    """
+    import json
+
+    try:
+        given = json.loads(text)
+        entries = [
+            _Entry(each["name"], tuple(map(index, each["shape"])), each["format"],
+                   index(each["nbytes"]))
+            for each in given["weights"]
+        ]  # fmt: skip
+        checksum = index(given["crc32"])
+        texts = all(isinstance(t, str) for each in entries for t in (each.name, each.format))
+        sizes = all(0 <= n <= MAX_SIZE for each in entries for n in (*each.shape, each.nbytes))
+        if not texts or not sizes or not all(1 <= len(each.shape) <= 2 for each in entries):
+            raise ValueError("names, sizes")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ArgumentValueError(f"{path} has a damaged header", got=f"{error!r:.80}") from None
+    for each in entries:
+        if each.format in DTYPES:
+            wanted = prod(each.shape) * DTYPES[each.format].itemsize
+            if each.nbytes != wanted:
+                raise ArgumentValueError(
+                    f"the weight {each.name} of {path} has another number of bytes than its shape",
+                    got=each.nbytes,
+                    expected=f"{wanted} for {each.format} of shape {each.shape}",
+                )
+        else:
+            check_packed(f"the weight {each.name} of {path}", each.format, each.shape, each.nbytes)
+    return entries, checksum
+
+
+def _parts(entries: list[_Entry], data: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the bytes of each weight: each begins at a cache line."""
+    found, at = [], 0
+    for each in entries:
+        found.append(data[at : at + each.nbytes])
+        at += -(-each.nbytes // ALIGNMENT) * ALIGNMENT
+    return found
+
+
+def _array(entry: _Entry, part: np.ndarray[Any, Any]) -> Any:
+    """Return a weight whose bytes are ``part``."""
+    if entry.format in DTYPES:
+        return part.view(DTYPES[entry.format]).reshape(entry.shape)
+    return PackedMatrix.viewing(entry.format, entry.shape, part)
 
 
 def _restored(layout: Layout, arrays: tuple[Any, ...]) -> PackedWeights:
@@ -129,14 +310,40 @@ def _check_names(what: str, given: Any, wanted: list[str]) -> None:
 
 
 def _checked(weight: Weight, given: Any) -> Any:
+    """Return a weight's array; ArgumentError for another type or shape, and for NaN in it."""
+    if weight.quantized is not None:
+        if isinstance(given, QuantizedMatrix) and given.format == weight.quantized:
+            _check_shape(weight, given)
+            return given
+        raise ArgumentTypeError(
+            f"the weight {weight!r} is a low-bit matrix of another format",
+            got=given.format if isinstance(given, QuantizedMatrix) else type(given).__name__,
+            expected=weight.quantized,
+            hint="tw.quantize(array, format)",
+        )
+    if getattr(given, "requires_grad", False):
+        given = given.detach()  # the parameters of a module: packing copies them
     array = as_array(given, repr(weight))
-    shape = getattr(array, "shape", None)
-    type_ = getattr(array, "dtype", type(given).__name__)
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or shape != weight.shape:
-        raise ArgumentValueError(
+    if not isinstance(array, np.ndarray) or not accepts(weight.type, array.dtype):
+        raise ArgumentTypeError(
             f"the weight {weight!r} has another type or shape than the network's",
-            got=f"{type_} of shape {shape}",
-            expected=f"float32 of shape {weight.shape}",
-            hint="w.T" if shape == weight.shape[::-1] and len(weight.shape) == 2 else None,
+            got=f"{getattr(array, 'dtype', type(given).__name__)} of shape {np.shape(array)}",
+            expected=f"{title(weight.type)} of shape {weight.shape}",
+        )
+    _check_shape(weight, array)
+    if not is_integer(weight.type) and np.isnan(decode(array, weight.type)).any():
+        raise ArgumentValueError(
+            f"the weight {weight!r} holds NaN", got="NaN", expected="numbers", hint="np.isnan(w)"
         )
     return array
+
+
+def _check_shape(weight: Weight, array: Any) -> None:
+    shape = tuple(array.shape)
+    if shape != weight.shape:
+        raise ArgumentValueError(
+            f"the weight {weight!r} has another type or shape than the network's",
+            got=f"shape {shape}",
+            expected=f"{weight.declared} of shape {weight.shape}",
+            hint="w.T" if shape == weight.shape[::-1] and len(weight.shape) == 2 else None,
+        )

@@ -15,7 +15,7 @@ from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.pack import Pack, PackQuantized, weight_packing
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature
@@ -184,7 +184,7 @@ def _packer(member: Member) -> Iterator[Member]:
     """
     spec = member.spec
     for weight in spec.packed if isinstance(spec, Network) and not member.weights else ():
-        pack = weight_packing(weight.shape, dim("ldb"))
+        pack = spec.packing(weight, dim("ldb"))
         name = f"{member.name}_pack_{weight.name}"
         yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
     if isinstance(spec, Gemm) and isinstance(spec.a, Packed):

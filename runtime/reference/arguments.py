@@ -49,11 +49,8 @@ class Sampled(Protocol):
     def signature(self) -> Signature:
         """The parameters of the C function."""
 
-    def pack_b(self, b: Any) -> PackedMatrix:
-        """Return the matrix B packed for this kernel."""
-
-    def pack_a(self, a: Any) -> PackedMatrix:
-        """Return the matrix A packed for this kernel."""
+    def packed(self, name: str, matrix: Any) -> PackedMatrix:
+        """Return a matrix packed for the operand ``name`` of this kernel."""
 
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """Check the arguments of one call and return them as a frame."""
@@ -84,9 +81,9 @@ class Sample(NamedTuple):
         given: dict[str, Any] = {}
         for parameter, array in zip(kernel.signature.arrays, self.arrays, strict=True):
             if parameter.packed and parameter.kind == "sequence":
-                array = [kernel.pack_b(matrix) for matrix in array]
+                array = [kernel.packed(parameter.name, matrix) for matrix in array]
             elif parameter.packed:
-                array = (kernel.pack_a if parameter.name == "a" else kernel.pack_b)(array)
+                array = kernel.packed(parameter.name, array)
             given["out" if parameter.name == "d" else parameter.name] = array
         return {**given, **self.scalars}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.runtime.arrays.elements import decode, epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array, value_of
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.tensors import (
@@ -72,7 +73,10 @@ class _Evaluation(Evaluation):
             count = np.array(self.sizes[leaf.dim.name], self.dtype)
             return Interval.exactly(count, self.element).rounded()
         assert isinstance(leaf, Input | Weight)
-        array = decode(np.asarray(self.arrays[leaf.name]), leaf.type).reshape(
+        given = self.arrays[leaf.name]
+        if isinstance(given, QuantizedMatrix):
+            given = given.dequantize()
+        array = decode(np.asarray(given), leaf.type).reshape(
             tuple(value_of(size, self.sizes) for size in leaf.shape)
         )
         found = Interval.exactly(array.astype(self.dtype), self.element)
@@ -100,6 +104,7 @@ class _Evaluation(Evaluation):
     def _product(self, node: Product) -> Interval:
         """Return the sums of a product: off by a rounding for each step, and by what x is off."""
         x, w = map(self._whole, node.args)
+        x, w = _less(x, node.a_zero), _less(w, node.b_zero)
         value = x.value @ w.value
         middles, radii, sizes = zip(*map(_around, (x, w)), strict=True)
         most = sizes[0] @ sizes[1]
@@ -107,11 +112,15 @@ class _Evaluation(Evaluation):
         whole = np.all(_whole_numbers(x), axis=-1, keepdims=True)
         whole = whole & np.all(_whole_numbers(w), axis=-2, keepdims=True) & (most * unit < 1)
         unsure = radii[0] @ sizes[1] + np.abs(middles[0]) @ radii[1]
-        off = np.where(whole, 0, unsure + (x.value.shape[-1] + 4) * unit * most)
+        rounded = 0.0 if is_integer(node.type) else (x.value.shape[-1] + 4) * unit * most
+        off = np.where(whole, 0, unsure + rounded)
         blank = np.where(most < np.finfo(np.float32).max, 0.0, np.nan)  # sums may overflow
         middle = middles[0] @ middles[1]
         of = Interval(value, blank, blank, x.element)
-        return hull(value, [middle - off, middle + off], of)
+        found = hull(value, [middle - off, middle + off], of)
+        if is_integer(node.type):
+            return found.rounded()
+        return found if node.type == node.sums else _cast(found, node.type, self.element)
 
     def _whole(self, node: Expression) -> Interval:
         """Return the value of a node in its own shape."""
@@ -162,6 +171,14 @@ def _joined(parts: list[Interval], axis: int) -> Interval:
         for name in ("value", "low", "high")
     )
     return Interval(value, low, high, parts[0].element)
+
+
+def _less(x: Interval, zero: int) -> Interval:
+    """Return integers less a zero point."""
+    if not zero:
+        return x
+    value, low, high = (part - zero for part in (x.value, x.low, x.high))
+    return Interval(value, low, high, x.element)
 
 
 def _cast(given: Interval, type_: str, element: str) -> Interval:

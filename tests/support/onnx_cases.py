@@ -176,18 +176,45 @@ def survey() -> tuple[dict[str, str], list[Loaded]]:
     return found, passed
 
 
-def compiled(passed: list[Loaded]) -> dict[str, str]:
+def compiled(passed: list[Loaded], target: str = "avx2") -> dict[str, str]:
     """Return for each case that passes by the reference what its kernel does."""
     found: dict[str, str] = {}
-    for one in passed:
-        try:
-            wrong = differs(one, by_kernel(one, tw.compile(one.model.network)))
-            found[one.case.name] = "passes" if wrong is None else f"wrong: {wrong}"
-        except TilewrightError as error:
-            found[one.case.name] = f"kernel: {_reason(error)}"
-        except Exception as error:  # noqa: BLE001 (the survey goes on)
-            found[one.case.name] = f"kernel: {type(error).__name__}: {str(error)[:80]}"
+    for at in range(0, len(passed), _MANY):
+        some = passed[at : at + _MANY]
+        for one, kernel in zip(some, _kernels(some, target), strict=True):
+            found[one.case.name] = _kernel_says(one, kernel)
     return found
+
+
+#: This many kernels are compiled to one library.
+_MANY = 40
+
+
+def _kernels(some: list[Loaded], target: str) -> list[Any]:
+    """Return a kernel for each case, or the error that it raises."""
+    try:
+        return [*tw.compile_many([(one.model.network, None, target) for one in some])]
+    except Exception:  # noqa: BLE001 (one of them cannot be compiled)
+        return [_kernel(one, target) for one in some]
+
+
+def _kernel(one: Loaded, target: str) -> Any:
+    try:
+        return tw.compile(one.model.network, target=target)
+    except Exception as error:  # noqa: BLE001 (the survey goes on)
+        return error
+
+
+def _kernel_says(one: Loaded, kernel: Any) -> str:
+    if isinstance(kernel, TilewrightError):
+        return f"kernel: {_reason(kernel)}"
+    if isinstance(kernel, Exception):
+        return f"kernel: {type(kernel).__name__}: {str(kernel)[:80]}"
+    try:
+        wrong = differs(one, by_kernel(one, kernel))
+    except Exception as error:  # noqa: BLE001 (the survey goes on)
+        return f"call: {type(error).__name__}: {str(error)[:120]}"
+    return "passes" if wrong is None else f"wrong: {wrong}"
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Matrix, Packed
-from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type, weight_packing
+from tilewright.spec.pack import Copy, Pack, PackQuantized, layout_type
 
 from .packed_b import (
     PackedFormat,
@@ -90,7 +90,7 @@ def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         found |= dict.fromkeys(names, format_of(spec, target))
     if isinstance(spec, Network):
-        return {one.name: format_of(weight_packing(one.shape), target) for one in spec.packed}
+        return {one.name: format_of(spec.packing(one), target) for one in spec.packed}
     return found
 
 

@@ -11,11 +11,14 @@ from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.expression.leaves import Operand, Per, acc
 from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.products import Product
+from tilewright.spec.expression.tensors import Cast
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Order, Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO, value
 
 from ..plan import Plan
@@ -91,15 +94,18 @@ def fits_epilogue(leaf: Placed, shape: tuple[Size, ...]) -> bool:
 
 
 class Products:
-    """One product: ``a`` and ``b`` in memory, the result in ``target``; ``b`` may be packed."""
+    """One product: ``a`` and ``b`` in memory, the result in ``target``.
 
-    def __init__(self, a: Placed, b: Placed, target: Placed, *, packed: bool) -> None:
-        self.values, self.packed = [target, a, b], packed
+    ``plans`` are those made so far: equal stages have one plan.
+    """
+
+    def __init__(self, a: Placed, b: Placed, target: Placed, plans: dict[Gemm, Plan]) -> None:
+        self.values, self.plans = [target, a, b], plans
         self.leaves: list[Placed] = []
 
     def stage(
         self,
-        product: Expression,
+        product: Product,
         end: Expression,
         leaf: Callable[[Expression], Placed | None],
         machine: Target,
@@ -117,12 +123,21 @@ class Products:
         self.leaves = list(dict.fromkeys(known.values()))
         outer, rows = self._axes()
         target, a, b = self.values
+        weight = product.weight
         operands = self._operands(rows)
 
-        def replaced(node: Expression) -> Expression | None:
-            return acc if node is product else operands.get(known.get(id(node)))
+        # The last rounding is that of the product's output.
+        last = end.args[0] if isinstance(end, Cast) else end
+        sums: Expression = acc
+        if end is not product and (product.type != product.sums or is_integer(product.type)):
+            sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
 
-        epilogue = None if end is product else rebuilt(end, replaced)
+        def replaced(node: Expression) -> Expression | None:
+            return sums if node is product else operands.get(known.get(id(node)))
+
+        epilogue = None if end is product else rebuilt(last, replaced)
+        epilogue = None if epilogue is acc else epilogue
+        finished = epilogue is not None or target.type != product.sums
         bound: dict[str, Expr] = {}
 
         def size(name: str, formula: Expr) -> Size:
@@ -133,26 +148,30 @@ class Products:
 
         n, k = exprs_of((target.shape[-1], a.shape[-1]))
         left = _order(rows.size, k, rows.steps[1], a.strides[-1])
-        right = ("C", None) if self.packed else matrix_order(b)
+        right = ("C", None) if weight is not None else matrix_order(b)
         over = _order(rows.size, n, rows.steps[0], target.strides[-1])
         assert left is not None and right is not None and over is not None
+        output = "d" if finished else "c"
         leading = [
             None if step is None else size(f"ld{name}", step)
-            for name, (_, step) in zip("abc", (left, right, over), strict=True)
+            for name, (_, step) in zip(("a", "b", output), (left, right, over), strict=True)
         ]
         spec = Gemm(
             m=size("m", rows.size), n=size("n", n), k=size("k", k),
             a=Matrix(a.type, order=left[0]),
-            b=Packed(b.type) if self.packed else Matrix(b.type, order=right[0]),
-            lda=leading[0],
-            ldb=leading[1], ldc=leading[2], epilogue=epilogue,
+            b=Packed(weight.declared) if weight is not None else Matrix(b.type, order=right[0]),
+            d=target.type if finished else None, lda=leading[0], ldb=leading[1],
+            a_zero=product.a_zero or None, b_zero=product.b_zero or None, epilogue=epilogue,
+            ldc=None if finished else leading[2], ldd=leading[2] if finished else None,
         )  # fmt: skip
-        names = (spec.output, "a", "b", *(symbol_of(one.name) for one in operands.values()))
+        names = (output, "a", "b", *(symbol_of(one.name) for one in operands.values()))
         values = [*self.values, *self.leaves]
         offsets = tuple(each.offset for each in values)
         loops, shifts = outer_loops(outer, names, offsets)
         places = dict(zip(names, (each.name for each in values), strict=True))
-        return Stage(make_plan(spec, _PRODUCT, machine), places, bound, loops, shifts)
+        if spec not in self.plans:
+            self.plans[spec] = make_plan(spec, _PRODUCT, machine)
+        return Stage(self.plans[spec], places, bound, loops, shifts)
 
     def _operands(self, rows: Axis) -> dict[Placed | None, Operand]:
         """Return the values that the epilogue reads as its operands."""

@@ -20,6 +20,7 @@ from tilewright.spec.expression.nodes import Call, Expression, Number, nodes_of,
 from tilewright.spec.expression.nodes import walk as walked
 from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.tensors import Cast, Count, Extent, Full, Input, Join, Reduce, View
+from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
@@ -88,6 +89,7 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
+        self.products: dict[Gemm, Plan] = {}
         self.numbers = count()
         self.written: set[Name] = set()
 
@@ -143,17 +145,15 @@ class _Cutter:
     def _product(self, product: Product) -> None:
         self.multiplied.add(id(product))
         x, y = product.args
-        a, packed = self._matrix(x), product.weight is not None
-        if packed:
-            weight = product.weight
-            assert weight is not None
+        a, weight = self._matrix(x), product.weight
+        if weight is not None:
             steps = tight(exprs_of(weight.shape))
             b = Placed(Name(symbol_of(weight.name)), weight.type, weight.shape, steps)
         else:
             b = self._matrix(y)
         end = self._end(product)
         written, buffer = self._new(end)
-        stage = Products(a, b, written, packed=packed).stage(product, end, self._ready, self.target)
+        stage = Products(a, b, written, self.products).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         self.made.append(
             Step(
@@ -182,10 +182,12 @@ class _Cutter:
         found: Expression = product
         reached = {id(product)}
         for node in self.nodes[self.nodes.index(product) + 1 :]:
-            if not isinstance(node, Call) or not reached.intersection(map(id, node.args)):
+            args = node.args if isinstance(node, Call | Cast) else ()
+            if not reached.intersection(map(id, args)):
                 continue
             reached.add(id(node))
-            if node.tensor != product.tensor:
+            assert product.tensor is not None
+            if node.tensor is None or node.tensor.shape != product.tensor.shape:
                 continue
             inside = list(walked(node, {*self.values, id(product)}))
             inside = [each for each in inside if self._ready(each) is None]
@@ -206,7 +208,7 @@ class _Cutter:
         assert product.tensor is not None
         shape = product.tensor.shape
         fits = all(each is None or fits_epilogue(each, shape) for each in held)
-        return isinstance(node, Call) and fits
+        return isinstance(node, Call | Cast) and fits
 
     def _ready(self, node: Expression) -> Placed | None:
         """Return where a value is; None if that needs a stage."""

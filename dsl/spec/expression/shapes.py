@@ -153,15 +153,14 @@ def joined(given: Sequence[Shaped | None], axis: int) -> Shaped:
     return Shaped(first.type, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
 
 
-def multiplied(x: Shaped, y: Shaped, text: str) -> Shaped:
-    """Return the type and shape of a product: leading axes broadcast."""
+def multiplied(x: Shaped, y: Shaped, text: str) -> tuple[Size, ...]:
+    """Return the shape of a product: leading axes broadcast."""
     for name, one in (("the first operand", x), ("the second operand", y)):
-        if one.type != "f32" or len(one.shape) < 2:
+        if len(one.shape) < 2:
             raise SpecError(
-                f"{name} of a product has two or more axes and type f32",
+                f"{name} of a product has two or more axes",
                 got=f"{one} in {text}",
                 expected="(..., m, k) @ (..., k, n)",
-                hint='x.astype("f32")' if len(one.shape) > 1 else None,
             )
     if x.shape[-1] != y.shape[-2]:
         raise SpecError(
@@ -171,4 +170,4 @@ def multiplied(x: Shaped, y: Shaped, text: str) -> Shaped:
             hint="the second operand transposed, .T" if x.shape[-1] == y.shape[-1] else None,
         )
     lead = _both("a product", x.shape[:-2], y.shape[:-2])
-    return Shaped("f32", (*lead, x.shape[-2], y.shape[-1]))
+    return (*lead, x.shape[-2], y.shape[-1])

@@ -92,25 +92,27 @@ class Reduce(Composed):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Cast(Composed):
-    """A tensor rounded to another type, to nearest even; integers saturate, and NaN becomes 0."""
+    """A tensor rounded to another type, to nearest even; integers saturate, and NaN becomes 0.
+
+    Within the epilogue that a product of a network gets, it is of one element.
+    """
 
     postfix: ClassVar[bool] = True
 
     type: TypeName
     args: tuple[Expression, ...]
-    tensor: Shaped = field(init=False)
+    tensor: Shaped | None = field(init=False)
     _hash: int = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.args[0].tensor
-        if given is None:
-            raise SpecError("a cast is of a tensor", got=self.args[0], expected="x.astype('bf16')")
-        if (given.type == "f64") != (self.type == "f64"):
+        if given is not None and (given.type == "f64") != (self.type == "f64"):
             raise SpecError(
                 "f64 is not converted to other types, nor they to f64",
                 got=f"{given} to {self.type}",
             )
-        object.__setattr__(self, "tensor", Shaped(self.type, given.shape))
+        found = None if given is None else Shaped(self.type, given.shape)
+        object.__setattr__(self, "tensor", found)
         object.__setattr__(self, "_hash", hash((self.type, self.args)))
 
     @property
@@ -265,7 +267,9 @@ def cast(x: Expression, type: DTypeLike) -> Expression:
     wanted = type_name(type)
     if wanted == "s64":
         raise SpecError("tensors of s64 are not computed with", got=wanted, hint="s32")
-    return x if x.tensor is not None and x.tensor.type == wanted else Cast(wanted, (x,))
+    if x.tensor is None:
+        raise SpecError("a cast is of a tensor", got=x, expected="x.astype('bf16')")
+    return x if x.tensor.type == wanted else Cast(wanted, (x,))
 
 
 def reduction(fn: ReduceFn, x: Any, axis: Any = -1, keepdims: bool = False) -> Expression:

@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
+from ..quantized import Quantized
 from ..sizes import Size, call_text, check_extent, check_size
 from ..types import ITEMSIZE, DTypeLike, TypeName, type_name
 
@@ -23,8 +24,8 @@ class Tensor:
 
     Parameters
     ----------
-    type : str or numpy type
-        Element type.
+    type : str, numpy type or Quantized
+        Element type. A weight may have a low-bit format.
     shape : sequence of int or Dim
         Size of each axis. A ``tw.dim`` is read from the arrays at the call.
     strides : sequence of int or Dim, optional
@@ -41,14 +42,17 @@ class Tensor:
     Tensor('f32', (dim('rows'), 768))
     """
 
-    type: TypeName
+    type: TypeName | Quantized
     shape: tuple[Size, ...]
     strides: tuple[Size, ...] | None
 
     def __init__(
-        self, type: DTypeLike, shape: Iterable[Size] | Size, strides: Iterable[Size] | None = None
+        self,
+        type: DTypeLike | Quantized,
+        shape: Iterable[Size] | Size,
+        strides: Iterable[Size] | None = None,
     ) -> None:
-        found = type_name(type)
+        found = type if isinstance(type, Quantized) else type_name(type)
         if found == "s64":
             raise SpecError("a tensor cannot have this type", got=found, hint="s32, or f64")
         sizes = _sizes(shape, "shape", "a size of a tensor")
@@ -70,7 +74,7 @@ class Tensor:
                 got=f"strides {steps}",
                 expected="a stride of 1",
             )
-        check_extent(sizes, ITEMSIZE[found], "a tensor")
+        check_extent(sizes, 8 if isinstance(found, Quantized) else ITEMSIZE[found], "a tensor")
         object.__setattr__(self, "type", found)
         object.__setattr__(self, "shape", sizes)
         object.__setattr__(self, "strides", steps)

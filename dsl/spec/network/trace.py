@@ -13,6 +13,7 @@ from tilewright.keywords import spelled
 
 from ..expression.nodes import Expression
 from ..expression.tensors import Input
+from ..quantized import Quantized
 from .tensor import Tensor
 from .value import Network
 from .views import given_shape
@@ -70,6 +71,12 @@ class NetworkFunction:
                 continue
             value = given[name]
             if isinstance(value, Tensor):
+                if isinstance(value.type, Quantized):
+                    raise SpecError(
+                        "only a weight has a low-bit format",
+                        got=value,
+                        hint=f"{name}={{...: array}}",
+                    )
                 value = Input(name, value.type, value.shape, value.strides)
                 inputs.append(value)
             elif isinstance(value, Mapping):

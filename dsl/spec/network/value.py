@@ -14,6 +14,7 @@ from ..expression.nodes import Composed, Expression, every_node, text_of
 from ..expression.products import Product, Weight
 from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, View
 from ..names import check_name
+from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
@@ -69,7 +70,7 @@ class Network(Spec):
         }
         spaces: dict[str, dict[str, Tensor]] = {}
         for each in self.weights:
-            spaces.setdefault(each.space, {})[each.key] = Tensor(each.type, each.shape)
+            spaces.setdefault(each.space, {})[each.key] = Tensor(each.declared, each.shape)
         made |= {space: (weights, None) for space, weights in spaces.items()}
         names = list(made)
         body = text_of(self.results, several=self.several, taken=names, shared=SHARED)
@@ -101,6 +102,20 @@ class Network(Spec):
             if isinstance(node, Reduce):
                 axes.add((node.args[0].ndim, node.axis))
         return (2, -2) in axes and len(axes) > 1
+
+    def products_of(self, weight: Weight) -> tuple[Product, ...]:
+        """Return the products that use a packed weight."""
+        nodes = _distinct(self.results)
+        return tuple(n for n in nodes if isinstance(n, Product) and n.weight == weight)
+
+    def packing(self, weight: Weight, ldb: Dim | None = None) -> Pack | PackQuantized:
+        """Return the spec that packs a weight (k, n); a low-bit weight has no ``ldb``."""
+        k, n = weight.shape
+        x = self.products_of(weight)[0].args[0].tensor
+        assert x is not None
+        if weight.quantized is not None:
+            return PackQuantized(k, n, weight.quantized, a=x.type)
+        return Pack(k, n, weight.type, a=x.type, ldb=ldb)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -213,6 +228,17 @@ def _check_weights(network: Network) -> None:
                 expected=f"{next(iter(both))!r} in products alone",
                 hint="the array a second time, under another name",
             )
+    for weight in packed:
+        kinds = {(n.args[0].tensor or n.tensor).type for n in network.products_of(weight)}
+        if len(kinds) > 1:
+            raise SpecError(
+                "a weight is packed for one type of x",
+                got=f"{weight!r} is multiplied by {' and by '.join(sorted(kinds))}",
+                hint="the array a second time, under another name",
+            )
+    for weight in set(network.weights) - packed:
+        if weight.quantized is not None:
+            raise SpecError("a low-bit weight is used in products alone", got=weight)
     spaces = dict.fromkeys(each.space for each in network.weights)
     names = [*(each.name for each in network.inputs), *spaces]
     names += [each.name for each in network.weights]
@@ -243,7 +269,7 @@ def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
     text, stored = ("", "") if form is None else (sys.intern(form.text), form.stored)
     return ArrayParameter(
         one.name, one.type, "packed", "in", one.shape, "C", None, tuple(map(str, one.shape)), "",
-        packed=True, format=text, stored=stored, chosen=True,
+        packed=True, format=text, stored=stored, chosen=True, quantized=one.quantized,
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from tilewright.errors import SpecError
 
 from ..expression.products import Weight
 from ..names import check_name
+from ..quantized import Quantized
 from ..sizes import Dim
-from ..types import type_name
+from ..types import TypeName, type_name
 from .tensor import Tensor
 
 
@@ -51,11 +52,15 @@ def _weight(space: str, key: Any, given: Any) -> Weight:
     """Return the weight that an array or a Tensor declares."""
     check_name(key, f"a weight of {space}")
     if not isinstance(given, Tensor):
-        if not hasattr(given, "shape") or not hasattr(given, "dtype"):
+        form = getattr(given, "format", None)
+        if isinstance(form, Quantized):
+            given = Tensor(form, tuple(given.shape))
+        elif not hasattr(given, "shape") or not hasattr(given, "dtype"):
             raise SpecError(
                 f"the weight {space}.{key} is an array or a tw.Tensor", got=type(given).__name__
             )
-        given = Tensor(type_name(given.dtype), tuple(given.shape))
+        else:
+            given = Tensor(_type_of(given.dtype), tuple(given.shape))
     free = any(isinstance(size, Dim) for size in given.shape)
     if free or given.strides is not None or 0 in given.shape or not given.shape:
         raise SpecError(
@@ -63,11 +68,16 @@ def _weight(space: str, key: Any, given: Any) -> Weight:
             got=given,
             expected='tw.Tensor("f32", (k, n)) or tw.Tensor("f32", n)',
         )
-    if given.type != "f32":
-        raise SpecError(
-            f"the weight {space}.{key} of a network has type f32",
-            got=given.type,
-            expected="f32",
-            hint='weights["..."].astype(np.float32); tw.Gemm takes the other types',
-        )
-    return Weight(space, key, given.type, tuple(int(size) for size in given.shape))
+    sizes = tuple(int(size) for size in given.shape)
+    if isinstance(given.type, Quantized):
+        if len(sizes) != 2:
+            raise SpecError(
+                f"the low-bit weight {space}.{key} has two axes", got=given, expected="(k, n)"
+            )
+        return Weight(space, key, "f32", sizes, given.type)
+    return Weight(space, key, given.type, sizes)
+
+
+def _type_of(dtype: Any) -> TypeName:
+    """Return the type of an array of numpy, or of a tensor of another library."""
+    return type_name(str(dtype).removeprefix("torch.") if "torch" in str(dtype) else dtype)
