@@ -16,8 +16,8 @@ from pathlib import Path
 import tilewright
 
 #: What comes with extras alone; modules that need it cannot be imported without.
-OPTIONAL = {"dask", "distributed", "jax", "matplotlib", "numba", "optuna", "scipy", "sklearn",
-            "threadpoolctl", "torch"}  # fmt: skip
+OPTIONAL = {"dask", "distributed", "jax", "matplotlib", "numba", "onnx", "optuna", "scipy",
+            "sklearn", "threadpoolctl", "torch"}  # fmt: skip
 
 
 def lacking(error: BaseException | None) -> str:

@@ -57,7 +57,8 @@ import pathlib, sys, importlib, importlib.util, pkgutil
 import tilewright, tilewright.templates
 from tilewright.emit.render import _environment
 assert pathlib.Path(tilewright.__file__).is_relative_to(sys.argv[1]), tilewright.__file__
-without = {f"tilewright.{name}" for name in ("torch", "jax") if not importlib.util.find_spec(name)}
+extras = ("torch", "jax", "onnx")
+without = {f"tilewright.{name}" for name in extras if not importlib.util.find_spec(name)}
 for module in pkgutil.walk_packages(tilewright.__path__, "tilewright.", lambda name: None):
     if module.name not in without:
         importlib.import_module(module.name)

@@ -3,6 +3,7 @@
 ``operator`` turns a spec into an operator of PyTorch. ``Linear``, ``QuantizedLinear`` and
 ``BlockQuantizedLinear`` are layers; ``quantize_`` puts quantized layers into a model. The backend
 is called ``"tilewright"``; ``history`` and ``summary`` show which products the backend served.
+``network_of`` turns a module into a network, a kernel without PyTorch.
 Kernels and ``tw.matmul`` take tensors without this package.
 """
 
@@ -21,6 +22,7 @@ from .backend import backend
 from .convert import Conversion, quantize_
 from .frozen import Freezable
 from .layers import BlockQuantizedLinear, Linear, QuantizedLinear
+from .network import network_of
 from .operator import Operator, operator
 from .served import Left, Served, history, summary
 
@@ -35,6 +37,7 @@ __all__ = [
     "Served",
     "backend",
     "history",
+    "network_of",
     "operator",
     "quantize_",
     "summary",

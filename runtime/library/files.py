@@ -17,6 +17,7 @@ from tilewright.targets import load
 from .choice import Choice, machines
 from .interface import FamilyFunction, Function
 from .members import Contents
+from .weights import Constant
 
 #: Name of the target for which C files that belong to no target are compiled.
 _ANY = "scalar"
@@ -50,7 +51,7 @@ class Identity:
 class Described:
     """All data from which a library's files are made.
 
-    ``threaded`` is True if a kernel has parallel loops.
+    ``threaded`` is True if a kernel has parallel loops. ``constants`` are the compiled-in weights.
     """
 
     library: Identity
@@ -60,6 +61,7 @@ class Described:
     families: tuple[FamilyFunction, ...]
     symbols: tuple[str, ...]
     threaded: bool
+    constants: tuple[Constant, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -80,6 +82,7 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         "families": told.families,
         "members": told.held.members,
         "threaded": told.threaded,
+        "constants": told.constants,
         "patience": PATIENCE,
         "sources": told.sources,
         "symbols": (*_own_symbols(name, told.threaded), *told.symbols),
@@ -98,6 +101,8 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         f"{name}.map": render("project/symbols.map.j2", **context),
         "README.md": render("project/readme.md.j2", **context),
     }
+    if told.constants:
+        found[f"src/{name}_weights.h"] = render("library/weights.h.j2", **context)
     if told.threaded:
         found["meson_options.txt"] = render("project/meson_options.txt.j2", **context)
     for choice in told.choices:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +25,7 @@ from tilewright.symbolic import ONE, ZERO, size_expr
 from .choice import Choice
 from .members import Contents, Family, Member, common_sizes
 from .sources import Made
+from .weights import Constants
 
 #: Names that no kernel may have: the header declares them, or a target's table has such a field.
 _RESERVED = (
@@ -38,7 +39,8 @@ class Implementation:
     """One target's implementation of a kernel; ``label`` is a C name that no other one has.
 
     ``format`` is the packed format if the kernel packs a B, ``packed_bytes`` the size of a matrix
-    if it depends on the sizes of the call.
+    if it depends on the sizes of the call. ``fixed`` has the C names of compiled-in weights by the
+    names of their parameters.
     """
 
     symbol: str
@@ -48,6 +50,7 @@ class Implementation:
     configures: bool
     format: AnyFormat | None
     packed_bytes: Expr | None
+    fixed: Mapping[str, str]
 
 
 class Extent(NamedTuple):
@@ -94,7 +97,8 @@ class Function:
 
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
-        return one.scratch != self.scratch or any(a.stored for a in self.signature.arrays)
+        own = any(a.stored for a in self.signature.arrays)
+        return own or one.scratch != self.scratch or bool(one.fixed)
 
     def symbols(self) -> Iterator[str]:
         """Yield the names of all functions that the header declares for this kernel."""
@@ -172,10 +176,17 @@ def symbol(library: str, member: Member, choice: Choice) -> str:
 
 
 def functions(
-    library: str, held: Contents, found: Sequence[Choice], made: Mapping[tuple[str, int], Made]
+    library: str,
+    held: Contents,
+    found: Sequence[Choice],
+    made: Mapping[tuple[str, int], Made],
+    constants: Constants,
 ) -> tuple[Function, ...]:
-    """Return a library's functions; ``made`` has the generated C by kernel and target's rank."""
-    return tuple(_function(library, held, member, found, made) for member in held.members)
+    """Return a library's functions; ``made`` has the generated C by kernel and target's rank.
+
+    Compiled-in weights are added to ``constants``.
+    """
+    return tuple(_function(library, held, one, found, made, constants) for one in held.members)
 
 
 def _function(
@@ -184,9 +195,14 @@ def _function(
     member: Member,
     found: Sequence[Choice],
     made: Mapping[tuple[str, int], Made],
+    constants: Constants,
 ) -> Function:
-    on = tuple(_on(library, member, choice, made[member.name, choice.rank]) for choice in found)
-    parameters = on[0].signature
+    on = tuple(
+        _on(library, member, choice, made[member.name, choice.rank], constants) for choice in found
+    )
+    whole = on[0].signature
+    passed = tuple(each for each in whole.arrays if each.name not in member.weights)
+    parameters = replace(whole, arrays=passed)
     name = f"{library}_{member.name}"
     packers = {name: f"{library}_{one.name}" for name, one in held.packers(member).items()}
     about = _about(member, parameters, made[member.name, 0], packers)
@@ -204,7 +220,9 @@ def _function(
     )
 
 
-def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementation:
+def _on(
+    library: str, member: Member, choice: Choice, made: Made, constants: Constants
+) -> Implementation:
     spec, formats = member.spec, formats_of(member.spec, choice.target)
     names = () if isinstance(spec, Gemm) else ("out", "d", "a")
     form, packed = next((formats[name] for name in names if name in formats), None), None
@@ -221,6 +239,10 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
         configures=made.configures,
         format=form,
         packed_bytes=packed,
+        fixed={
+            name: constants.place(array, formats.get(name), choice.rank)
+            for name, array in member.weights.items()
+        },
     )
 
 
@@ -233,6 +255,8 @@ def _about(
     yield repr(member.spec)
     for p in parameters.arrays:
         yield f"{p.symbol}: {_described(p)}{_contents(p, packers)}"
+    if member.weights:
+        yield f"The weights are compiled in: {', '.join(member.weights)}."
     if parameters.alias >= 0:
         other = parameters.arrays[parameters.alias].symbol
         yield f"{parameters.output.symbol} may be {other} itself."

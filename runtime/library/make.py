@@ -22,6 +22,7 @@ from .manifest import manifest
 from .members import Contents, contents
 from .selftest import selftest_files
 from .sources import Made, Order
+from .weights import Constants
 from .workers import make_all
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def library(
     version: str = "1.0.0",
     description: str | None = None,
     jobs: int | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> Library:
     """Generate the C of kernels for several targets, with header, dispatch, build files and
     self-test.
@@ -181,6 +183,10 @@ def library(
         A sentence for the build files.
     jobs : int, optional
         Processes that generate C; by default one for each CPU.
+    weights : mapping, optional
+        For kernels that are networks, by the kernel's name: the arrays that ``pack`` takes. They
+        are compiled into the library, at most 1 MiB for each kernel, and the C function does not
+        take them.
 
     Returns
     -------
@@ -201,10 +207,11 @@ def library(
     """
     begun = time.perf_counter()
     found = choices(targets)
-    held = contents(name, kernels, [each.name for each in found])
+    held = contents(name, kernels, [each.name for each in found], weights)
     identity = _identity(name, version, description, held)
     made = _generated(name, held, found, jobs)
-    known = functions(name, held, found, made)
+    constants = Constants(name)
+    known = functions(name, held, found, made, constants)
     families = family_functions(name, held.families, known)
     told = Described(
         identity,
@@ -214,6 +221,7 @@ def library(
         families,
         check_symbols(name, known, families),
         threaded=any(each.parallel for each in made.values()),
+        constants=constants.all,
     )
     files = {
         choice.source(member): made[member, choice.rank].text

@@ -80,9 +80,10 @@ def _command(told: Described) -> str:
             )
     kernels = ", ".join(f"{name!r}: {text}" for name, text in asked.items())
     targets = [each.name for each in told.choices]
+    weights = ", weights=weights" if told.constants else ""
     return (
         f"library({library.name!r}, {{{kernels}}}, targets={targets!r}, "
-        f"version={library.version!r}, description={library.description!r})"
+        f"version={library.version!r}, description={library.description!r}{weights})"
     )
 
 

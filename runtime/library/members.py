@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.errors import SpecError, TargetError, TilewrightError
+from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.pack_source import a_packing
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
@@ -21,6 +22,7 @@ from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Dim, Size, canonical, dim
 
 from .headers import HEADERS
+from .weights import compiled_in
 
 #: Fields of a spec in which the members of a family differ.
 _SIZES = ("m", "n", "k")
@@ -42,6 +44,8 @@ class Member:
     schedules: tuple[tuple[str, Schedule], ...] = ()
     packs: str = ""
     operand: str = "b"
+    #: Weights that are compiled in, by the names of their parameters.
+    weights: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     def schedule_on(self, target: str) -> Schedule:
         """Return the kernel's schedule for a target, given the target's name with its features."""
@@ -81,8 +85,10 @@ class Contents:
         return {each.operand: each for each in self.members if each.packs == member.name}
 
 
-def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
-    """Return a library's contents from the argument ``kernels`` of ``tw.library``.
+def contents(
+    library: str, kernels: object, targets: Sequence[str], weights: object = None
+) -> Contents:
+    """Return a library's contents from the arguments ``kernels`` and ``weights`` of ``tw.library``.
 
     Each of ``kernels`` is a spec, (spec, schedule), or a list of these as a family. A schedule may
     be a dict from names of ``targets`` to schedules. Raise SpecError, ScheduleError or TargetError,
@@ -105,8 +111,26 @@ def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
             alone += families[-1].members
         else:
             alone.append(_member(name, asked, targets))
+    alone = list(_with_weights(alone, {} if weights is None else weights))
     members = tuple(each for member in alone for each in (member, *_packer(member)))
     return Contents(members, tuple(families))
+
+
+def _with_weights(alone: Sequence[Member], weights: object) -> Iterator[Member]:
+    """Yield the kernels, those that ``weights`` names with the weights that are compiled in."""
+    names = [each.name for each in alone]
+    if not isinstance(weights, Mapping) or not weights.keys() <= set(names):
+        raise SpecError(
+            "weights has the weights of kernels of the library by the kernels' names",
+            got=", ".join(map(str, weights)) if isinstance(weights, Mapping) else weights,
+            expected=", ".join(names),
+            hint='tw.library("digits", {"net": network}, weights={"net": {"up": array}})',
+        )
+    for each in alone:
+        if each.name in weights:
+            found = compiled_in(each.name, each.spec, weights[each.name])
+            each = replace(each, weights=found)
+        yield each
 
 
 def _check_library_name(name: object) -> None:
@@ -160,11 +184,10 @@ def _packer(member: Member) -> Iterator[Member]:
     scales and zero points, with rows without padding.
     """
     spec = member.spec
-    if isinstance(spec, Network):
-        for weight in spec.packed:
-            pack = spec.packing(weight, dim("ldb"))
-            name = f"{member.name}_pack_{weight.name}"
-            yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
+    for weight in spec.packed if isinstance(spec, Network) and not member.weights else ():
+        pack = spec.packing(weight, dim("ldb"))
+        name = f"{member.name}_pack_{weight.name}"
+        yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
     if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
         packing = a_packing(spec)
         yield Member(f"{member.name}_pack_a", packing, Schedule(), packs=member.name, operand="a")
@@ -227,16 +250,16 @@ def _is_general(member: Member) -> bool:
 
 def _check_alike(family: str, first: Member, other: Member) -> None:
     """Raise SpecError unless one call fits both kernels: they differ only in m, n and k."""
-    for field in fields(Gemm):
-        if field.name in _SIZES:
+    for own in fields(Gemm):
+        if own.name in _SIZES:
             continue
-        one, two = (getattr(each.spec, field.name) for each in (first, other))
+        one, two = (getattr(each.spec, own.name) for each in (first, other))
         if canonical(one) != canonical(two):
             raise SpecError(
                 f"the kernels of family {family!r} differ in more than m, n and k",
-                got=f"{field.name}={two!r} in {other.spec!r}",
-                expected=f"{field.name}={one!r}, as in its first",
-                hint=f"a family of its own for the other {field.name}",
+                got=f"{own.name}={two!r} in {other.spec!r}",
+                expected=f"{own.name}={one!r}, as in its first",
+                hint=f"a family of its own for the other {own.name}",
             )
 
 

@@ -32,6 +32,7 @@ from tilewright.spec.types import FORMATS, is_integer
 from .choice import Choice
 from .files import Described
 from .interface import FamilyFunction, Function
+from .weights import placed
 
 #: A long array repeats this many numbers. It is a prime, so that rows of usual lengths differ.
 _NUMBERS = 251
@@ -205,7 +206,14 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
     rng = np.random.default_rng(zlib.crc32(function.field.encode()))
     for index, whole in enumerate((True, False)):
         held = sample(parameters, rng, varied=True, whole=whole, gain=gain(spec))
-        long = {p.name for p, given in _with_arrays(parameters, held) if _thinned(p, given)}
+        fixed = function.member.weights
+        names = [p.name for p in parameters.arrays]
+        held = held._replace(arrays=tuple(placed(fixed, names, held.arrays)))
+        long = {
+            p.name
+            for p, given in _with_arrays(parameters, held)
+            if p.name not in fixed and _thinned(p, given)
+        }
         if not whole:
             _make_odd(spec, parameters, held)
         right = right_results(spec, choice.target, parameters, held)
@@ -216,6 +224,7 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
                 f"{prefix}run{index}_{p.symbol}", p, given, right[p.name], rng, p.name in long
             )
             for p, given in _with_arrays(parameters, held)
+            if p.name not in fixed
         )
         yield Run(arguments, tuple(_sizes(parameters, held)), tuple(held.scalars.values()), "")
 

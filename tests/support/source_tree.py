@@ -21,9 +21,10 @@ ROOMS = (
     "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference",
     "runtime.bench",
     "runtime.edited", "runtime.pickled", "runtime.callable_kernel", "runtime.kernel",
-    "runtime.operators", "runtime.several", "runtime.network_kernel", "runtime.driver",
+    "runtime.operators", "runtime.several", "runtime.imported",
+    "runtime.network_kernel", "runtime.driver",
     "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
-    "tuning", "torch", "jax", "examples", "cli", "__main__",
+    "tuning", "torch", "jax", "onnx", "examples", "cli", "__main__",
 )  # fmt: skip
 
 

@@ -149,6 +149,7 @@ class RowsPlan(Decided):
             return self.cut.grid.of(leaf) in (Place.FULL, Place.COLUMN)
         return isinstance(leaf, Held)
 
+    @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
         names = [name for name, _ in self.spec.runtime_sizes()]

@@ -1,0 +1,120 @@
+"""Operators of indices: places of the largest elements, one-hot rows; and of sums so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import tilewright as tw
+from tilewright import nn
+from tilewright.runtime.imported import Array
+from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.sizes import Dim, Size
+
+from .node import Node, operator
+from .values import Known, Value
+
+Result = Sequence[Value | None]
+#: Longest axis along which elements are multiplied one by one, or summed by a triangle of ones.
+_LONG = 512
+
+
+@operator("ArgMax", "ArgMin")
+def _arg(node: Node) -> Result:
+    x, shape = node.tensor(0), node.value(0).shape
+    axis = node.axis(of=len(shape))
+    kept = bool(node.attribute("keepdims", 1))
+    best = (nn.max if node.operator == "ArgMax" else nn.min)(x, axis=axis, keepdims=True)
+    place = nn.index(x, axis)
+    if node.attribute("select_last_index", 0):
+        found = nn.max(tw.where(tw.eq(x, best), place, -1), axis=axis, keepdims=kept)
+    else:
+        found = nn.min(tw.where(tw.eq(x, best), place, 2**24), axis=axis, keepdims=kept)
+    return node.result(found, "s32")
+
+
+@operator("Hardmax")
+def _hardmax(node: Node) -> Result:
+    x, shape = node.tensor(0), node.value(0).shape
+    axis = node.axis(default=-1, of=len(shape))
+    place = nn.index(x, axis)
+    first = nn.min(
+        tw.where(tw.eq(x, nn.max(x, axis=axis, keepdims=True)), place, 2**24),
+        axis=axis,
+        keepdims=True,
+    )
+    return node.result(tw.eq(place, first), node.floating())
+
+
+@operator("OneHot")
+def _one_hot(node: Node) -> Result:
+    index, shape = node.tensor(0), node.value(0).shape
+    depth = int(node.constant(1, "the number of classes").reshape(()))
+    off, on = (float(each) for each in node.constant(2, "the values").reshape(-1))
+    axis = node.axis(default=-1, of=len(shape), end=1)
+    wide = index.reshape(*shape[:axis], 1, *shape[axis:])
+    places = nn.arange(depth).reshape(*[1] * axis, depth, *[1] * (len(shape) - axis))
+    least = tw.where(tw.lt(wide, 0), wide + depth, wide)
+    return node.result(tw.where(tw.eq(least, places), on, off), node.value(2).type)
+
+
+@operator("CumSum")
+def _cumsum(node: Node) -> Result:
+    x, shape = node.tensor(0), node.value(0).shape
+    type_ = node.floating()
+    axis = node.counted(int(node.constant(1, "an axis").reshape(())), len(shape))
+    size = _fixed(node, shape[axis])
+    ones: Array = np.ones((size, size), np.float32)
+    below = int(bool(node.attribute("exclusive", 0)))
+    ones = np.tril(ones, -below) if node.attribute("reverse", 0) else np.triu(ones, below)
+    w = node.weight(Known(ones, f"{node.proto.output[0]}_ones"), "", ones)
+    if len(shape) == 1:
+        return node.result((x.reshape(1, size) @ w).reshape(size), type_)
+    return node.result((x.swapaxes(axis, -1) @ w).swapaxes(axis, -1), type_)
+
+
+@operator("ReduceProd")
+def _prod(node: Node) -> Result:
+    x, shape = node.tensor(0), node.value(0).shape
+    type_ = node.floating()
+    given = node.constants(1, "axes")
+    if not given and node.attribute("noop_with_empty_axes", 0):
+        return (node.inputs[0],)
+    axes = {node.counted(axis, len(shape)) for axis in given or range(len(shape))}
+    for axis in axes:
+        before = (slice(None),) * axis
+        parts = [
+            x[(*before, slice(place, place + 1))] for place in range(_fixed(node, shape[axis]))
+        ]
+        x = parts[0] if parts else nn.full((*shape[:axis], 1, *shape[axis + 1 :]), 1.0)
+        for part in parts[1:]:
+            x = x * part
+    if not node.attribute("keepdims", 1):
+        x = x.reshape(*(size for axis, size in enumerate(shape) if axis not in axes))
+    return node.result(x, type_)
+
+
+def _fixed(node: Node, size: Size) -> int:
+    if isinstance(size, Dim) or size > _LONG:
+        node.refuse("this axis is free, or too long", got=size, expected=f"at most {_LONG}")
+    return size
+
+
+@operator("Tile")
+def _tile(node: Node) -> Result:
+    x, shape = node.tensor(0), node.value(0).shape
+    for axis, count in enumerate(node.constant(1, "the repeats").reshape(-1).tolist()):
+        if isinstance(shape[axis], Dim) and count != 1:
+            node.refuse("an axis of free size is repeated", got=shape[axis])
+        x = nn.concat([x] * count, axis) if count else _none(x, shape, axis)
+    return node.result(x, node.type)
+
+
+def _none(x: Expression, shape: tuple[Size, ...], axis: int) -> Expression:
+    return x[(*(slice(None),) * axis, slice(0, 0))]
+
+
+@operator("EyeLike", "ConstantOfShape")
+def _known(node: Node) -> Result:
+    return node.refuse("the result does not depend on the inputs' elements", got=node.operator)

@@ -1,0 +1,97 @@
+"""The values of an ONNX graph while it is imported: known arrays, and tensors of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import onnx
+from tilewright.errors import SpecError
+from tilewright.runtime.imported import Array
+from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.sizes import Dim, Size
+
+#: The element types of ONNX, by the names that tilewright has for them. "bool" and "s64" have no
+#: arrays in a network: they are types of intermediate values, and of constants.
+TYPES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64",
+    onnx.TensorProto.FLOAT16: "f16", onnx.TensorProto.BFLOAT16: "bf16",
+    onnx.TensorProto.INT8: "s8", onnx.TensorProto.UINT8: "u8",
+    onnx.TensorProto.INT16: "s16", onnx.TensorProto.UINT16: "u16",
+    onnx.TensorProto.INT32: "s32", onnx.TensorProto.INT64: "s64", onnx.TensorProto.BOOL: "bool",
+    onnx.TensorProto.FLOAT8E4M3FN: "f8_e4m3", onnx.TensorProto.FLOAT8E5M2: "f8_e5m2",
+}  # fmt: skip
+FLOATING = ("f32", "f64", "f16", "bf16")
+#: Integers and the number of their bits. Arithmetic is in f32, which holds them exactly to 2**24.
+WHOLE = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32}
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A constant, called ``name`` in the file.
+
+    An array of type object holds the sizes of a tensor: ints, and dims of the call.
+    """
+
+    array: Array
+    name: str = ""
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The sizes of the axes."""
+        return tuple(map(int, self.array.shape))
+
+    @property
+    def type(self) -> str:
+        """The element type."""
+        if self.array.dtype == object:
+            return "s64"
+        return TYPES.get(onnx.helper.np_dtype_to_tensor_dtype(self.array.dtype), "?")
+
+    @property
+    def symbolic(self) -> bool:
+        """True if an element is a size of the call."""
+        return self.array.dtype == object
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A tensor of the network: its expression and its element type in the file."""
+
+    expression: Expression
+    type: str
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The sizes of the axes."""
+        assert self.expression.tensor is not None
+        return self.expression.tensor.shape
+
+
+Value: TypeAlias = Known | Traced
+
+
+def sizes_array(sizes: Any) -> Array:
+    """Return sizes as an array of int64, or of objects if a size is known only at the call."""
+    found = np.asarray(sizes, dtype=object)
+    if any(isinstance(size, Dim) for size in found.reshape(-1)):
+        return found
+    return found.astype(np.int64)
+
+
+def sizes_of(array: Array) -> tuple[Size, ...]:
+    """Return the elements of an array of sizes."""
+    return tuple(each if isinstance(each, Dim) else int(each) for each in array.reshape(-1))
+
+
+def type_of(number: int) -> str:
+    """Return tilewright's name of an element type of ONNX; SpecError if there is none."""
+    if number not in TYPES:
+        raise SpecError(
+            "tilewright has no such element type",
+            got=onnx.TensorProto.DataType.Name(number),
+            expected=", ".join(onnx.TensorProto.DataType.Name(each) for each in TYPES),
+        )
+    return TYPES[number]

@@ -1,0 +1,413 @@
+"""Operators of PyTorch as expressions of a network's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+import tilewright as tw
+import torch
+from tilewright import nn
+from tilewright.errors import SpecError
+from tilewright.runtime.imported import Constants
+from tilewright.spec.expression.nodes import Expression, Number
+from tilewright.spec.sizes import Dim, Size
+
+
+class Known(NamedTuple):
+    """A parameter or buffer of the module: its values and its name."""
+
+    tensor: torch.Tensor
+    name: str
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of an operator: its place in words, its line of code, and the constants so far."""
+
+    place: str
+    source: str
+    constants: Constants
+
+    def refuse(self, problem: str, got: object, expected: object = None) -> NoReturn:
+        """Raise SpecError about this call."""
+        raise SpecError(
+            f"node {self.place}: {problem}", got=str(got),
+            expected=None if expected is None else str(expected), hint=self.source or None,
+        )  # fmt: skip
+
+    def tensor(self, value: Any) -> Expression:
+        """Return a value as an expression: a parameter becomes a weight, or a number."""
+        if not isinstance(value, Known):
+            return value if isinstance(value, Expression) else Number(float(value))
+        if value.tensor.numel() == 1:
+            return Number(float(value.tensor))
+        return self.weight(value, value.tensor)
+
+    def weight(self, value: Known, tensor: torch.Tensor, use: str = "") -> Expression:
+        """Return the weight that holds ``tensor``, for one use of a parameter."""
+        if not tensor.is_floating_point():
+            self.refuse("a parameter is no floating point", f"{value.name}: {tensor.dtype}", "f32")
+        array = tensor.to(torch.float32).numpy().copy()
+        return self.constants.weight(value.tensor, value.name, use, array)
+
+
+Function = Callable[..., Any]
+#: The functions by operator: with its overload, for example ``add.Tensor``, or without.
+FUNCTIONS: dict[str, Function] = {}
+
+
+def _operator(*names: str) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def _shape(x: Expression) -> tuple[Size, ...]:
+    assert x.tensor is not None
+    return x.tensor.shape
+
+
+def _axis(use: Use, axis: int, count: int) -> int:
+    if not -count <= axis < count:
+        use.refuse("there is no such axis", axis, f"{-count} to {count - 1}")
+    return axis % count
+
+
+# --- elements ------------------------------------------------------------------------------------
+
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "relu": tw.relu, "sigmoid": tw.logistic, "tanh": tw.tanh, "exp": tw.exp, "log": tw.log,
+    "sqrt": tw.sqrt, "abs": abs, "neg": lambda x: -x, "erf": tw.erf, "sin": tw.sin, "cos": tw.cos,
+    "silu": tw.silu, "mish": tw.mish, "hardswish": tw.hardswish, "square": tw.square,
+    "hardsigmoid": tw.hardsigmoid, "floor": tw.floor, "ceil": tw.ceil, "round": tw.round,
+    "rsqrt": lambda x: 1 / tw.sqrt(x), "reciprocal": lambda x: 1 / x, "expm1": tw.expm1,
+    "log1p": tw.log1p, "relu6": lambda x: tw.clip(x, 0, 6), "logical_not": tw.logical_not,
+    "softsign": lambda x: x / (1 + abs(x)),
+}  # fmt: skip
+for _name, _function in _UNARY.items():
+    FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, function=_function: function(
+        use.tensor(x)
+    )
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "mul": lambda x, y: x * y, "maximum": tw.maximum, "minimum": tw.minimum, "eq": tw.eq,
+    "ne": tw.ne, "lt": tw.lt, "le": tw.le, "gt": tw.gt, "ge": tw.ge,
+    "logical_and": tw.logical_and, "logical_or": tw.logical_or,
+}  # fmt: skip
+for _name, _both in _BINARY.items():
+    FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, y, function=_both: function(
+        use.tensor(x), use.tensor(y)
+    )
+
+
+@_operator("add", "add_")
+def _add(use: Use, x: Any, y: Any, alpha: float = 1) -> Expression:
+    second = use.tensor(y)
+    return use.tensor(x) + (second if alpha == 1 else second * alpha)
+
+
+@_operator("sub", "sub_")
+def _sub(use: Use, x: Any, y: Any, alpha: float = 1) -> Expression:
+    second = use.tensor(y)
+    return use.tensor(x) - (second if alpha == 1 else second * alpha)
+
+
+@_operator("rsub")
+def _rsub(use: Use, x: Any, y: Any, alpha: float = 1) -> Any:
+    return _sub(use, y, x, alpha)
+
+
+@_operator("div", "div_")
+def _div(use: Use, x: Any, y: Any, rounding_mode: str | None = None) -> Expression:
+    if rounding_mode is not None:
+        use.refuse("a quotient is not rounded", rounding_mode)
+    return use.tensor(x) / use.tensor(y)
+
+
+@_operator("pow.Tensor_Scalar")
+def _pow(use: Use, x: Any, exponent: float) -> Any:
+    found = use.tensor(x)
+    if exponent == 2:
+        return tw.square(found)
+    return tw.sqrt(found) if exponent == 0.5 else tw.pow(found, 1, float(exponent))
+
+
+@_operator("where.self", "where.ScalarOther", "where.ScalarSelf")
+def _where(use: Use, condition: Any, x: Any, y: Any) -> Any:
+    return tw.where(*(use.tensor(each) for each in (condition, x, y)))
+
+
+@_operator("masked_fill")
+def _masked_fill(use: Use, x: Any, mask: Any, value: Any) -> Any:
+    return tw.where(use.tensor(mask), use.tensor(value), use.tensor(x))
+
+
+@_operator("clamp", "hardtanh", "clamp_min", "clamp_max")
+def _clamp(use: Use, x: Any, low: Any = None, high: Any = None, **ends: Any) -> Any:
+    name = use.place.partition("aten.")[2]
+    if name.startswith("hardtanh"):
+        low, high = -1.0 if low is None else low, 1.0 if high is None else high
+    elif name.startswith("clamp_max"):
+        low, high = None, low
+    low, high = ends.get("min", low), ends.get("max", high)
+    found = use.tensor(x)
+    found = found if low is None else tw.maximum(found, use.tensor(low))
+    return found if high is None else tw.minimum(found, use.tensor(high))
+
+
+@_operator("gelu")
+def _gelu(use: Use, x: Any, approximate: str = "none") -> Any:
+    return (tw.gelu_tanh if approximate == "tanh" else tw.gelu_erf)(use.tensor(x))
+
+
+@_operator("leaky_relu", "leaky_relu_")
+def _leaky_relu(use: Use, x: Any, slope: float = 0.01) -> Any:
+    return tw.relu(use.tensor(x), slope)
+
+
+@_operator("elu", "elu_")
+def _elu(use: Use, x: Any, alpha: float = 1.0, scale: float = 1, input_scale: float = 1) -> Any:
+    found = tw.elu(use.tensor(x) if input_scale == 1 else use.tensor(x) * input_scale, alpha)
+    return found if scale == 1 else found * scale
+
+
+@_operator("softplus")
+def _softplus(use: Use, x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    return tw.soft_relu(use.tensor(x), beta)
+
+
+@_operator("prelu")
+def _prelu(use: Use, x: Any, slope: Any) -> Any:
+    return tw.prelu(use.tensor(x), use.tensor(slope))
+
+
+@_operator("dropout", "dropout_", "feature_dropout", "alpha_dropout")
+def _dropout(use: Use, x: Any, p: float, train: bool) -> Any:
+    if train and p:
+        use.refuse("networks are not trained", "dropout in training mode", "module.eval()")
+    return x
+
+
+@_operator("contiguous", "clone", "alias", "detach", "lift_fresh_copy")
+def _same(use: Use, x: Any, **_: Any) -> Any:
+    return x
+
+
+@_operator("to.dtype", "type_as", "_to_copy", "to.dtype_layout")
+def _to(use: Use, x: Any, dtype: Any = None, *_: Any, **__: Any) -> Any:
+    types = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+    if dtype not in types:
+        use.refuse("tensors are not converted to this type", dtype, ", ".join(map(str, types)))
+    return use.tensor(x).astype(types[dtype])  # type: ignore[arg-type]
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+@_operator("softmax", "_softmax", "log_softmax", "_log_softmax")
+def _softmax(use: Use, x: Any, axis: int, dtype: Any = None) -> Any:
+    if dtype not in (None, False, torch.float32):
+        use.refuse("softmax is not converted", dtype, "no dtype")
+    function = nn.log_softmax if "log_softmax" in use.place else nn.softmax
+    return function(use.tensor(x), axis)
+
+
+@_operator("layer_norm")
+def _layer_norm(
+    use: Use, x: Any, shape: Sequence[int], weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, _: bool = False,
+) -> Any:  # fmt: skip
+    if len(shape) != 1:
+        use.refuse("a norm is along the last axis", f"the last {len(shape)} axes", "one axis")
+    factor, summand = (None if each is None else use.tensor(each) for each in (weight, bias))
+    return nn.layer_norm(use.tensor(x), factor, summand, eps)
+
+
+@_operator("rms_norm")
+def _rms_norm(
+    use: Use, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Any:
+    if len(shape) != 1:
+        use.refuse("a norm is along the last axis", f"the last {len(shape)} axes", "one axis")
+    least = float(np.finfo(np.float32).eps) if eps is None else eps
+    return nn.rms_norm(use.tensor(x), None if weight is None else use.tensor(weight), least)
+
+
+@_operator("batch_norm")
+def _batch_norm(
+    use: Use, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool,
+    _: float, eps: float, *__: Any,
+) -> Any:  # fmt: skip
+    found = use.tensor(x)
+    if training or len(_shape(found)) != 2:
+        use.refuse("a batch norm is of a matrix, in evaluation mode", _shape(found), "(rows, n)")
+    factor = (variance.tensor.double() + eps).rsqrt()
+    factor = factor if weight is None else factor * weight.tensor.double()
+    shift = -mean.tensor.double() * factor
+    shift = shift if bias is None else shift + bias.tensor.double()
+    return found * use.weight(mean, factor, "factor") + use.weight(variance, shift, "shift")
+
+
+@_operator("mean.dim", "sum.dim_IntList", "amax", "amin")
+def _reduced(use: Use, x: Any, axes: Any = None, keepdims: bool = False, **options: Any) -> Any:
+    if any(each is not None for each in options.values()):
+        use.refuse("a reduction is not converted", options)
+    function = next(
+        each
+        for name, each in (("mean", nn.mean), ("sum", nn.sum), ("amax", nn.max), ("amin", nn.min))
+        if f"aten.{name}" in use.place
+    )
+    found = use.tensor(x)
+    count = len(_shape(found))
+    given = [axes] if isinstance(axes, int) else axes or range(count)
+    for axis in sorted({_axis(use, each, count) for each in given}, reverse=True):
+        found = function(found, axis=axis, keepdims=keepdims)
+    return found
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+@_operator("linear")
+def _linear(use: Use, x: Any, weight: Any, bias: Any = None) -> Any:
+    w = use.weight(weight, weight.tensor.T, "T") if isinstance(weight, Known) else weight.T
+    return nn.linear(use.tensor(x), w, None if bias is None else use.tensor(bias))
+
+
+@_operator("matmul", "mm", "bmm")
+def _matmul(use: Use, x: Any, y: Any) -> Any:
+    right = use.weight(y, y.tensor, "B") if isinstance(y, Known) else y
+    return use.tensor(x) @ right
+
+
+@_operator("addmm")
+def _addmm(use: Use, bias: Any, x: Any, y: Any, beta: float = 1, alpha: float = 1) -> Any:
+    found = _matmul(use, x, y)
+    found = found if alpha == 1 else found * alpha
+    return _add(use, found, bias, beta)
+
+
+@_operator("scaled_dot_product_attention")
+def _attention(
+    use: Use, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    if dropout or enable_gqa:
+        use.refuse("this attention is not imported", f"dropout {dropout}, gqa {enable_gqa}")
+    if is_causal:
+        use.refuse("causal attention is not imported", "is_causal=True", "a mask that is added")
+    return nn.attention(q, k, v, scale, None if mask is None else use.tensor(mask))
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+@_operator("view", "reshape", "_unsafe_view")
+def _view(use: Use, x: Any, shape: Sequence[Size]) -> Any:
+    return use.tensor(x).reshape(*shape)
+
+
+@_operator("flatten.using_ints")
+def _flatten(use: Use, x: Any, start: int = 0, end: int = -1) -> Any:
+    found = use.tensor(x)
+    shape = _shape(found)
+    first, last = (_axis(use, axis, len(shape)) for axis in (start, end))
+    return found.reshape(*shape[:first], -1, *shape[last + 1 :])
+
+
+@_operator("unflatten")
+def _unflatten(use: Use, x: Any, axis: int, sizes: Sequence[Size]) -> Any:
+    found = use.tensor(x)
+    shape = _shape(found)
+    at = _axis(use, axis, len(shape))
+    return found.reshape(*shape[:at], *sizes, *shape[at + 1 :])
+
+
+@_operator("unsqueeze")
+def _unsqueeze(use: Use, x: Any, axis: int) -> Any:
+    found = use.tensor(x)
+    shape = _shape(found)
+    at = _axis(use, axis, len(shape) + 1)
+    return found.reshape(*shape[:at], 1, *shape[at:])
+
+
+@_operator("squeeze.dim", "squeeze.dims")
+def _squeeze(use: Use, x: Any, axes: Any) -> Any:
+    found = use.tensor(x)
+    shape = _shape(found)
+    gone = {_axis(use, axis, len(shape)) for axis in ([axes] if isinstance(axes, int) else axes)}
+    kept = [size for axis, size in enumerate(shape) if axis not in gone or size != 1]
+    return found.reshape(*kept)
+
+
+@_operator("permute")
+def _permute(use: Use, x: Any, axes: Sequence[int]) -> Any:
+    return use.tensor(x).transpose(*axes)
+
+
+@_operator("transpose.int", "t", "mT")
+def _transpose(use: Use, x: Any, one: int = -2, other: int = -1) -> Any:
+    if isinstance(x, Known):
+        return Known(x.tensor.transpose(one, other), x.name)
+    return x.swapaxes(one, other)
+
+
+@_operator("select.int")
+def _select(use: Use, x: Any, axis: int, index: int) -> Any:
+    found = use.tensor(x)
+    at = _axis(use, axis, len(_shape(found)))
+    return found[(slice(None),) * at + (index,)]
+
+
+@_operator("slice.Tensor")
+def _slice(
+    use: Use, x: Any, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    found = use.tensor(x)
+    at = _axis(use, axis, len(_shape(found)))
+    last = None if isinstance(end, int) and end > 2**60 else end
+    return found[(slice(None),) * at + (slice(start, last, step),)]
+
+
+@_operator("split.Tensor", "split_with_sizes", "chunk")
+def _split(use: Use, x: Any, sizes: Any, axis: int = 0) -> list[Any]:
+    found = use.tensor(x)
+    shape = _shape(found)
+    at = _axis(use, axis, len(shape))
+    whole = shape[at]
+    if isinstance(whole, Dim):
+        use.refuse("an axis of free size is not cut", whole)
+    if isinstance(sizes, int):
+        each = -(-whole // sizes) if "aten.chunk" in use.place else sizes
+        sizes = [min(each, whole - first) for first in range(0, whole, each)]
+    ends = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+    cuts = [slice(*ends[count : count + 2]) for count in range(len(sizes))]
+    return [found[(slice(None),) * at + (cut,)] for cut in cuts]
+
+
+FUNCTIONS["<built-in function getitem>"] = lambda use, values, index: values[index]
+
+
+@_operator("cat", "concat")
+def _cat(use: Use, tensors: Sequence[Any], axis: int = 0) -> Any:
+    return nn.concat([use.tensor(each) for each in tensors], axis)
+
+
+@_operator("expand")
+def _expand(use: Use, x: Any, shape: Sequence[Size], **_: Any) -> Any:
+    found = use.tensor(x)
+    old = _shape(found)
+    kept = (1,) * (len(shape) - len(old)) + old
+    wide = tuple(own if size == -1 else size for size, own in zip(shape, kept, strict=True))
+    return nn.expand(found, wide)
+
+
+@_operator("sym_size")
+def _size(use: Use, x: Any, axis: int) -> Size:
+    return _shape(use.tensor(x))[axis]

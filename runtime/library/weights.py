@@ -1,0 +1,112 @@
+"""Weights of networks as constants in C: arrays in the format that each target's kernel reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import SpecError, TilewrightError
+from tilewright.plan.formats.lookup import Format
+from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.packed_weights import weights_by_name
+from tilewright.runtime.reference.pack_b import packed_in
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.network.value import Network
+from tilewright.spec.types import TypeName, type_name
+
+#: Most bytes of the weights that are compiled into a library, before they are packed. Compilers
+#: take seconds for each MiB.
+MOST = 2**20
+#: Elements in a line of C.
+_LINE = 8
+
+
+def compiled_in(name: str, spec: object, given: object) -> dict[str, Array]:
+    """Return the weights of kernel ``name`` that are compiled in: arrays by parameter.
+
+    Raise SpecError if the kernel has no weights, or too many; ArgumentError if arrays do not fit.
+    """
+    if not isinstance(spec, Network) or not spec.weights:
+        raise SpecError(f"kernel {name!r} has no weights", got=spec, expected="a tw.network")
+    try:
+        found = weights_by_name(spec.weights, given)
+    except TilewrightError as error:
+        raise type(error)(
+            f"kernel {name!r}: {error.problem}", got=error.got, expected=error.expected
+        ) from None
+    total = sum(array.nbytes for array in found.values())
+    if total > MOST:
+        raise SpecError(
+            f"the weights of kernel {name!r} are too large to be compiled in",
+            got=f"{total} bytes",
+            expected=f"at most {MOST}",
+            hint="without weights=: the C function takes packed weights as arguments",
+        )
+    return {weight.name: np.ascontiguousarray(array) for weight, array in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant array in C of ``element``s, and the ranks of the targets whose kernels read it."""
+
+    name: str
+    element: TypeName
+    data: bytes
+    ranks: tuple[int, ...]
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The initializer, line by line."""
+        texts = [_spelled(value) for value in np.frombuffer(self.data, DTYPES[self.element])]
+        for at in range(0, len(texts), _LINE):
+            yield ", ".join(texts[at : at + _LINE])
+
+
+def _spelled(value: Any) -> str:
+    """Return a number as C, exact: the shortest decimals that are rounded to it."""
+    if not isinstance(value, np.floating):
+        return str(value)
+    if not np.isfinite(value):
+        return "NAN" if np.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+    return f"{value!s}f" if value.itemsize == 4 else str(value)
+
+
+@dataclass
+class Constants:
+    """The constants of a library; equal arrays are one."""
+
+    library: str
+    _found: dict[tuple[TypeName, bytes], list[int]] = field(default_factory=dict)
+
+    def place(self, array: Array, form: Format | None, rank: int) -> str:
+        """Return the C name of a weight in the format that the kernel of one target reads."""
+        data, element = array, type_name(array.dtype)
+        if form is not None:
+            assert not isinstance(form, QuantizedFormat)
+            data, element = packed_in(form, [array]), type_name(form.stored)
+        key = element, data.tobytes()
+        number = list(self._found).index(key) if key in self._found else len(self._found)
+        ranks = self._found.setdefault(key, [])
+        if rank not in ranks:
+            ranks.append(rank)
+        return self._name(number)
+
+    def _name(self, number: int) -> str:
+        return f"{self.library}_weight{number}"
+
+    @property
+    def all(self) -> tuple[Constant, ...]:
+        """All constants."""
+        return tuple(
+            Constant(self._name(number), element, data, tuple(ranks))
+            for number, ((element, data), ranks) in enumerate(self._found.items())
+        )
+
+
+def placed(fixed: Mapping[str, Array], names: Iterable[str], given: Sequence[Any]) -> list[Any]:
+    """Return the arrays of a call, with compiled-in weights in place of random ones."""
+    return [fixed.get(name, array) for name, array in zip(names, given, strict=True)]
