@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import SpecError, TilewrightError
-from tilewright.plan.formats.lookup import Format
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.lookup import AnyFormat
+from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.packed_weights import weights_by_name
 from tilewright.runtime.reference.pack_b import packed_in
@@ -82,11 +82,11 @@ class Constants:
     library: str
     _found: dict[tuple[TypeName, bytes], list[int]] = field(default_factory=dict)
 
-    def place(self, array: Array, form: Format | None, rank: int) -> str:
+    def place(self, array: Array, form: AnyFormat | None, rank: int) -> str:
         """Return the C name of a weight in the format that the kernel of one target reads."""
         data, element = array, type_name(array.dtype)
         if form is not None:
-            assert not isinstance(form, QuantizedFormat)
+            assert isinstance(form, PackedFormat)
             data, element = packed_in(form, [array]), type_name(form.stored)
         key = element, data.tobytes()
         number = list(self._found).index(key) if key in self._found else len(self._found)
