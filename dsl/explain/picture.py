@@ -51,7 +51,7 @@ def picture(plan: Any, program: Program, of_peak: float | None = None) -> str:
     shown by one of its products. If a stack computes several products side by side, only its loops
     are shown.
     """
-    one = routine_of(plan).product(plan)
+    one = next(iter(routine_of(plan).nests(plan)), None)
     found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     unknown = sorted({str(s) for d in "mnk" for s in plan.sizes[d].free_symbols})

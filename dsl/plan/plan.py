@@ -33,14 +33,6 @@ UNPACKED = 16
 NOMINAL = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ManyRows:
-    """A second plan, used for calls with at least ``rows`` rows of C."""
-
-    rows: int
-    plan: Plan
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Decided):
     """A GEMM with every choice that does not depend on the region of C.
@@ -58,7 +50,7 @@ class Plan(Decided):
     then computes the sizes of blocks. None if there are no panels. ``summed`` has the most rows or
     columns whose sums over all of K are completed before the next ones; dimensions left out are in
     blocks already. None if C holds partial sums. Stores of C bypass the caches if ``streams`` is
-    positive; None means never. ``many`` is a second plan for many rows.
+    positive; None means never.
     """
 
     spec: Gemm
@@ -84,7 +76,21 @@ class Plan(Decided):
     panel_tile: tuple[int, int] | None = None
     summed: Mapping[str, int] | None = field(default=None, hash=False)
     streams: Expr | None = None
-    many: ManyRows | None = None
+
+    @property
+    def nests(self) -> tuple[Plan, ...]:
+        """The plans of all nests: this one."""
+        return (self,)
+
+    @property
+    def conditions(self) -> tuple[Expr, ...]:
+        """The conditions of nests after the first one: none."""
+        return ()
+
+    @property
+    def unpack_rows(self) -> int | None:
+        """The rows of C from which a quantized B is unpacked first; None if loops decide it."""
+        return 1 if self.product.unit is not None and self.product.block else None
 
     @property
     def element(self) -> str:
@@ -407,6 +413,22 @@ class Plan(Decided):
         """
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ByRows(Decided):
+    """A product with two nests: the second one is for at least ``unpack_rows`` rows of C."""
+
+    spec: Gemm
+    target: Target
+    decisions: tuple[Decision, ...]
+    unpack_rows: int
+    nests: tuple[Plan, ...]
+
+    @property
+    def conditions(self) -> tuple[Expr, ...]:
+        """The formula that is positive if the second nest runs."""
+        return (div(self.nests[0].sizes["m"], self.unpack_rows),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,7 @@ def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
 
 
 def _sample(kernel: Kernel) -> Sample:
-    plan = routine_of(kernel.plan).product(kernel.plan)
-    assert plan is not None
+    (plan,) = routine_of(kernel.plan).nests(kernel.plan)
     request = tile_request(plan, plan.sizes["k"], False)
     grids = grids_of(plan.passes["whole"])
     tiles = (

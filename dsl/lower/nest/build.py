@@ -36,7 +36,7 @@ from tilewright.lower.staging.buffers import (
 from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack, stack_bytes
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.tiling.tiles import (
     FirstOrLater,
     Grid,
@@ -59,20 +59,18 @@ from .panels import panels
 _OF_ITS_OWN = ("b", "b_packed", "b_tail_packed", "b_sums", "sums")
 
 
-def make_program(plan: Plan) -> Program:
-    """Return the program of the whole kernel.
-
-    The plan may have a second nest for calls with many rows. The program then chooses at the call.
-    """
-    tiles = TileSet(plan)
+def make_program(plan: Plan | ByRows) -> Program:
+    """Return the program of the whole kernel. If it has two nests, it chooses at the call."""
+    first, *later = plan.nests
+    tiles = TileSet(first)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
-    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
+    if ZERO in (first.sizes["m"], first.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
-    if plan.many is not None:
-        # Only one of the two nests runs, so equal buffers share a place in scratch memory.
-        others = TileSet(plan.many.plan, "many_", scratch=tiles.scratch)
-        nest = (When(div(plan.sizes["m"], plan.many.rows), _whole(others), nest),)
+    for count, other in zip(plan.conditions, later, strict=True):
+        # Only one of the nests runs, so equal buffers share a place in scratch memory.
+        others = TileSet(other, "many_", scratch=tiles.scratch)
+        nest = (When(count, _whole(others), nest),)
         programs += (each for each in others.programs.values() if each not in programs)
     scratch = sum(tiles.scratch.values(), ZERO)
     return Program(start + nest, tuple(programs), scratch)

@@ -10,7 +10,7 @@ from sympy import Expr, floor
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Environment, Plan
+from tilewright.plan.plan import ByRows, Environment, Plan
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
@@ -112,7 +112,7 @@ class Estimate:
 
 
 def estimate(
-    plan: Plan, sizes: Mapping[str, int], *, cold: bool = False, threads: int = 1
+    plan: Plan | ByRows, sizes: Mapping[str, int], *, cold: bool = False, threads: int = 1
 ) -> Estimate:
     """Return the estimated time of a call on the plan's core.
 
@@ -128,15 +128,19 @@ def estimate(
     return estimate_of(core, nest, least, cold=cold)
 
 
-def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
+def nest_of(
+    product: Plan | ByRows, sizes: Mapping[str, int], *, parallel: bool = False
+) -> tuple[Nest, float]:
     """Return a kernel's loops and work as a nest, and the cycles of its multiply-adds at the peak.
 
     If ``parallel``, loops whose iterations threads may share are marked as such.
     """
+    plan, *later = product.nests
+    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    for count, other in zip(product.conditions, later, strict=True):
+        plan = other if evaluate(count, slots) else plan
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
-    if plan.many is not None and extents["m"] >= plan.many.rows:
-        return nest_of(plan.many.plan, sizes, parallel=parallel)
     slots |= _leading(plan, extents, sizes)
     walk = _Walk(plan.outside, slots, extents, configured=_configured(plan), parallel=parallel)
     multiply_adds = plan.spec.flops({**extents, "count": walk.count}) / 2

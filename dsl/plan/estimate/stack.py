@@ -35,7 +35,7 @@ def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = Fa
 def _product(plan: StackPlan, slots: Mapping[str, int]) -> tuple[Nest, float]:
     """Return the nest of one product, and its cycles at the peak."""
     if plan.each is not None:
-        return nest_of(plan.each, {s: slots[s] for s in plan.each.slots if s in slots})
+        return nest_of(plan.each, slots)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
     item, vector = ITEMSIZE[plan.spec.type], plan.vectors[0]
     regions = {}
