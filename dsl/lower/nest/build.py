@@ -38,9 +38,12 @@ from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.tiling.tiles import (
+    Either,
     FirstOrLater,
     Grid,
     Grids,
+    InOrder,
+    OneBlock,
     OverBatch,
     OverBlocks,
     OverEqual,
@@ -48,9 +51,8 @@ from tilewright.plan.tiling.tiles import (
     Phase,
     Step,
     SummedBlock,
-    UnlessEmpty,
 )
-from tilewright.symbolic import ONE, ZERO, div, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, symbol
 
 from .calls import Block, TileSet, called, looped, offset_of
 from .panels import panels
@@ -172,12 +174,21 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
             yield _packed(tiles, step, block)
         case SummedBlock():
             yield from _summed(tiles, step, block)
-        case UnlessEmpty():
-            yield _unless_empty(tiles, step, block)
+        case InOrder():
+            for part in step.parts:
+                yield from _nest(tiles, part, block)
+        case Either():
+            body, otherwise = (
+                () if each is None else tuple(_nest(tiles, each, block))
+                for each in (step.body, step.otherwise)
+            )
+            yield When(step.count, body, otherwise)
+        case OneBlock():
+            yield from _nest(tiles, step.body, block.inside(step.letter, step.extent, step.start))
         case OverBatch():
             yield from _over_batch(tiles, step, block)
         case OverBlocks():
-            yield from _over_blocks(tiles, step, block)
+            yield _over_blocks(tiles, step, block)
         case OverEqual():
             yield _over_equal(tiles, step, block)
         case FirstOrLater():
@@ -247,14 +258,6 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
     return plan.at_most(elements)
 
 
-def _unless_empty(tiles: TileSet, step: UnlessEmpty, block: Block) -> When:
-    """Return a node that takes another branch if the batch is empty at the call."""
-    assert tiles.plan.batch is not None
-    nothing = replace(block, extents=block.extents | {"k": ZERO})
-    nodes, empty = _nest(tiles, step.step, block), _nest(tiles, step.empty, nothing)
-    return When(tiles.plan.batch.count, tuple(nodes), tuple(empty))
-
-
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
     plan = tiles.plan
     assert plan.batch is not None
@@ -274,31 +277,14 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
     return (of_batch(index, chosen, body),) if chosen else body
 
 
-def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[NestNode]:
-    """Yield a loop over whole blocks, then the tail."""
-    letter, size, trips = step.letter, step.size, step.trips
-    known = value(trips) is not None
-
-    def within(inner: Step | None, extent: Expr, origin: Expr) -> tuple[NestNode, ...]:
-        there = block.inside(letter, extent, origin)
-        return () if inner is None else tuple(_nest(tiles, inner, there))
-
-    head = within(step.head, Integer(size), ZERO)
-    yield from head if known or not head else (When(trips, head),)
-    if step.body is not None:
-        there = replace(block, parallel=block.parallel or step.parallel)
-        there = there.inside(letter, Integer(size), size * symbol(step.counter))
-        body = tuple(_nest(tiles, step.body, there))
-        first = 0 if step.head is None else 1
-        work = _work(there) if step.parallel else None
-        yield BlockLoop(step.counter, trips, body, first, parallel=step.parallel, work=work)
-    tail = within(step.tail, step.tail_size, size * trips)
-    if step.only is not None:
-        only = within(step.only, step.tail_size, size * trips)
-        yield When(trips, (When(step.tail_size, tail),) if tail else (), only)
-    elif tail:
-        certain = letter == "k" or value(step.tail_size)
-        yield from tail if certain else (When(step.tail_size, tail),)
+def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> BlockLoop:
+    """Return a loop over whole blocks."""
+    there = replace(block, parallel=block.parallel or step.parallel)
+    there = there.inside(step.letter, Integer(step.size), step.size * symbol(step.counter))
+    body = tuple(_nest(tiles, step.body, there))
+    work = _work(there) if step.parallel else None
+    counter, parallel = step.counter, step.parallel
+    return BlockLoop(counter, step.trips, body, step.first, parallel=parallel, work=work)
 
 
 def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:

@@ -15,9 +15,12 @@ from tilewright.plan.tiling.configurations import Shape, configurations_of, regi
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
 from tilewright.plan.tiling.tiles import (
+    Either,
     FirstOrLater,
     Grid,
     Grids,
+    InOrder,
+    OneBlock,
     OverBatch,
     OverBlocks,
     OverEqual,
@@ -25,7 +28,6 @@ from tilewright.plan.tiling.tiles import (
     RegisterTile,
     Step,
     SummedBlock,
-    UnlessEmpty,
 )
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
@@ -352,8 +354,13 @@ class _Walk:
                 return Series(parts, frozenset(), self.regions(parts, self.extents))
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)
-            case UnlessEmpty():
-                return self.step(step.step if self.count else step.empty)
+            case InOrder():
+                running = [each for part in step.parts if (each := self._running(part))]
+                return self.series([*map(self.step, running)], self.moves(step.letter))
+            case Either():
+                return self.step(InOrder("", (step,)))
+            case OneBlock():
+                return self.inside(step.letter, self.number(step.extent)).step(step.body)
             case OverBatch():
                 return self._over_batch(step)
             case OverBlocks():
@@ -377,24 +384,20 @@ class _Walk:
             for name, region in body.regions.items()
         }
 
+    def _running(self, step: Step | None) -> Step | None:
+        """Return the step that runs in place of ``step`` at these sizes; None if none does."""
+        match step:
+            case Either():
+                return self._running(step.body if self.number(step.count) else step.otherwise)
+            case OverBlocks() if self.number(step.trips) <= step.first:
+                return None
+        return step
+
     def _over_blocks(self, step: OverBlocks) -> Nest:
-        letter = step.letter
-        trips, tail = self.number(step.trips), self.number(step.tail_size)
-        parallel = self.parallel and step.parallel
-        whole = self.alone(parallel=parallel).inside(letter, step.size)
-        parts: list[Nest] = []
-        if step.head is not None and trips:
-            parts.append(whole.step(step.head))
-            trips -= 1
-        elif step.only is not None and not trips:
-            return self.inside(letter, tail).step(step.only)
-        if step.body is not None and trips:
-            extents = {**self.extents, letter: trips * step.size}
-            body = whole.step(step.body)
-            parts.append(self.repeat(letter, trips, body, extents, parallel=parallel))
-        if step.tail is not None and (tail or not parts):
-            parts.append(self.inside(letter, tail).step(step.tail))
-        return self.series(parts, self.moves(letter))
+        parallel, trips = self.parallel and step.parallel, self.number(step.trips) - step.first
+        body = self.alone(parallel=parallel).inside(step.letter, step.size).step(step.body)
+        extents = {**self.extents, step.letter: trips * step.size}
+        return self.repeat(step.letter, trips, body, extents, parallel=parallel)
 
     def _over_equal(self, step: OverEqual) -> Nest:
         letter = step.letter
