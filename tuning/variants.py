@@ -18,7 +18,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import side_by_side
 from tilewright.plan.rows.plan import PARTIAL, widest
 from tilewright.plan.tiling.bounds import chains_wanted
-from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.vector_axis import legal_dimensions
@@ -224,7 +224,7 @@ def _request(plan: Plan) -> TileRequest:
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
     steps = plan.outside.steps(extent, finish=False)
-    return tile_request(plan, plan.counted(*steps), accumulate=cut)
+    return request_at(plan.outside, plan.counted(*steps), accumulate=cut)
 
 
 @lru_cache(maxsize=32)
@@ -251,7 +251,7 @@ def _split(
     latency.
     """
     for split in request.splits:
-        shape = shape_of(target, *size, request.with_split(split))
+        shape = shape_of(target, *size, replace(request, splits=(split,)))
         if shape is None:
             return
         yield shape

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from sympy import Expr
 
-from tilewright.plan.estimate.kernel import NOMINAL
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import NOMINAL, Plan
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import (
     Cell,

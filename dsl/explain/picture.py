@@ -13,9 +13,9 @@ from math import ceil, log10
 from typing import Any
 
 from tilewright.ir.nest import Program
-from tilewright.plan.estimate.kernel import NOMINAL, estimate
+from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.work import peak
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import NOMINAL, Plan
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE

@@ -24,9 +24,8 @@ from tilewright.ir.nest import (
     WhenSame,
 )
 from tilewright.ir.ops import TileProgram
-from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.loops import Decided
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import NOMINAL, Plan
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import RegisterTile, steps_text

@@ -26,6 +26,9 @@ from .vector_axis import unpacks_in_panels
 #: B is unpacked once for all tiles only if this saves at least this share of the time.
 PAYS = 1 / 20
 
+#: A schedule, and the reasons for what the user's schedule leaves open.
+Explained = tuple[Schedule, dict[str, str]]
+
 
 def plan_product(spec: Gemm, schedule: Schedule, target: Target) -> Plan | ByRows:
     """Return the plan; raise ScheduleError or SpecError if schedule and spec contradict
@@ -34,8 +37,8 @@ def plan_product(spec: Gemm, schedule: Schedule, target: Target) -> Plan | ByRow
     if spec.quantized is None and schedule.unpack_rows is None:
         return make_plan(spec, schedule, target)
     check_math(spec, target)
-    many = None if spec.quantized is None else _of_many_rows(spec, schedule, target)
-    if schedule.unpack_rows is not None and many is None:
+    unpacked = None if spec.quantized is None else _unpacked_first(spec, schedule, target)
+    if schedule.unpack_rows is not None and unpacked is None:
         raise ScheduleError(
             "there is no quantized B that is unpacked beforehand",
             got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
@@ -44,65 +47,62 @@ def plan_product(spec: Gemm, schedule: Schedule, target: Target) -> Plan | ByRow
             "or a matrix unit that takes the numbers of both",
             hint="leave unpack_rows out",
         )
-    return _plan_quantized(spec, schedule, target, many)
+    return _plan_quantized(spec, schedule, target, unpacked)
 
 
 def _plan_quantized(
-    spec: Gemm, schedule: Schedule, target: Target, many: Schedule | None
+    spec: Gemm, schedule: Schedule, target: Target, unpacked: Explained | None
 ) -> Plan | ByRows:
     """Return the plan for a quantized B. It may have a second nest for calls with many rows.
 
-    In the second nest B is unpacked first: for a floating-point A into panels, for a matrix unit
-    into matrices. Unpacking a panel costs about as much as one row of tiles costs the first nest,
-    so it pays from the third row of tiles on. If all calls have many rows, only the second nest is
-    made.
+    In the second nest, with the schedule ``unpacked``, B is unpacked first: for a floating-point A
+    into panels, for a matrix unit into matrices. Unpacking a panel costs about as much as one row
+    of tiles costs the first nest, so it pays from the third row of tiles on. If all calls have many
+    rows, only the second nest is made.
     """
-    fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
-    why_unpacked: dict[str, str] = {}
-    if many is not None:
-        many, ahead = default_schedule(spec, many, target)
-        why_unpacked = ahead | _why_unpacked(spec, many, target)
-    most = most_of(spec.m)
-    if many is not None and fixed and asked is not None and asked <= most:
-        return cheapest(spec, many, target, why_unpacked)
+    fixed, asked, most = isinstance(spec.m, int), schedule.unpack_rows, most_of(spec.m)
+    if unpacked is not None and fixed and asked is not None and asked <= most:
+        return cheapest(spec, unpacked[0], target, unpacked[1])
     vectors = vectors_alone(target)
     given, why = default_schedule(spec, schedule, vectors)
-    if spec.sums_blocks and many is None:
-        given = _rows_in_blocks(spec, given)
-        why |= _why_rows(given)
+    if spec.sums_blocks and unpacked is None:
+        given, more = _rows_in_blocks(spec, given)
+        why |= more
     plan = replace(cheapest(spec, given, vectors, why), target=target)
     open_ = replace(schedule, tile=None, k_unroll=None, k_split=None, stores=None, threads=None)
-    if many is None or (asked is None and open_ != Schedule()) or not plan.tiles:
+    if unpacked is None or (asked is None and open_ != Schedule()) or not plan.tiles:
         return plan
-    found = cheapest(spec, many, target, why_unpacked)
+    found = cheapest(spec, unpacked[0], target, unpacked[1])
     rows = asked or _fewest_rows(plan, found)
     if rows is None or most < rows:
         return plan
     return found if fixed else _from(plan, rows, found)
 
 
-def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """Return the schedule of a plan in which B is unpacked first; None if there is none."""
-    if spec.sums_blocks or quantized_product(spec, target).unit is not None:
-        return _for_matrices(spec, given, target)
-    loops = "Mnkmnk" if spec.outputs else "mNkmnk"
-    loops = loops if spec.batch is None else f"{loops[:2]}b{loops[2:]}"
-    loops = loops if (given.threads or 1) > 1 else loops.lower()
-    many = Schedule(loops=loops, pack="b", threads=given.threads, stores=given.stores)
-    return many if unpacks_in_panels(spec, many, target) else None
+def _unpacked_first(spec: Gemm, given: Schedule, target: Target) -> Explained | None:
+    """Return the schedule of a nest in which B is unpacked first; None if there is none."""
+    product, threads = quantized_product(spec, target), given.threads
+    if spec.sums_blocks or product.unit is not None:
+        if product.unit is None:
+            return None
+        asked = isinstance(spec.m, int) and given.unpack_rows is not None
+        tile, ahead = (given.tile, given.prefetch) if asked else (None, None)
+        kept = replace(given, tile=tile, k_unroll=None, prefetch=ahead, unpack_rows=None)
+        many, why = _rows_in_blocks(spec, kept)
+    else:
+        loops = "Mnkmnk" if spec.outputs else "mNkmnk"
+        loops = loops if spec.batch is None else f"{loops[:2]}b{loops[2:]}"
+        loops = loops if (threads or 1) > 1 else loops.lower()
+        many = Schedule(loops=loops, pack="b", threads=threads, stores=given.stores)
+        if not unpacks_in_panels(spec, many, target):
+            return None
+        rows, _ = unpacked_block(product)
+        why = dict.fromkeys(("loops", "pack"), f"B is unpacked once for up to {rows} rows")
+    many, more = default_schedule(spec, many, target)
+    return many, more | why
 
 
-def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """Return the schedule for a matrix unit that multiplies blocks of integers, or None."""
-    if quantized_product(spec, target).unit is None:
-        return None
-    asked = isinstance(spec.m, int) and given.unpack_rows is not None
-    tile, ahead = (given.tile, given.prefetch) if asked else (None, None)
-    kept = replace(given, tile=tile, k_unroll=None, prefetch=ahead, unpack_rows=None)
-    return _rows_in_blocks(spec, kept)
-
-
-def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
+def _rows_in_blocks(spec: Gemm, given: Schedule) -> Explained:
     """Return ``given``, with blocks of rows if it leaves the loops open.
 
     L2 holds a block of A's rows while all of B is read.
@@ -110,21 +110,9 @@ def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
     few = most_of(spec.m) <= MANY_ROWS
     asked = given.loops, given.threads, given.pack
     if asked != (None, None, None) or given.block or few or not is_alone(spec):
-        return given
-    return replace(given, loops="mnmk", block=(("m", MANY_ROWS),))
-
-
-def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, str]:
-    """Return the reasons for the loops of a schedule that unpacks B first."""
-    if schedule.pack is not None:
-        rows, _ = unpacked_block(quantized_product(spec, target))
-        why = f"B is unpacked once for up to {rows} rows"
-        return dict.fromkeys(("loops", "pack"), why)
-    return _why_rows(schedule)
-
-
-def _why_rows(schedule: Schedule) -> dict[str, str]:
-    return {"loops": "rows of A stay in a cache while all of B passes"} if schedule.block else {}
+        return given, {}
+    why = {"loops": "rows of A stay in a cache while all of B passes"}
+    return replace(given, loops="mnmk", block=(("m", MANY_ROWS),)), why
 
 
 def _fewest_rows(plan: Plan, other: Plan) -> int | None:

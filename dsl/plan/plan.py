@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, Vector
@@ -14,7 +14,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import LINES, MANY_ROWS, Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE, is_integer
-from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
+from tilewright.symbolic import ZERO, div, mod, value
 
 from .contraction import Product, converting_lanes
 from .formats.lookup import Format
@@ -29,7 +29,7 @@ from .tiling.tiles import Grid, Phase, RegisterTile, Step
 #: This number of K elements is unpacked at once, or half of it. Both fill whole bytes: 4 elements
 #: of 2 bits share a byte, and 8 elements of 3 bits share three bytes.
 UNPACKED = 16
-#: If a size is known only at the call, plans that differ in conversions are compared for this size.
+#: If a size is known only at the call, estimates and comparisons of plans assume this size.
 NOMINAL = 64
 
 
@@ -205,19 +205,6 @@ class Plan(Decided):
         given = (slot for slot, _ in self.spec.runtime_sizes())
         return (*given, *self.block_sizes.values(), *self.sum_sizes.values())
 
-    def at_most(self, elements: Expr, *, whole: bool = False) -> Expr:
-        """Return the most elements of a block, given the sizes of the call.
-
-        ``whole`` assumes a block of the largest size, whatever the call's sizes are.
-        """
-        named = ((self.block_sizes, self.blocks), (self.sum_sizes, self.summed or {}))
-        least = {
-            symbol(name): Integer(most[d]) if whole else Least(self.sizes[d], most[d])
-            for names, most in named
-            for d, name in names.items()
-        }
-        return elements.xreplace(least)
-
     @property
     def dot(self) -> bool:
         """True if vectors run along K."""
@@ -360,27 +347,6 @@ class Plan(Decided):
     def output(self) -> Operand:
         """The operand that is written: C or D."""
         return self.operands[self.spec.output]
-
-    @property
-    def sum_elements(self) -> Expr:
-        """The number of elements in a buffer for all sums."""
-        m, n = (self.operands["sums"].strides[d] for d in "mn")
-        rows, columns = self.sizes["m"], self.sizes["n"]
-        if m == n == 1:
-            return rows * columns
-        return rows * m if n == 1 else columns * n
-
-    @property
-    def sum_along(self) -> str | None:
-        """The dimension of C along which vectors store sums, for tiles whose vectors run along K.
-
-        It is the dimension along which the output is contiguous. None if there is no such
-        dimension, or if the target cannot transpose the sums.
-        """
-        if not all(v.transposes for v in self.vectors):
-            return None
-        strides = self.output.strides
-        return next((d for d in (self.along, self.across) if value(strides[d]) == 1), None)
 
     @property
     def along(self) -> str:

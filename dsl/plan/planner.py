@@ -29,7 +29,7 @@ from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
 from .tiling.cost_model import choose
-from .tiling.requests import tile_request
+from .tiling.requests import request_at
 from .tiling.tile_costs import tile_table
 from .vector_axis import (
     Layout,
@@ -327,7 +327,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 def product_cycles(plan: Plan, across: int, along: int) -> float:
     """Return the cycles of the product, with the schedule's tile or the cheapest tiles."""
     steps = plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False))
-    request, tile = tile_request(plan, steps, False), plan.asked_tile
+    request, tile = request_at(plan.outside, steps, False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile

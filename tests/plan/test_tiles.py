@@ -116,7 +116,7 @@ def test_a_batch_that_may_be_empty_has_tiles_that_sum_nothing() -> None:
     spec = Gemm(8, 16, 8, batch=Strided(dim("count")))
     plan = plan_for(spec, Schedule(loops="bnmk"), resolve("avx2"))
     found = plan.passes["whole"]
-    assert isinstance(found, Either)
+    assert isinstance(found, Either) and found.body is not None and found.otherwise is not None
     assert {grid.tile.steps for grid in grids_of(found.body)} == {8}
     assert {grid.tile.steps for grid in grids_of(found.otherwise)} == {0}
     assert [grid.tile.accumulate for grid in grids_of(found.otherwise)] == [False]

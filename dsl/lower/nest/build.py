@@ -52,7 +52,7 @@ from tilewright.plan.tiling.tiles import (
     Step,
     SummedBlock,
 )
-from tilewright.symbolic import ONE, ZERO, div, symbol
+from tilewright.symbolic import ONE, ZERO, Least, div, symbol
 
 from .calls import Block, TileSet, called, looped, offset_of
 from .panels import panels
@@ -121,7 +121,7 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     plan = tiles.plan
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.operands["sums2"]
-    elements = plan.sum_elements
+    elements = _sum_elements(plan)
     scratch, second = tiles.scratch_offset(sums, elements), renamed(fill, _of_second)
     return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
@@ -156,10 +156,17 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     if not plan.partial or plan.summed is not None:
         return _pass(tiles, "whole", block)
     sums = plan.operands["sums"]
-    elements = plan.sum_elements
+    elements = _sum_elements(plan)
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
     scratch = tiles.scratch_offset(sums, elements)
     return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
+
+
+def _sum_elements(plan: Plan) -> Expr:
+    """Return the number of elements in a buffer for all sums."""
+    steps = plan.operands["sums"].strides
+    line, other = "nm" if steps["n"] == 1 else "mn"
+    return plan.sizes[other] * (plan.sizes[line] if steps[other] == 1 else steps[other])
 
 
 def _pass(tiles: TileSet, phase: Phase, block: Block) -> tuple[NestNode, ...]:
@@ -252,10 +259,12 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
     The buffer is declared before the block's size is computed. If the largest block fits on the
     stack, its size is used. Otherwise the size follows from the call's sizes.
     """
-    whole = plan.at_most(elements, whole=True)
+    named = ((plan.block_sizes, plan.blocks), (plan.sum_sizes, plan.summed or {}))
+    most = {symbol(name): (d, size[d]) for names, size in named for d, name in names.items()}
+    whole = elements.xreplace({name: Integer(size) for name, (_, size) in most.items()})
     if stack_bytes(operand, whole) is not None:
         return whole
-    return plan.at_most(elements)
+    return elements.xreplace({name: Least(plan.sizes[d], s) for name, (d, s) in most.items()})
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:

@@ -10,7 +10,7 @@ from sympy import Expr, floor
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import ByRows, Environment, Plan
+from tilewright.plan.plan import NOMINAL, ByRows, Environment, Plan
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
@@ -29,6 +29,7 @@ from tilewright.plan.tiling.tiles import (
     Step,
     SummedBlock,
 )
+from tilewright.spec.gemm import SHAPES
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
 
@@ -51,10 +52,8 @@ from .caches import (
 from .threads import COPY_LINES, busiest, split
 from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
 
-#: Assumed value of a size that is known only at the call.
-NOMINAL = 64
 #: The dimensions of each operand. A buffer of sums has the dimensions of C.
-_DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
+_DIMENSIONS = {name: SHAPES[name] for name in "abc"}
 #: The number of cycles in which a core looks up a page that is not in the TLB.
 _LOOK_UP = 7
 #: A cache line from L3 or memory takes this many times as long if it was not prefetched.

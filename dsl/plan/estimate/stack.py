@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.plan.plan import NOMINAL
 from tilewright.plan.routines.stack import StackPlan, beside_cycles
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import evaluate, value
 
 from .caches import Cycles, Nest, Piece, Region, Repeat
-from .kernel import NOMINAL, Estimate, estimate_of, nest_of
+from .kernel import Estimate, estimate_of, nest_of
 
 #: The name of the time in which elements are moved so that several products share vectors.
 MOVING = "moves between products and lanes"

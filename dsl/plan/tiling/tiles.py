@@ -6,7 +6,7 @@ The planner makes them once. The lowering turns them into code, and ``explain`` 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Literal
 
@@ -430,23 +430,12 @@ def steps_text(product: Product, count: int) -> str:
     return what if count == 1 else what.replace("group", "groups").replace("step", "steps")
 
 
-def grids_of(step: Step | None) -> Iterator[Grid]:
+def grids_of(step: Step) -> Iterator[Grid]:
     """Yield all grids within ``step``, in the order of the calls."""
-    match step:
-        case Grids():
-            for cell in step.cells:
-                yield from cell.grids
-        case PackedBlock() | OneBlock() | OverBlocks() | OverEqual():
-            yield from grids_of(step.body)
-        case InOrder():
-            for part in step.parts:
-                yield from grids_of(part)
-        case Either():
-            yield from grids_of(step.body)
-            yield from grids_of(step.otherwise)
-        case SummedBlock():
-            yield from grids_of(step.fill)
-            yield from grids_of(step.finish)
-        case OverBatch() | FirstOrLater():
-            yield from grids_of(step.first)
-            yield from grids_of(step.later)
+    if isinstance(step, Grids):
+        yield from (grid for cell in step.cells for grid in cell.grids)
+        return
+    for held in (getattr(step, field.name) for field in fields(step)):
+        for each in held if isinstance(held, tuple) else (held,):
+            if isinstance(each, Step):
+                yield from grids_of(each)
