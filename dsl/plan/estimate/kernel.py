@@ -327,13 +327,6 @@ class _Walk:
             return body
         return Repeat(trips, self.moves(d), body, self.regions([body], extents), parallel)
 
-    def alone(self, *, parallel: bool) -> _Walk:
-        """Return the walk for the body of a loop.
-
-        If the loop is ``parallel``, no loop in its body can be.
-        """
-        return replace(self, parallel=False) if parallel else self
-
     def shares(self, d: str) -> bool:
         """Return True if threads share the loop over tiles along a dimension."""
         letters = self.plan.outer
@@ -393,30 +386,29 @@ class _Walk:
         return step
 
     def _over_blocks(self, step: OverBlocks) -> Nest:
-        parallel, trips = self.parallel and step.parallel, self.number(step.trips) - step.first
-        body = self.alone(parallel=parallel).inside(step.letter, step.size).step(step.body)
+        shared, trips = self.parallel and step.parallel, self.number(step.trips) - step.first
+        around = replace(self, parallel=self.parallel and not shared)
+        body = around.inside(step.letter, step.size).step(step.body)
         extents = {**self.extents, step.letter: trips * step.size}
-        return self.repeat(step.letter, trips, body, extents, parallel=parallel)
+        return self.repeat(step.letter, trips, body, extents, parallel=shared)
 
     def _over_equal(self, step: OverEqual) -> Nest:
         letter = step.letter
         trips = self.number(step.trips)
-        around = replace(self, sizes={**self.sizes, step.count: trips})
-        size = around.number(step.size)
-        around = replace(around, sizes={**around.sizes, step.step: size})
-
-        parallel = self.parallel and step.parallel
-        around = around.alone(parallel=parallel)
+        sizes, parallel = {**self.sizes, step.count: trips}, self.parallel and step.parallel
+        size = evaluate(step.size, sizes)
+        sizes = {**sizes, step.step: size}
+        around = replace(self, sizes=sizes, parallel=self.parallel and not parallel)
 
         def at(i: int) -> Nest:
-            elements = evaluate(step.elements, {**around.sizes, step.counter: i})
+            elements = evaluate(step.elements, {**sizes, step.counter: i})
             named = {step.here: elements, step.counter: i}
             return around.inside(letter, elements, **named).step(step.body)
 
         parts = [at(0)]
         if parallel and trips > 1:
             moves, regions = self.moves(letter), self.regions(parts, self.extents)
-            last = evaluate(step.elements, {**around.sizes, step.counter: trips - 1}) / size
+            last = evaluate(step.elements, {**sizes, step.counter: trips - 1}) / size
             return Repeat(trips, moves, parts[0], regions, parallel=True, last=last)
         if trips > 2:
             extents = {**self.extents, letter: (trips - 2) * size}

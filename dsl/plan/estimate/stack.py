@@ -25,7 +25,7 @@ def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = Fa
     count = evaluate(plan.batch.count, slots)
     body, least = _product(plan, slots)
     regions = {
-        name: region if _serves_all(plan, name) else _of_all(region, count)
+        name: region if _serves_all(plan, name) else Region(count, region.span, region.span)
         for name, region in body.regions.items()
     }
     moves = frozenset(name for name in body.regions if not _serves_all(plan, name))
@@ -52,8 +52,3 @@ def _serves_all(plan: StackPlan, name: str) -> bool:
     """True if all products use the same matrix."""
     stride = plan.batch.strides.get(name[0])
     return stride is not None and value(stride) == 0
-
-
-def _of_all(region: Region, count: int) -> Region:
-    """Return the region of ``count`` matrices, one after another in memory."""
-    return Region(count, region.span, region.span)
