@@ -111,7 +111,7 @@ def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
     settings = {"svg.fonttype": "none", "svg.hashsalt": repr(winner.subject), "font.size": 9}
     with mpl.rc_context(settings):
         figure, axes = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained")
-        one = routine_of(plan).product(plan)
+        one = next(iter(routine_of(plan).nests(plan)), None)
         found = list(cover(one)) if one is not None else []
         limits = roof(one) if one is not None and found else None
         _tiles(figure, axes[0][0], ranked)

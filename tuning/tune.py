@@ -26,7 +26,7 @@ from tilewright.errors import (
 )
 from tilewright.generate import VERSION
 from tilewright.keywords import spelled
-from tilewright.plan.planner import make_plan
+from tilewright.plan.by_rows import plan_product
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.driver import compile_many, tuning_subject
 from tilewright.runtime.kernel import Kernel
@@ -203,7 +203,7 @@ class Tuning:
             return Ranked(variants)
         product: Gemm = spec
         return Explorer(
-            variants, lambda schedule: make_plan(product, schedule, self.target), seed=0
+            variants, lambda schedule: plan_product(product, schedule, self.target).nests[0], seed=0
         )
 
     def steps(self) -> Generator[Progress]:

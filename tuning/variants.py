@@ -12,13 +12,13 @@ from tilewright.errors import ArgumentTypeError, SpecError, TilewrightError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.keywords import spelled
+from tilewright.plan.by_rows import plan_product
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
-from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.stack import side_by_side
 from tilewright.plan.rows.plan import PARTIAL, widest
 from tilewright.plan.tiling.bounds import chains_wanted
-from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.vector_axis import legal_dimensions
@@ -138,7 +138,7 @@ def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candi
     for candidate in first:
         schedule = candidate.schedule
         try:
-            whole = estimate(make_plan(spec, schedule, target), sizes).cycles
+            whole = estimate(plan_product(spec, schedule, target), sizes).cycles
         except TilewrightError:
             continue
         shared = threads_cycles(whole, schedule.threads)
@@ -165,7 +165,7 @@ def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
 def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
     """Yield one plan for each dimension that the vectors may run along."""
     for dimension in legal_dimensions(spec, target):
-        yield make_plan(spec, Schedule(vectorize=dimension), target)
+        yield plan_product(spec, Schedule(vectorize=dimension), target).nests[0]
 
 
 def _plain(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
@@ -180,7 +180,7 @@ def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Cand
     for nest in blocked(plan, _sizes(plan), cpus):
         axis: Any = plan.vectorize
         try:
-            around = make_plan(spec, nest.on(Schedule(vectorize=axis)), target)
+            around = plan_product(spec, nest.on(Schedule(vectorize=axis)), target).nests[0]
         except TilewrightError:
             continue
         yield from _in(around, nest, sorted(_sized(around, target), key=itemgetter(1))[:_BEST])
@@ -224,7 +224,7 @@ def _request(plan: Plan) -> TileRequest:
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
     steps = plan.outside.steps(extent, finish=False)
-    return tile_request(plan, plan.counted(*steps), accumulate=cut)
+    return request_at(plan.outside, plan.counted(*steps), accumulate=cut)
 
 
 @lru_cache(maxsize=32)
@@ -251,7 +251,7 @@ def _split(
     latency.
     """
     for split in request.splits:
-        shape = shape_of(target, *size, request.with_split(split))
+        shape = shape_of(target, *size, replace(request, splits=(split,)))
         if shape is None:
             return
         yield shape

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from sympy import Expr
 
-from tilewright.plan.estimate.kernel import NOMINAL
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import NOMINAL, Plan
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import (
     Cell,
+    Either,
     FirstOrLater,
     Grid,
     Grids,
+    InOrder,
+    OneBlock,
     OverBatch,
     OverBlocks,
     OverEqual,
@@ -23,7 +26,6 @@ from tilewright.plan.tiling.tiles import (
     RegisterTile,
     Step,
     SummedBlock,
-    UnlessEmpty,
 )
 from tilewright.symbolic import symbol
 
@@ -60,7 +62,7 @@ class _Place:
     """The state while loops are followed: the current row and column of C, and block sizes."""
 
     plan: Plan
-    at: Mapping[str, int] = field(default_factory=lambda: {"m": 0, "n": 0})
+    at: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys("mnk", 0))
     known: Mapping[Expr, int] = field(default_factory=dict)
 
     def number(self, expr: Expr) -> int:
@@ -82,12 +84,19 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
             yield from _walk(place, step.body)
         case SummedBlock():
             yield from _walk(place, step.fill)
-        case UnlessEmpty():
-            yield from _walk(place, step.step)
+        case InOrder():
+            parts = (list(_walk(place, part)) for part in step.parts)
+            # Each block of K covers all of C: the first one that exists is enough.
+            yield from next(filter(None, parts), ()) if step.letter == "k" else chain(*parts)
+        case Either():
+            yield from _walk(place, step.body if place.number(step.count) else step.otherwise)
+        case OneBlock():
+            yield from _walk(place.moved(step.letter, place.number(step.start)), step.body)
         case OverBatch() | FirstOrLater():
             yield from _walk(place, step.first)
         case OverBlocks():
-            yield from _over_blocks(place, step)
+            for i in range(step.first, place.number(step.trips)):
+                yield from _walk(place.moved(step.letter, i * step.size), step.body)
         case OverEqual():
             yield from _over_equal(place, step)
 
@@ -100,18 +109,6 @@ def _each(place: _Place, dimension: str, part: Part | None) -> Iterator[_Place]:
     start, size = place.number(part.start), place.number(part.size)
     for i in range(place.number(part.count)):
         yield place.moved(dimension, start + i * size)
-
-
-def _over_blocks(place: _Place, step: OverBlocks) -> Iterator[Covered]:
-    letter = step.letter
-    if letter == "k":
-        yield from _walk(place, step.head or step.only or step.tail)
-        return
-    trips = place.number(step.trips)
-    for i in range(trips):
-        yield from _walk(place.moved(letter, i * step.size), step.body)
-    if place.number(step.tail_size):
-        yield from _walk(place.moved(letter, trips * step.size), step.tail)
 
 
 def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:

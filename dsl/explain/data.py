@@ -31,7 +31,6 @@ def facts(plan: Decided, program: Program, sizes: Mapping[str, int] | None = Non
     """
     of_call = sizes_of_call(plan, sizes or {})
     numbers, routine = numbers_of_call(program, of_call), routine_of(plan)
-    one = routine.product(plan)
     rows = operations(plan, program, numbers, of_call)
     found = {
         "spec": repr(plan.spec),
@@ -42,7 +41,7 @@ def facts(plan: Decided, program: Program, sizes: Mapping[str, int] | None = Non
             {"what": what, "choice": choice, "reason": reason}
             for what, choice, reason in routine.decisions(plan, program)
         ],
-        "tiles": [_tile(tile) for tile in one.tiles] if one is not None else [],
+        "tiles": [_tile(tile) for nest in routine.nests(plan) for tile in nest.tiles],
         "operations": {
             name: formula_text(expr) if value(expr) is None else value(expr) for name, expr in rows
         },

@@ -58,7 +58,8 @@ def head_of_product(plan: Plan) -> Iterator[str]:
 
 def head_of_stack(plan: StackPlan) -> Iterator[str]:
     """Yield the first lines about a stack: the formula, the matrices, and how many there are."""
-    yield from _products(plan.spec, plan.each, plan.operands, plan.sizes)
+    one = plan.each.nests[0] if plan.each is not None else None
+    yield from _products(plan.spec, one, plan.operands, plan.sizes)
     yield f"stack     {text_of(plan.batch.count)} products, each with its own C"
 
 

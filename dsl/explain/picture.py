@@ -13,9 +13,9 @@ from math import ceil, log10
 from typing import Any
 
 from tilewright.ir.nest import Program
-from tilewright.plan.estimate.kernel import NOMINAL, estimate
+from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.work import peak
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import NOMINAL, Plan
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -51,7 +51,7 @@ def picture(plan: Any, program: Program, of_peak: float | None = None) -> str:
     shown by one of its products. If a stack computes several products side by side, only its loops
     are shown.
     """
-    one = routine_of(plan).product(plan)
+    one = next(iter(routine_of(plan).nests(plan)), None)
     found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     unknown = sorted({str(s) for d in "mnk" for s in plan.sizes[d].free_symbols})

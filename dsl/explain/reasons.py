@@ -17,10 +17,10 @@ from .decisions import text_of
 NAMED = 4
 
 
-def decisions(plan: Plan, program: Program) -> Iterator[Row]:
+def decisions(nests: Sequence[Plan], program: Program) -> Iterator[Row]:
     """Yield subject, choice and reason for the register tile, accumulator sets and unrolling."""
-    called = (planned_of(plan, tile) for tile in program.tiles)
-    tiles = [tile for tile in called if tile is not None and tile.steps != 0]
+    called = filter(None, (planned_of(nests, tile) for tile in program.tiles))
+    tiles = [tile for _, tile in called if tile.steps != 0]
     if not tiles:
         return
     first = tiles[0]
@@ -31,9 +31,13 @@ def decisions(plan: Plan, program: Program) -> Iterator[Row]:
     yield "k_unroll", _numbers(unrolls), _told(unrolls, first.unroll.reason)
 
 
-def planned_of(plan: Plan, tile: TileProgram) -> RegisterTile | None:
-    """Return the plan's tile that a tile program computes; None if it computes no part of C."""
-    return None if tile.planned is None else plan.tiles[tile.planned]
+def planned_of(nests: Sequence[Plan], tile: TileProgram) -> tuple[Plan, RegisterTile] | None:
+    """Return the tile that a tile program computes, and the plan that has this tile.
+
+    None if the program computes no part of C.
+    """
+    every = ((plan, each) for plan in nests for each in plan.tiles)
+    return next((pair for pair in every if pair[1].number == tile.planned), None)
 
 
 def tile_size(tile: RegisterTile) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.nest import Program
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
@@ -14,16 +16,16 @@ from .reasons import planned_of
 _STRAIGHT = 1024
 
 
-def schedule_of(plan: Plan, program: Program) -> Schedule | None:
+def schedule_of(plan: Plan | ByRows, program: Program) -> Schedule | None:
     """Return a complete schedule that gives the tiles of ``plan`` for the same spec and target.
 
     It has the choices for the first tile, which is the largest. It is None if no tile sums
     products.
     """
     for tile in program.tiles:
-        chosen = planned_of(plan, tile)
-        if chosen is not None and chosen.steps != 0:
-            return _schedule(plan, chosen)
+        chosen = planned_of(plan.nests, tile)
+        if chosen is not None and chosen[1].steps != 0:
+            return replace(_schedule(*chosen), unpack_rows=plan.unpack_rows)
     return None
 
 
@@ -43,15 +45,7 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
         prefetch=asked.prefetch,
         threads=asked.threads,
         stores="stream" if plan.streams == 1 else asked.stores,
-        unpack_rows=_unpack_rows(plan),
     )
-
-
-def _unpack_rows(plan: Plan) -> int | None:
-    """Return the rows of C from which a quantized B is unpacked first; None if loops decide it."""
-    if plan.many is not None:
-        return plan.many.rows
-    return 1 if plan.product.unit is not None and plan.product.block else None
 
 
 def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:

@@ -24,9 +24,8 @@ from tilewright.ir.nest import (
     WhenSame,
 )
 from tilewright.ir.ops import TileProgram
-from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.loops import Decided
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import NOMINAL, Plan
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import RegisterTile, steps_text
@@ -69,7 +68,7 @@ def explain(
     sections: list[tuple[str, Iterator[str]]] = [
         ("", routine.head(plan)),
         ("Decisions", _aligned([*routine.decisions(plan, program)])),
-        ("Register tiles", _tiles(routine.product(plan), program, numbers)),
+        ("Register tiles", _tiles(routine.nests(plan), program, numbers)),
         ("Loops", _nest(program.nest, 0)),
         (
             f"Operations and bytes of one call{_of(numbers, of_call)}",
@@ -142,23 +141,24 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 # --- register tiles ----------------------------------------------------------------------------
 
 
-def _tiles(plan: Plan | None, program: Program, numbers: Counted | None) -> Iterator[str]:
+def _tiles(nests: Sequence[Plan], program: Program, numbers: Counted | None) -> Iterator[str]:
     """Yield lines that describe the tiles; tiles that differ only in their use of C share lines."""
     apart, in_place = _calls(program, numbers)
     groups: dict[object, list[TileProgram]] = {}
     for tile in program.tiles:
-        groups.setdefault(_alike(plan, tile), []).append(tile)
+        groups.setdefault(_alike(nests, tile), []).append(tile)
     for tiles in groups.values():
         for tile in tiles:
             times = _times(apart[tile.name])
             if apart[tile.name] == 0 != in_place[tile.name]:
                 times = f"{_times(in_place[tile.name])} in place"
-            yield f"{tile.name}, called {times}: {_work(tile, _planned(plan, tile))}"
-        planned = _planned(plan, tiles[0])
-        what = "work     " if plan is not None and planned is None else "registers"
+            found = reasons.planned_of(nests, tile)
+            yield f"{tile.name}, called {times}: {_work(tile, found and found[1])}"
+        found = reasons.planned_of(nests, tiles[0])
+        what = "work     " if nests and found is None else "registers"
         yield f"  {what}  {tiles[0].summary}"
-        if plan is not None and planned is not None:
-            yield from (f"  {line}" for line in _tile(plan, tiles[0], planned))
+        if found is not None:
+            yield from (f"  {line}" for line in _tile(tiles[0], *found))
 
 
 def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
@@ -169,13 +169,12 @@ def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], 
     return found, found
 
 
-def _planned(plan: Plan | None, tile: TileProgram) -> RegisterTile | None:
-    return None if plan is None else reasons.planned_of(plan, tile)
-
-
-def _alike(plan: Plan | None, tile: TileProgram) -> object:
-    planned = _planned(plan, tile)
-    return (planned.mr, planned.nr, planned.steps, planned.shape) if planned else tile.name
+def _alike(nests: Sequence[Plan], tile: TileProgram) -> object:
+    found = reasons.planned_of(nests, tile)
+    if found is None:
+        return tile.name
+    _, planned = found
+    return planned.mr, planned.nr, planned.steps, planned.shape
 
 
 def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
@@ -203,7 +202,7 @@ def _times(count: Expr) -> str:
     return "once" if count == 1 else f"{text_of(count)} times"
 
 
-def _tile(plan: Plan, tile: TileProgram, planned: RegisterTile) -> Iterator[str]:
+def _tile(tile: TileProgram, plan: Plan, planned: RegisterTile) -> Iterator[str]:
     sizes = f"{text_of(planned.mr)} x {text_of(planned.nr)} of C"
     yield f"size       {sizes}: {_why_size(plan, planned)}"
     if planned.steps == 0:

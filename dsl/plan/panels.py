@@ -167,7 +167,9 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
         cycles.update(least)
     sizes = sorted(cycles, key=lambda size: cycles[size])
     if plan.unpacks:
-        sizes = [size for size in sizes if _is_panel(plan, size[1])] or sizes
+        # The scales of a panel's columns must be in one block of the caller's B.
+        narrow = [size for size in sizes if size[1] <= plan.blocks[plan.along]]
+        sizes = [size for size in narrow if not _spans_blocks(plan, size[1])] or sizes
         most = min(most, WAYS)
     fits = (size for size in sizes if size[0] <= most)
     across, along = next(fits, sizes[0])
@@ -177,14 +179,6 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
 def unpacked_block(product: Product) -> tuple[int, int]:
     """Return the maximum rows and columns of C for which a block of B is unpacked once."""
     return _NUMBERS if product.partial else _UNPACKED
-
-
-def _is_panel(plan: Plan, columns: int) -> bool:
-    """Return True if an unpacked panel may have ``columns`` columns.
-
-    The scales of these columns must be in one block of the caller's B.
-    """
-    return columns <= plan.blocks[plan.along] and not _spans_blocks(plan, columns)
 
 
 def _spans_blocks(plan: Plan, columns: int) -> bool:

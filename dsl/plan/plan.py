@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, Vector
@@ -14,7 +14,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import LINES, MANY_ROWS, Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE, is_integer
-from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
+from tilewright.symbolic import ZERO, div, mod, value
 
 from .contraction import Product, converting_lanes
 from .formats.lookup import Format
@@ -29,16 +29,8 @@ from .tiling.tiles import Grid, Phase, RegisterTile, Step
 #: This number of K elements is unpacked at once, or half of it. Both fill whole bytes: 4 elements
 #: of 2 bits share a byte, and 8 elements of 3 bits share three bytes.
 UNPACKED = 16
-#: If a size is known only at the call, plans that differ in conversions are compared for this size.
+#: If a size is known only at the call, estimates and comparisons of plans assume this size.
 NOMINAL = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ManyRows:
-    """A second plan, used for calls with at least ``rows`` rows of C."""
-
-    rows: int
-    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,7 +50,7 @@ class Plan(Decided):
     then computes the sizes of blocks. None if there are no panels. ``summed`` has the most rows or
     columns whose sums over all of K are completed before the next ones; dimensions left out are in
     blocks already. None if C holds partial sums. Stores of C bypass the caches if ``streams`` is
-    positive; None means never. ``many`` is a second plan for many rows.
+    positive; None means never.
     """
 
     spec: Gemm
@@ -84,7 +76,21 @@ class Plan(Decided):
     panel_tile: tuple[int, int] | None = None
     summed: Mapping[str, int] | None = field(default=None, hash=False)
     streams: Expr | None = None
-    many: ManyRows | None = None
+
+    @property
+    def nests(self) -> tuple[Plan, ...]:
+        """The plans of all nests: this one."""
+        return (self,)
+
+    @property
+    def conditions(self) -> tuple[Expr, ...]:
+        """The conditions of nests after the first one: none."""
+        return ()
+
+    @property
+    def unpack_rows(self) -> int | None:
+        """The rows of C from which a quantized B is unpacked first; None if loops decide it."""
+        return 1 if self.product.unit is not None and self.product.block else None
 
     @property
     def element(self) -> str:
@@ -198,19 +204,6 @@ class Plan(Decided):
         """The names of all sizes that tiles may depend on: the call's, then those of blocks."""
         given = (slot for slot, _ in self.spec.runtime_sizes())
         return (*given, *self.block_sizes.values(), *self.sum_sizes.values())
-
-    def at_most(self, elements: Expr, *, whole: bool = False) -> Expr:
-        """Return the most elements of a block, given the sizes of the call.
-
-        ``whole`` assumes a block of the largest size, whatever the call's sizes are.
-        """
-        named = ((self.block_sizes, self.blocks), (self.sum_sizes, self.summed or {}))
-        least = {
-            symbol(name): Integer(most[d]) if whole else Least(self.sizes[d], most[d])
-            for names, most in named
-            for d, name in names.items()
-        }
-        return elements.xreplace(least)
 
     @property
     def dot(self) -> bool:
@@ -357,27 +350,6 @@ class Plan(Decided):
         return self.operands[self.spec.output]
 
     @property
-    def sum_elements(self) -> Expr:
-        """The number of elements in a buffer for all sums."""
-        m, n = (self.operands["sums"].strides[d] for d in "mn")
-        rows, columns = self.sizes["m"], self.sizes["n"]
-        if m == n == 1:
-            return rows * columns
-        return rows * m if n == 1 else columns * n
-
-    @property
-    def sum_along(self) -> str | None:
-        """The dimension of C along which vectors store sums, for tiles whose vectors run along K.
-
-        It is the dimension along which the output is contiguous. None if there is no such
-        dimension, or if the target cannot transpose the sums.
-        """
-        if not all(v.transposes for v in self.vectors):
-            return None
-        strides = self.output.strides
-        return next((d for d in (self.along, self.across) if value(strides[d]) == 1), None)
-
-    @property
     def along(self) -> str:
         """The dimension of C along the vectors (m for ``k``)."""
         return "m" if self.dot else self.vectorize
@@ -408,6 +380,22 @@ class Plan(Decided):
         """
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ByRows(Decided):
+    """A product with two nests: the second one is for at least ``unpack_rows`` rows of C."""
+
+    spec: Gemm
+    target: Target
+    decisions: tuple[Decision, ...]
+    unpack_rows: int
+    nests: tuple[Plan, ...]
+
+    @property
+    def conditions(self) -> tuple[Expr, ...]:
+        """The formula that is positive if the second nest runs."""
+        return (div(self.nests[0].sizes["m"], self.unpack_rows),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,35 +4,32 @@ cheapest.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.stages import STACK_BYTES
-from tilewright.isa.target import Target, uncut, vectors_alone, without_blocks
+from tilewright.isa.target import Target, uncut, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import MANY_ROWS, Schedule
-from tilewright.spec.sizes import most_of
+from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
 from .contraction import Product, check_math
-from .defaults import asking_ahead, default_schedule, is_alone
-from .estimate.work import convert_cycles, move_cycles, unpack_cycles
+from .defaults import asking_ahead, default_schedule
+from .estimate.work import convert_cycles, move_cycles
 from .formats.lookup import format_of
-from .formats.quantized_b import quantized_product
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
-from .plan import NOMINAL, ManyRows, Plan
+from .plan import NOMINAL, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
 from .tiling.cost_model import choose
-from .tiling.requests import tile_request
+from .tiling.requests import request_at
 from .tiling.tile_costs import tile_table
 from .vector_axis import (
     Layout,
@@ -62,33 +59,22 @@ LEAST_NEAR = 512 * 1024
 #: A row of a block has a multiple of this number of vectors. Tiles of 1, 2, 3 and 4 vectors divide
 #: it without a tail. Shorter rows would read the other operand too often.
 LINE_VECTORS = 12
-#: B is unpacked once for all tiles only if this saves at least this share of the time.
-PAYS = 1 / 20
 
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
-    """Return the plan; raise ScheduleError or SpecError if schedule and spec contradict
-    each other.
+    """Return the plan of a product whose B is not quantized in blocks.
+
+    ``plan_product`` (by_rows.py) plans any product. Raises ScheduleError or SpecError if schedule
+    and spec contradict each other.
     """
+    assert spec.quantized is None, "plan_product plans a quantized B"
     check_math(spec, target)
-    many = None if spec.quantized is None else _of_many_rows(spec, schedule, target)
-    if schedule.unpack_rows is not None and many is None:
-        raise ScheduleError(
-            "there is no quantized B that is unpacked beforehand",
-            got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
-            expected="b=tw.Packed(tw.Quantized(...)), and A of floating point and no tw.Addresses "
-            "(by dot products also no zeros of blocks, and whole blocks of K), "
-            "or a matrix unit that takes the numbers of both",
-            hint="leave unpack_rows out",
-        )
-    if spec.quantized is not None:
-        return _plan_quantized(spec, schedule, target, many)
     target = _able(spec, schedule, target)
     given, why = default_schedule(spec, schedule, target)
-    return _cheapest(spec, given, target, why)
+    return cheapest(spec, given, target, why)
 
 
-def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, str]) -> Plan:
+def cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, str]) -> Plan:
     """Return the plan of the layout with the fewest cycles; ``why`` has reasons for the
     schedule.
     """
@@ -132,141 +118,6 @@ def _few(target: Target, product: Product) -> float:
     core = target.core.at(vector.nbytes)
     line = core.between(vector.fma.mnemonic, vector.fma.instructions)
     return max(1, core.between(product.op.mnemonic, product.op.instructions) / line)
-
-
-def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedule | None) -> Plan:
-    """Return the plan for a quantized B. It may contain a second plan for calls with many rows.
-
-    In the second plan B is unpacked first: for a floating-point A into panels, for a matrix unit
-    into matrices. Unpacking a panel costs about as much as one row of tiles costs the first plan,
-    so it pays from the third row of tiles on. If all calls have many rows, only the second plan is
-    made.
-    """
-    fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
-    why_unpacked: dict[str, str] = {}
-    if many is not None:
-        many, ahead = default_schedule(spec, many, target)
-        why_unpacked = ahead | _why_unpacked(spec, many, target)
-    most = most_of(spec.m)
-    if many is not None and fixed and asked is not None and asked <= most:
-        return _cheapest(spec, many, target, why_unpacked)
-    vectors = vectors_alone(target)
-    given, why = default_schedule(spec, schedule, vectors)
-    if spec.sums_blocks and many is None:
-        given = _rows_in_blocks(spec, given)
-        why |= _why_rows(given)
-    plan = replace(_cheapest(spec, given, vectors, why), target=target)
-    open_ = replace(schedule, tile=None, k_unroll=None, k_split=None, stores=None, threads=None)
-    if many is None or (asked is None and open_ != Schedule()) or not plan.tiles:
-        return plan
-    found = _cheapest(spec, many, target, why_unpacked)
-    rows = asked or _fewest_rows(plan, found)
-    if rows is None or most < rows:
-        return plan
-    return found if fixed else _from(plan, rows, found)
-
-
-def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """Return the schedule of a plan in which B is unpacked first; None if there is none."""
-    if spec.sums_blocks or quantized_product(spec, target).unit is not None:
-        return _for_matrices(spec, given, target)
-    loops = "Mnkmnk" if spec.outputs else "mNkmnk"
-    loops = loops if spec.batch is None else f"{loops[:2]}b{loops[2:]}"
-    loops = loops if (given.threads or 1) > 1 else loops.lower()
-    many = Schedule(loops=loops, pack="b", threads=given.threads, stores=given.stores)
-    return many if unpacks_in_panels(spec, many, target) else None
-
-
-def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """Return the schedule for a matrix unit that multiplies blocks of integers, or None."""
-    if quantized_product(spec, target).unit is None:
-        return None
-    asked = isinstance(spec.m, int) and given.unpack_rows is not None
-    tile, ahead = (given.tile, given.prefetch) if asked else (None, None)
-    kept = replace(given, tile=tile, k_unroll=None, prefetch=ahead, unpack_rows=None)
-    return _rows_in_blocks(spec, kept)
-
-
-def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
-    """Return ``given``, with blocks of rows if it leaves the loops open.
-
-    L2 holds a block of A's rows while all of B is read.
-    """
-    few = most_of(spec.m) <= MANY_ROWS
-    asked = given.loops, given.threads, given.pack
-    if asked != (None, None, None) or given.block or few or not is_alone(spec):
-        return given
-    return replace(given, loops="mnmk", block=(("m", MANY_ROWS),))
-
-
-def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, str]:
-    """Return the reasons for the loops of a schedule that unpacks B first."""
-    if schedule.pack is not None:
-        rows, _ = unpacked_block(quantized_product(spec, target))
-        why = f"B is unpacked once for up to {rows} rows"
-        return dict.fromkeys(("loops", "pack"), why)
-    return _why_rows(schedule)
-
-
-def _why_rows(schedule: Schedule) -> dict[str, str]:
-    return {"loops": "rows of A stay in a cache while all of B passes"} if schedule.block else {}
-
-
-def _fewest_rows(plan: Plan, other: Plan) -> int | None:
-    """Return the fewest rows of C for which ``other``, which unpacks B first, is faster.
-
-    None if there is no such number.
-    """
-    if other.product.partial and other.product.unit is None:
-        return _fewest_of_numbers(plan, other)
-    if other.product.unit is None:
-        return 2 * max(tile.shape.rows for tile in plan.tiles) + 1
-    most, columns = 2 * other.product.unit.rows, value(plan.sizes["n"]) or NOMINAL
-    faster = (
-        rows
-        for rows in range(1, most)
-        if _product_cycles(other, rows, columns) < _product_cycles(plan, rows, columns)
-    )
-    return next(faster, most)
-
-
-def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
-    """Return the fewest rows of C for which ``other`` is faster than ``plan``, or None.
-
-    ``other`` unpacks B's numbers once for all tiles. In ``plan`` each tile looks them up in a
-    table. Only multiples of the tile's rows are compared. ``other`` must save at least the share
-    ``PAYS`` of the time, because it also writes and reads partial sums.
-    """
-    columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
-    assert tile is not None
-    unpacking = unpack_cycles(other) * columns * (value(plan.sizes["k"]) or NOMINAL)
-    most, _ = unpacked_block(other.product)
-
-    def pays(rows: int) -> bool:
-        less = (1 - PAYS) * _product_cycles(plan, rows, columns)
-        return _product_cycles(other, rows, columns) + unpacking < less
-
-    every = range(tile[0], most + 1, tile[0])
-    first = bisect_left(every, True, key=pays)
-    return every[first] if first < len(every) else None
-
-
-def _from(plan: Plan, rows: int, found: Plan) -> Plan:
-    """Return ``plan`` combined with ``found``, which is used for calls with at least
-    ``rows`` rows.
-    """
-    found = with_tiles(found, len(plan.tiles))
-    loops = next(d for d in found.decisions if d.what == "loops")
-    how = f"{loops.reason}, in panels as wide as the tile, and not by each tile that loads it"
-    if not found.packs:
-        how = f"{found.product.mnemonic}, and what matrices hold of B is unpacked first"
-    said = Decision("many rows", f"from {rows} on {loops.choice}", how)
-    return replace(
-        plan,
-        tiles=plan.tiles + found.tiles,
-        decisions=(*plan.decisions, said),
-        many=ManyRows(rows, found),
-    )
 
 
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:
@@ -461,7 +312,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
     across, along, depth = extents[plan.across], extents[plan.along], extents["k"]
     if not across or not along or not depth:
         return 0.0
-    product = _product_cycles(plan, across, along)
+    product = product_cycles(plan, across, along)
     lines = {"a": extents["m"], "b": extents["n"]}
     unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
     held = {"a": plan.blocks.get("m", known["m"]), "b": plan.blocks.get("n", known["n"])}
@@ -473,10 +324,10 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
     return (count if "b" in plan.outer else 1) * (product + packing) + count * converting
 
 
-def _product_cycles(plan: Plan, across: int, along: int) -> float:
+def product_cycles(plan: Plan, across: int, along: int) -> float:
     """Return the cycles of the product, with the schedule's tile or the cheapest tiles."""
     steps = plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False))
-    request, tile = tile_request(plan, steps, False), plan.asked_tile
+    request, tile = request_at(plan.outside, steps, False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile

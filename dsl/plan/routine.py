@@ -89,9 +89,12 @@ class Routine(Generic[S, P]):
         """Return the names of sizes for which an explanation of ``plan`` shows given values."""
         return self.sizes
 
-    def product(self, plan: P) -> Plan | None:
-        """Return the plan of the product whose register tiles are those of the program, if any."""
-        return None
+    def nests(self, plan: P) -> tuple[Plan, ...]:
+        """Return the plans of the product's nests, whose register tiles are those of the program.
+
+        There is none if the routine has no product.
+        """
+        return ()
 
     def flops(self, plan: P) -> Expr:
         """Return the additions and multiplications that the spec asks for; 0 shows none."""

@@ -15,11 +15,11 @@ from tilewright.ir.stages import Stage
 from tilewright.isa.target import Target
 from tilewright.lower.nest.build import make_program
 from tilewright.lower.stack import stack_program
+from tilewright.plan.by_rows import plan_product
 from tilewright.plan.epilogues import check_length
 from tilewright.plan.estimate.kernel import Estimate, estimate
 from tilewright.plan.estimate.stack import estimate_stack
-from tilewright.plan.plan import Plan
-from tilewright.plan.planner import make_plan
+from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.routine import Routine, Row, register
 from tilewright.plan.routines.stack import StackPlan, plan_stack
 from tilewright.spec.gemm import Gemm
@@ -28,56 +28,58 @@ from tilewright.spec.schedule import Schedule
 _SIZES = ("m", "n", "k", "count")
 
 
-class Product(Routine[Gemm, Plan]):
+class Product(Routine[Gemm, Plan | ByRows]):
     """A product, or the sum of the products of a batch."""
 
     sizes = _SIZES
     drawn = True
 
-    def plan(self, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+    def plan(self, spec: Gemm, schedule: Schedule, target: Target) -> Plan | ByRows:
         """Return the plan of a product, or, for a stack of products, a StackPlan."""
         check_length(spec)
         # A StackPlan has a kind of its own, which ``routine_of`` finds.
-        make = plan_stack if spec.stacked else make_plan
+        make = plan_stack if spec.stacked else plan_product
         return make(spec, schedule, target)  # type: ignore[return-value]
 
-    def stages(self, plan: Plan) -> tuple[Stage, ...]:
+    def stages(self, plan: Plan | ByRows) -> tuple[Stage, ...]:
         """Return the only stage: the whole product."""
         return (Stage(make_program(plan)),)
 
-    def head(self, plan: Plan) -> Iterator[str]:
+    def head(self, plan: Plan | ByRows) -> Iterator[str]:
         """Yield the formula, the matrices and the batch."""
-        return head_of_product(plan)
+        return head_of_product(plan.nests[0])
 
-    def decisions(self, plan: Plan, program: Program) -> Iterator[Row]:
+    def decisions(self, plan: Plan | ByRows, program: Program) -> Iterator[Row]:
         """Yield the plan's decisions, those on each operand, then those on tiles."""
         yield from super().decisions(plan, program)
-        yield from rows_of_product(plan)
-        yield from reasons.decisions(plan, program)
+        yield from _reasons(plan, program)
 
-    def product(self, plan: Plan) -> Plan:
-        """Return the plan itself."""
-        return plan
+    def nests(self, plan: Plan | ByRows) -> tuple[Plan, ...]:
+        """Return the plan itself, or those of its two nests."""
+        return plan.nests
 
-    def flops(self, plan: Plan) -> Expr:
+    def flops(self, plan: Plan | ByRows) -> Expr:
         """Return the flops of all products of the batch."""
-        return flops_of(plan)
+        return flops_of(plan.nests[0])
 
-    def estimate(self, plan: Plan, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:
+    def estimate(
+        self, plan: Plan | ByRows, sizes: Mapping[str, int], *, cold: bool
+    ) -> Estimate | None:
         """Return the estimate; None if there is nothing to sum."""
         return estimate(plan, sizes, cold=cold) if _sums(plan) else None
 
-    def resolved(self, plan: Plan, program: Program) -> Schedule | None:
+    def resolved(self, plan: Plan | ByRows, program: Program) -> Schedule | None:
         """Return the schedule with the choices for the largest tile."""
         return schedule_of(plan, program)
 
-    def converts(self, plan: Plan) -> bool:
+    def converts(self, plan: Plan | ByRows) -> bool:
         """Return True if elements are converted, or sums become an output."""
-        return plan.finishes or not plan.plain
+        return _converts(plan)
 
-    def static_offsets(self, plan: Plan) -> Mapping[str, tuple[int, ...]]:
+    def static_offsets(self, plan: Plan | ByRows) -> Mapping[str, tuple[int, ...]]:
         """Return the offsets of ``tw.Offsets`` that the spec gives."""
-        return plan.batch.static if plan.batch else {}
+        batch = plan.nests[0].batch
+        return batch.static if batch else {}
 
 
 class Stack(Routine[Gemm, StackPlan]):
@@ -98,12 +100,11 @@ class Stack(Routine[Gemm, StackPlan]):
         """Yield the plan's decisions; if products follow each other, also those on each."""
         yield from super().decisions(plan, program)
         if plan.each is not None:
-            yield from rows_of_product(plan.each)
-            yield from reasons.decisions(plan.each, program)
+            yield from _reasons(plan.each, program)
 
-    def product(self, plan: StackPlan) -> Plan | None:
-        """Return the plan of each product; None if several share vectors."""
-        return plan.each
+    def nests(self, plan: StackPlan) -> tuple[Plan, ...]:
+        """Return the plans of each product's nests; none if several products share vectors."""
+        return plan.each.nests if plan.each is not None else ()
 
     def flops(self, plan: StackPlan) -> Expr:
         """Return the flops of all products."""
@@ -125,16 +126,26 @@ class Stack(Routine[Gemm, StackPlan]):
 
     def converts(self, plan: StackPlan) -> bool:
         """Return True if each product converts elements."""
-        return plan.each is not None and (plan.each.finishes or not plan.each.plain)
+        return plan.each is not None and _converts(plan.each)
 
     def static_offsets(self, plan: StackPlan) -> Mapping[str, tuple[int, ...]]:
         """Return no offsets: the matrices of a stack are a fixed distance apart."""
         return plan.batch.static
 
 
-def _sums(plan: Plan) -> bool:
-    return any(tile.steps != 0 for tile in plan.tiles)
+def _reasons(plan: Plan | ByRows, program: Program) -> Iterator[Row]:
+    yield from rows_of_product(plan.nests[0])
+    yield from reasons.decisions(plan.nests, program)
+
+
+def _sums(plan: Plan | ByRows) -> bool:
+    return any(tile.steps != 0 for tile in plan.nests[0].tiles)
+
+
+def _converts(plan: Plan | ByRows) -> bool:
+    return any(nest.finishes or not nest.plain for nest in plan.nests)
 
 
 register(Gemm, Plan, Product())
+register(None, ByRows, Product())
 register(None, StackPlan, Stack())

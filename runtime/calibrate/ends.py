@@ -25,7 +25,7 @@ import numpy as np
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.plan.routine import routine_of
-from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tile_costs import tile_cycles
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.tiling.tiles import grids_of
@@ -121,9 +121,8 @@ def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
 
 
 def _sample(kernel: Kernel) -> Sample:
-    plan = routine_of(kernel.plan).product(kernel.plan)
-    assert plan is not None
-    request = tile_request(plan, plan.sizes["k"], False)
+    (plan,) = routine_of(kernel.plan).nests(kernel.plan)
+    request = request_at(plan.outside, plan.sizes["k"], False)
     grids = grids_of(plan.passes["whole"])
     tiles = (
         (g.tile.shape, request, (value(g.along.count) or 1) * (value(g.across.count) or 1))

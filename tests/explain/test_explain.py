@@ -17,7 +17,7 @@ from tilewright.ir.count import formulas
 from tilewright.plan import contraction
 from tilewright.plan.tiling import bounds, cost_model, partition, tile_costs, tile_shape
 from tilewright.plan.tiling.cost_model import ranking
-from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
@@ -116,7 +116,7 @@ def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
 
 def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
-    request = tile_request(plan, plan.sizes["k"], accumulate=False)
+    request = request_at(plan.outside, plan.sizes["k"], accumulate=False)
     best, second = ranking(plan.target, 64, 48, True, request)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
@@ -135,8 +135,8 @@ def test_equal_estimates_without_sizes_are_named_as_equal() -> None:
 def test_another_number_of_sets_is_estimated_too() -> None:
     plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
     (tile,) = plan.tiles
-    request, core = tile_request(plan, tile.steps, accumulate=False), plan.target.core
-    found = shape_of(plan.target, tile.shape.vector, 1, 1, False, request.with_split(2))
+    request, core = request_at(plan.outside, tile.steps, accumulate=False), plan.target.core
+    found = shape_of(plan.target, tile.shape.vector, 1, 1, False, replace(request, splits=(2,)))
     assert found is not None
     own, other = (tile_cycles(shape, core, request) for shape in (tile.shape, found))
     said = line(explain_plan(plan), "k_split")

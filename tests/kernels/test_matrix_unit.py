@@ -24,7 +24,7 @@ from tilewright.ir.nest import Configure, NestNode, Program
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
 from tilewright.plan.plan import Plan
-from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routine import routine_of
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library, compile_program
 from tilewright.runtime.call import session
@@ -169,8 +169,8 @@ def test_random_products_on_the_interpreter(cases: Cases) -> None:
     done = 0
     for index, (spec, schedule) in enumerate(small_cases(11, 105)):
         plan = plan_for(spec, schedule, AMX)
-        one = plan.each if isinstance(plan, StackPlan) else plan
-        if one is None or one.product.unit is None:
+        nests = routine_of(plan).nests(plan)
+        if not nests or nests[0].product.unit is None:
             continue
         interpreted = Interpreted(spec, schedule, AMX)
         for whole in (True, False):

@@ -14,7 +14,7 @@ from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.work import CONFIGURING
 from tilewright.plan.tiling.configurations import configurations_of, numbered
 from tilewright.plan.tiling.cost_model import configuring, ranking
-from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.requests import request_at
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
@@ -67,9 +67,8 @@ def test_the_more_they_cost_the_fewer_there_are() -> None:
 def test_a_cut_costs_its_configurations_besides() -> None:
     """With one cut for all costs, its cycles grow by what a configuration takes, or a multiple."""
     plan = plan_for(Gemm(64, 64, 64, a="bf16"), Schedule(), amx(0))
-    request = tile_request(
-        plan, plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False)), False
-    )
+    here = plan.outside
+    request = request_at(here, plan.counted(*here.steps(plan.sizes["k"], finish=False)), False)
     dear = amx(204)
     cheap = ranking(plan.target, 64, 64, True, request)
     costly = ranking(dear, 64, 64, True, replace(request, unit=dear.matrix))

@@ -29,14 +29,13 @@ from tilewright.isa.vector import Mask, MulAdd, Vector
 from tilewright.plan.tiling.bounds import bounds, chains_wanted, step_cycles
 from tilewright.plan.tiling.cost_model import (
     CLOSE,
-    _fits,
     choose,
     equal_parts,
     ranking,
     steady,
 )
-from tilewright.plan.tiling.requests import tile_request
-from tilewright.plan.tiling.tile_costs import EXPOSED, UNASKED, tile_cycles
+from tilewright.plan.tiling.requests import request_at
+from tilewright.plan.tiling.tile_costs import EXPOSED, UNASKED, tile_cycles, tile_table
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
@@ -253,7 +252,7 @@ def test_of_tiles_that_are_near_one_that_reads_from_memory_loses_least() -> None
     for spec, on in ((fixed, replace(target, threads=1)), (given, target)):
         (shape,) = {tile.shape for tile in planned(spec, on)}
         assert shape.vectors == 2 and shape.form != "memory", on.threads
-    request = tile_request(plan_for(fixed, Schedule(), target), Integer(66), False)
+    request = request_at(plan_for(fixed, Schedule(), target).outside, Integer(66), False)
     first, *others = ranking(target, 60, 32, True, request)
     fewest = min(each.cycles for each in others)
     assert fewest < first.cycles <= CLOSE * fewest
@@ -263,7 +262,7 @@ def test_tiles_of_no_steps_are_ranked_on_a_core_that_hides_their_ends() -> None:
     target = resolve("avx512")
     free = replace(target, core=replace(target.core, idle=0, hidden=64))
     plan = plan_for(Gemm(dim("m"), dim("n"), dim("k")), Schedule(), free)
-    request = replace(tile_request(plan, Integer(0), False), steps=0)
+    request = replace(request_at(plan.outside, Integer(0), False), steps=0)
     first, *others = steady(free, request, (1, 1))
     assert first.cycles == 0 and others
 
@@ -281,7 +280,7 @@ def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
 def test_rows_apart_that_only_the_call_knows_are_counted_by_the_line() -> None:
     """In blocks of K: a tile needs lines of both operands, and one that is nearly square fewest."""
     (found,) = planned(Gemm(8, 3, 90), invented())
-    plain = tile_request(plan_for(Gemm(8, 3, 90), Schedule(), invented()), Integer(90), False)
+    plain = request_at(plan_for(Gemm(8, 3, 90), Schedule(), invented()).outside, Integer(90), False)
     near, apart = (replace(plain, kept=kept, stride=0) for kept in ((inf, inf), (16, inf)))
     core, sizes = invented().core, ((1, 4), (4, 1))
     more = []
@@ -315,8 +314,8 @@ def test_a_region_is_cut_into_equal_parts() -> None:
 def test_what_is_compared_begins_with_what_is_chosen() -> None:
     target = invented(masked=True)
     for across, along in ((13, 7), (14, 3), (60, 60)):
-        request = tile_request(
-            plan_for(Gemm(across, along, 30), Schedule(), target), Integer(30), False
+        request = request_at(
+            plan_for(Gemm(across, along, 30), Schedule(), target).outside, Integer(30), False
         )
         best, *others = ranking(target, across, along, True, request)
         assert best == choose(target, across, along, True, request)
@@ -358,10 +357,10 @@ def test_bounds_follow_from_the_core_alone() -> None:
 def test_no_taller_tile_fits(name: str, type_: TypeName) -> None:
     """The search begins with the tallest tile whose accumulators fit; no taller one does."""
     plan = plan_for(Gemm(64, 64, 64, a=type_, b=type_), Schedule(), resolve(name))
-    request = tile_request(plan, plan.sizes["k"], False)
+    request = request_at(plan.outside, plan.sizes["k"], False)
     for vector in request.vectors:
         for vectors in range(1, plan.target.registers + 1):
             most = request.tallest(plan.target, vector, vectors)
             assert most < request.most_rows(plan.target)
             for rows in range(most + 1, request.most_rows(plan.target), 3):
-                assert not _fits(plan.target, vector, rows, vectors, False, request)
+                assert not tile_table(plan.target, request).fits(vector, rows, vectors, False)

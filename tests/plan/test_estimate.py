@@ -22,8 +22,9 @@ from tilewright.plan.estimate.caches import (
     passing,
     work,
 )
-from tilewright.plan.estimate.kernel import NOMINAL, Estimate, estimate
+from tilewright.plan.estimate.kernel import Estimate, estimate
 from tilewright.plan.estimate.stack import estimate_stack
+from tilewright.plan.plan import NOMINAL
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided

@@ -17,7 +17,7 @@ from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, MultiplyMatrices
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.parts import cut
-from tilewright.plan.tiling.tiles import Grid, UnlessEmpty, grids_of
+from tilewright.plan.tiling.tiles import Either, Grid, grids_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed, Strided
@@ -116,10 +116,10 @@ def test_a_batch_that_may_be_empty_has_tiles_that_sum_nothing() -> None:
     spec = Gemm(8, 16, 8, batch=Strided(dim("count")))
     plan = plan_for(spec, Schedule(loops="bnmk"), resolve("avx2"))
     found = plan.passes["whole"]
-    assert isinstance(found, UnlessEmpty)
-    assert {grid.tile.steps for grid in grids_of(found.step)} == {8}
-    assert {grid.tile.steps for grid in grids_of(found.empty)} == {0}
-    assert [grid.tile.accumulate for grid in grids_of(found.empty)] == [False]
+    assert isinstance(found, Either) and found.body is not None and found.otherwise is not None
+    assert {grid.tile.steps for grid in grids_of(found.body)} == {8}
+    assert {grid.tile.steps for grid in grids_of(found.otherwise)} == {0}
+    assert [grid.tile.accumulate for grid in grids_of(found.otherwise)] == [False]
 
 
 def test_blocks_of_a_packed_b_have_the_search_that_was_made_for_them() -> None:

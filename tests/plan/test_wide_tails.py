@@ -13,7 +13,7 @@ from tilewright.generate import interpret_kernel, plan_for
 from tilewright.isa.target import Target
 from tilewright.plan.tiling.cost_model import steady_cuts
 from tilewright.plan.tiling.partition import WORTH
-from tilewright.plan.tiling.requests import tile_request
+from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tiles import Grid, grids_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
@@ -94,7 +94,7 @@ def test_a_known_number_of_columns_decides_the_tile_for_any_number_of_rows() -> 
 def test_cuts_of_known_columns_are_ranked_by_the_cycles_of_a_row() -> None:
     target = resolve("avx512+zen4")
     plan = plan_for(Gemm(dim("m"), 24, 64), Schedule(vectorize="n"), target)
-    request = tile_request(plan, plan.sizes["k"], False)
+    request = request_at(plan.outside, plan.sizes["k"], False)
     ranked = steady_cuts(target, 24, 1, request)
     assert [each.cycles for each in ranked] == sorted(each.cycles for each in ranked)
     uneven = steady_cuts(target, 24, 8, request)

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from support.cases import Cases
 from support.products.fused import Trial
-from support.products.plans import main_tiles, plan_of
+from support.products.plans import main_tiles, nests_of, plan_of, unpack_rows_of
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import program_for
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import MultiplyMatrices, Prefetch, StoreMatrix
-from tilewright.plan.plan import Plan
 
 from .test_kernels import agree, kinds
 
@@ -52,8 +51,8 @@ def trials() -> Iterator[tuple[Trial, tw.Quantized]]:
 def test_results_have_the_bits_that_every_target_has(tmp_path: Path, cases: Cases) -> None:
     every = list(trials())
     for trial, _ in every:
-        many = plan_of(trial.spec, trial.schedule, "amx").many
-        assert many is not None and many.rows == 1 and many.plan.product.unit is not None
+        assert unpack_rows_of(trial.spec, trial.schedule, "amx") == 1
+        assert nests_of(trial.spec, trial.schedule, "amx")[1].product.unit is not None
     agree("amx", every, tmp_path, cases)
 
 
@@ -129,15 +128,15 @@ def test_sums_become_what_other_tiles_make_of_them(more: dict[str, Any], cases: 
 
 def test_rows_are_few_where_vectors_take_no_longer() -> None:
     spec = tw.Gemm(M, 96, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
-    plan = plan_of(spec, tw.Schedule(), "amx")
-    assert plan.product.unit is None and plan.many is not None
+    assert plan_of(spec, tw.Schedule(), "amx").product.unit is None
+    rows = unpack_rows_of(spec, tw.Schedule(), "amx")
     few, many = (
         plan_of(tw.Gemm(m, 96, 256, a=spec.a, b=spec.b), tw.Schedule(), "amx")
-        for m in (plan.many.rows - 1, plan.many.rows)
+        for m in (rows - 1, rows)
     )
     assert few.product.unit is None and many.product.unit is not None
-    assert plan_of(spec, tw.Schedule(loops="nmk"), "amx").many is None
-    assert plan_of(spec, tw.Schedule(), "avx512+vnni").many is None
+    assert len(nests_of(spec, tw.Schedule(loops="nmk"), "amx")) == 1
+    assert len(nests_of(spec, tw.Schedule(), "avx512+vnni")) == 1
     both = plan_of(tw.Gemm(1, 96, 256, a=spec.a, b=spec.b), UNIT, "amx")
     assert both.product.unit is not None
 
@@ -156,10 +155,10 @@ def test_a_block_is_summed_in_equal_parts() -> None:
 
 def test_rows_of_a_that_stay_in_a_cache_meet_all_of_b() -> None:
     large = tw.Gemm(M, 4096, 4096, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
-    plan = plan_of(large, tw.Schedule(), "amx").many
-    assert plan is not None and plan.plan.blocks == {"m": 128}
-    threads = plan_of(large, tw.Schedule(threads=2), "amx").many
-    assert threads is not None and not threads.plan.blocks
+    _, plan = nests_of(large, tw.Schedule(), "amx")
+    assert plan.blocks == {"m": 128}
+    _, threads = nests_of(large, tw.Schedule(threads=2), "amx")
+    assert not threads.blocks
 
 
 @pytest.mark.parametrize("form", [Q4, tw.Quantized("s8", scale="f16", block=32)], ids=str)
@@ -179,9 +178,8 @@ def test_lines_of_b_are_asked_for_where_the_nearest_cache_lacks_room(form: tw.Qu
 def test_the_resolved_schedule_leads_to_the_same_kernel(m: Any) -> None:
     spec = tw.Gemm(m, 96, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4), d="bf16")
     kernel = tw.compile(spec, target="amx")
-    again = plan_of(spec, kernel.schedule, "amx")
-    assert isinstance(kernel.plan, Plan)
-    mains = [main_tiles(plan, kernel.schedule) for plan in (again, kernel.plan)]
+    again, first = plan_of(spec, kernel.schedule, "amx"), plan_of(spec, None, "amx")
+    mains = [main_tiles(plan, kernel.schedule) for plan in (again, first)]
     assert mains[0] == mains[1] != []
 
 

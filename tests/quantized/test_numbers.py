@@ -10,7 +10,7 @@ import pytest
 from support.cases import Cases, sampled
 from support.products.fused import Kernels, Trial
 from support.products.packed import DTYPES, convert
-from support.products.plans import plan_of
+from support.products.plans import nests_of, plan_of, unpack_rows_of
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
@@ -157,14 +157,12 @@ def test_a_matrix_unit_decides_for_vectors_too() -> None:
     """Dot products take twice as long as FMA on these cores; but tiles multiply many rows."""
     spec = tw.Gemm(M, 96, 1920, a="bf16", b=tw.Packed(Q4))
     for target, along in (("amx+graniterapids", "bf16"), ("avx512+bf16+graniterapids", "f32")):
-        plan = plan_of(spec, None, target)
+        plan, *unpacked = nests_of(spec, None, target)
         assert plan.product.along == along
-        assert (plan.many is not None and plan.many.plan.product.unit is not None) == (
-            along == "bf16"
-        )
+        assert any(each.product.unit is not None for each in unpacked) == (along == "bf16")
         packed = plan.quantized
         assert packed.group == (2 if along == "bf16" else 1)
-        assert plan.many is None or plan.many.plan.quantized == packed
+        assert all(each.quantized == packed for each in unpacked)
 
 
 @pytest.mark.parametrize("target", ["avx512+bf16", "neon+bf16", "sve256+sve2+bf16"])
@@ -178,8 +176,8 @@ def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Ca
         epilogue = tw.acc - 2 * tw.acc2 if more else None
         spec = tw.Gemm(M, n, k, a="bf16", b=given, d="f32", epilogue=epilogue, **more)
         schedule = tw.Schedule(unpack_rows=2, threads=1 + index % 2)
-        many = plan_of(spec, schedule, target).many
-        assert many is not None and many.plan.read_format.stored == "bf16"
+        _, many = nests_of(spec, schedule, target)
+        assert many.read_format.stored == "bf16"
         trials.append((Trial(spec, schedule, {"m": m}), form))
     trials = sampled(target, trials)
     kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
@@ -202,17 +200,13 @@ def test_a_row_has_the_same_bits_among_few_and_many(form: tw.Quantized) -> None:
 
 def test_bytes_pay_for_that_and_what_tables_look_up_does_not() -> None:
     """By the estimate: a byte takes more operations to become bf16, most where they share units."""
-    plans = [
-        plan_of(tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(form)), None, target)
-        for form, target in (
-            (tw.Quantized("s8", scale="f16", block=32), "avx512+bf16+zen5"),
-            (Q4, "avx512+bf16"),
-            (tw.Quantized("s8", scale="f16", block=32), "avx512+bf16"),
-        )
-    ]
-    assert plans[0].many is not None and 16 < plans[0].many.rows < 128
-    assert plans[2].many is not None and 2 < plans[2].many.rows < plans[0].many.rows
-    assert plans[1].many is None
+    s8, q4 = (
+        tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(form))
+        for form in (tw.Quantized("s8", scale="f16", block=32), Q4)
+    )
+    shared, own = (unpack_rows_of(s8, None, f"avx512+bf16{core}") for core in ("+zen5", ""))
+    assert 16 < shared < 128 and 2 < own < shared
+    assert len(nests_of(q4, None, "avx512+bf16")) == 1
 
 
 def test_a_tile_of_numbers_lies_within_a_block_of_columns() -> None:
@@ -228,7 +222,7 @@ def test_a_tile_of_numbers_lies_within_a_block_of_columns() -> None:
 def test_zeros_of_blocks_and_parts_of_them_are_not_unpacked_beforehand() -> None:
     for form, k in ((Q4, 100), (FORMATS[1], 256)):
         spec = tw.Gemm(M, 48, k, a="bf16", b=tw.Packed(form))
-        assert plan_of(spec, None, "avx512+bf16").many is None
+        assert len(nests_of(spec, None, "avx512+bf16")) == 1
         with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
             plan_of(spec, tw.Schedule(unpack_rows=4), "avx512+bf16")
 
@@ -256,5 +250,5 @@ def test_rows_that_share_few_sets_are_copied_an_odd_number_of_lines_apart() -> N
         for depth, lda in ((k + 64, None), (k, tw.dim("lda"))):
             spec = tw.Gemm(M, 256, depth, a=type_, b=tw.Packed(Q4), lda=lda)
             assert not plan_of(spec, None, target).sources
-    many = plan_of(tw.Gemm(M, 256, 4096, a="f32", b=tw.Packed(Q4)), None, "avx2").many
-    assert many is not None and not many.plan.sources, "their blocks of K lie in few lines"
+    _, many = nests_of(tw.Gemm(M, 256, 4096, a="f32", b=tw.Packed(Q4)), None, "avx2")
+    assert not many.sources, "their blocks of K lie in few lines"

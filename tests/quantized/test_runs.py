@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from support.cases import Cases
 from support.products.fused import Kernels, Trial
+from support.products.plans import plan_of
 
 import tilewright as tw
 from tilewright.generate import program_for
-from tilewright.plan.planner import make_plan
-from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.quantized import StoredName
 
@@ -51,7 +50,7 @@ def spec_of(form: tw.Quantized, m: int, n: int, k: int) -> tw.Gemm:
 def test_a_run_is_as_long_as_lanes_hold_it(type_: StoredName, target: str) -> None:
     largest, groups = RUNS[type_]
     form = tw.Quantized(type_, scale="f32", block=32)
-    plan = make_plan(spec_of(form, 8, 32, 64), tw.Schedule(), resolve(target))
+    plan = plan_of(spec_of(form, 8, 32, 64), None, target)
     assert plan.product.few == groups
     assert plan.product.mnemonic == ("vpmaddubsw" if groups else "vpmaddwd")
     one = IN_A_LANE * largest * LARGEST
@@ -61,7 +60,7 @@ def test_a_run_is_as_long_as_lanes_hold_it(type_: StoredName, target: str) -> No
 def test_where_an_instruction_sums_four_products_there_are_no_runs() -> None:
     form = tw.Quantized("u4", zero=8, block=32)
     for target in ("avx2+vnni", "avx512+vnni", "amx", "neon"):
-        assert make_plan(spec_of(form, 8, 32, 64), tw.Schedule(), resolve(target)).product.few == 0
+        assert plan_of(spec_of(form, 8, 32, 64), None, target).product.few == 0
 
 
 def extreme(form: tw.Quantized, k: int, n: int) -> QuantizedMatrix:
@@ -95,7 +94,7 @@ def test_a_tile_that_fits_leaves_a_register_for_the_ones(block: int, columns: in
     for rows in range(1, 16):
         schedule = tw.Schedule(tile=(rows, columns))
         try:
-            plan = make_plan(spec, schedule, resolve("avx512"))
+            plan = plan_of(spec, schedule, "avx512")
         except tw.ScheduleError:
             assert rows > 1
             return

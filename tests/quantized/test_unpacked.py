@@ -11,14 +11,14 @@ from support.cases import Cases, sampled
 from support.compilers import TARGETS
 from support.products.fused import Kernels, Trial
 from support.products.packed import convert
-from support.products.plans import main_tiles, plan_of
+from support.products.plans import main_tiles, nests_of, plan_of, unpack_rows_of
 
 import tilewright as tw
 from tilewright.errors import ScheduleError, TargetError
-from tilewright.generate import program_for
-from tilewright.plan.plan import Plan
+from tilewright.generate import plan_for, program_for
 from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.driver import build_many
+from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.symbolic import evaluate
 
@@ -130,18 +130,17 @@ def test_a_row_of_a_batch_has_the_same_bits_either_way() -> None:
 
 def test_many_rows_are_those_of_more_than_two_tiles() -> None:
     spec = tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4))
-    plan = plan_of(spec, tw.Schedule(), "avx512")
-    assert plan.many is not None and not plan.packs
-    assert plan.many.rows == 2 * plan.tiles[0].shape.rows + 1
-    assert plan.many.plan.packs == "b"
+    plan, unpacked = nests_of(spec, tw.Schedule(), "avx512")
+    assert (plan.packs, unpacked.packs) == ("", "b")
+    assert unpack_rows_of(spec, tw.Schedule(), "avx512") == 2 * plan.tiles[0].shape.rows + 1
     few, many = (tw.Gemm(m, 96, 256, a="f32", b=tw.Packed(Q4)) for m in (4, 100))
     assert plan_of(few, tw.Schedule(), "avx512").packs == ""
     assert plan_of(many, tw.Schedule(), "avx512").packs == "b"
     short = tw.Gemm(tw.dim("m", max=8), 96, 256, a="f32", b=tw.Packed(Q4))
-    assert plan_of(short, tw.Schedule(), "avx512").many is None
-    assert plan_of(spec, tw.Schedule(loops="nmk"), "avx512").many is None
+    assert len(nests_of(short, tw.Schedule(), "avx512")) == 1
+    assert len(nests_of(spec, tw.Schedule(loops="nmk"), "avx512")) == 1
     integers = tw.Gemm(M, 96, 256, a=tw.Quantize(), b=tw.Packed(Q4))
-    assert plan_of(integers, tw.Schedule(), "avx512").many is None
+    assert len(nests_of(integers, tw.Schedule(), "avx512")) == 1
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "sve256", "rvv256", "power10"])
@@ -149,9 +148,8 @@ def test_what_is_unpacked_fits_on_the_stack(target: str) -> None:
     """So nothing is lost where threads run, and no memory grows with the matrices."""
     for n, k in ((4096, 4096), (100, 14336), (16, 72)):
         spec = tw.Gemm(M, n, k, a="f32", b=tw.Packed(Q4), d="bf16")
-        plan = plan_of(spec, tw.Schedule(threads=2), target).many
-        assert plan is not None
-        blocks = plan.plan.blocks
+        _, plan = nests_of(spec, tw.Schedule(threads=2), target)
+        blocks = plan.blocks
         assert 4 * blocks["n"] * blocks["k"] <= 32 * 1024
         assert 4 * blocks["n"] * blocks["m"] <= 32 * 1024
         assert blocks["k"] % 8 == 0
@@ -161,11 +159,11 @@ def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
     for m in (M, 100):
         kernel = tw.compile(tw.Gemm(m, 96, 256, a="f16", b=tw.Packed(Q4), d="bf16"))
         assert isinstance(kernel.spec, tw.Gemm)
-        again = plan_of(kernel.spec, kernel.schedule, kernel.target)
-        assert isinstance(kernel.plan, Plan)
-        mains = [main_tiles(plan, kernel.schedule) for plan in (again, kernel.plan)]
+        again = nests_of(kernel.spec, kernel.schedule, kernel.target)
+        first = plan_of(kernel.spec, None, kernel.target)
+        mains = [main_tiles(plan, kernel.schedule) for plan in (again[0], first)]
         assert mains[0] == mains[1] != []
-        assert (again.many is None) == isinstance(m, int)
+        assert len(again) == (1 if isinstance(m, int) else 2)
 
 
 def test_lines_from_afar_are_asked_for_ahead() -> None:
@@ -220,7 +218,7 @@ def test_a_panel_narrower_than_a_vector_has_room_behind_it() -> None:
     """Vectors of 64 lanes read panels of few columns whole: the checker refuses less room."""
     form = tw.Quantized("s4", scale="f32", block=24)
     spec = tw.Gemm(M, 32, 33, a=tw.Matrix("f16", "F"), b=tw.Packed(form), c=tw.Matrix("f32", "F"))
-    plan = plan_of(spec, tw.Schedule(unpack_rows=2), "sve2048+sve2+i8mm+bf16")
-    width = plan.many.plan.panel("b") if plan.many else None
-    assert width is not None and width < plan.lanes
+    plan = plan_for(spec, tw.Schedule(unpack_rows=2), resolve("sve2048+sve2+i8mm+bf16"))
+    _, unpacked = plan.nests
+    assert unpacked.panel("b") < unpacked.lanes
     assert program_for(plan).tiles

@@ -36,11 +36,14 @@ from tilewright.lower.staging.buffers import (
 from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.tiling.tiles import (
+    Either,
     FirstOrLater,
     Grid,
     Grids,
+    InOrder,
+    OneBlock,
     OverBatch,
     OverBlocks,
     OverEqual,
@@ -48,9 +51,8 @@ from tilewright.plan.tiling.tiles import (
     Phase,
     Step,
     SummedBlock,
-    UnlessEmpty,
 )
-from tilewright.symbolic import ONE, ZERO, div, symbol, value
+from tilewright.symbolic import ONE, ZERO, Least, div, symbol
 
 from .calls import Block, TileSet, called, looped, offset_of
 from .panels import panels
@@ -59,21 +61,19 @@ from .panels import panels
 _OF_ITS_OWN = ("b", "b_packed", "b_tail_packed", "b_sums", "sums")
 
 
-def make_program(plan: Plan) -> Program:
-    """Return the program of the whole kernel.
-
-    The plan may have a second nest for calls with many rows. The program then chooses at the call.
-    """
-    tiles = TileSet(plan)
+def make_program(plan: Plan | ByRows) -> Program:
+    """Return the program of the whole kernel. If it has two nests, it chooses at the call."""
+    first, *later = plan.nests
+    tiles = TileSet(first)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
-    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
+    if ZERO in (first.sizes["m"], first.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
-    if plan.many is not None:
-        # Only one of the two nests runs, so equal buffers share a place in scratch memory.
-        scratch, worker = tiles.scratch, tiles.worker_scratch
-        others = TileSet(plan.many.plan, "many_", scratch=scratch, worker_scratch=worker)
-        nest = (When(div(plan.sizes["m"], plan.many.rows), _whole(others), nest),)
+    scratch, worker = tiles.scratch, tiles.worker_scratch
+    for count, other in zip(plan.conditions, later, strict=True):
+        # Only one of the nests runs, so equal buffers share a place in scratch memory.
+        others = TileSet(other, "many_", scratch=scratch, worker_scratch=worker)
+        nest = (When(count, _whole(others), nest),)
         programs += (each for each in others.programs.values() if each not in programs)
     shared, own = (sum(x.values(), ZERO) for x in (tiles.scratch, tiles.worker_scratch))
     return Program(start + nest, tuple(programs), shared, worker_scratch=own)
@@ -122,7 +122,7 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     plan = tiles.plan
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.operands["sums2"]
-    elements = plan.sum_elements
+    elements = _sum_elements(plan)
     (scratch, _), second = tiles.place(sums, elements), renamed(fill, _of_second)
     return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
@@ -157,10 +157,17 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     if not plan.partial or plan.summed is not None:
         return _pass(tiles, "whole", block)
     sums = plan.operands["sums"]
-    elements = plan.sum_elements
+    elements = _sum_elements(plan)
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
     scratch, _ = tiles.place(sums, elements)
     return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
+
+
+def _sum_elements(plan: Plan) -> Expr:
+    """Return the number of elements in a buffer for all sums."""
+    steps = plan.operands["sums"].strides
+    line, other = "nm" if steps["n"] == 1 else "mn"
+    return plan.sizes[other] * (plan.sizes[line] if steps[other] == 1 else steps[other])
 
 
 def _pass(tiles: TileSet, phase: Phase, block: Block) -> tuple[NestNode, ...]:
@@ -175,12 +182,21 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
             yield _packed(tiles, step, block)
         case SummedBlock():
             yield from _summed(tiles, step, block)
-        case UnlessEmpty():
-            yield _unless_empty(tiles, step, block)
+        case InOrder():
+            for part in step.parts:
+                yield from _nest(tiles, part, block)
+        case Either():
+            body, otherwise = (
+                () if each is None else tuple(_nest(tiles, each, block))
+                for each in (step.body, step.otherwise)
+            )
+            yield When(step.count, body, otherwise)
+        case OneBlock():
+            yield from _nest(tiles, step.body, block.inside(step.letter, step.extent, step.start))
         case OverBatch():
             yield from _over_batch(tiles, step, block)
         case OverBlocks():
-            yield from _over_blocks(tiles, step, block)
+            yield _over_blocks(tiles, step, block)
         case OverEqual():
             yield _over_equal(tiles, step, block)
         case FirstOrLater():
@@ -241,18 +257,12 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
     The buffer is declared before the block's size is computed. If the largest block fits on the
     stack, its size is used. Otherwise the size follows from the call's sizes.
     """
-    whole = plan.at_most(elements, whole=True)
+    named = ((plan.block_sizes, plan.blocks), (plan.sum_sizes, plan.summed or {}))
+    most = {symbol(name): (d, size[d]) for names, size in named for d, name in names.items()}
+    whole = elements.xreplace({name: Integer(size) for name, (_, size) in most.items()})
     if stack_bytes(operand, whole) is not None:
         return whole
-    return plan.at_most(elements)
-
-
-def _unless_empty(tiles: TileSet, step: UnlessEmpty, block: Block) -> When:
-    """Return a node that takes another branch if the batch is empty at the call."""
-    assert tiles.plan.batch is not None
-    nothing = replace(block, extents=block.extents | {"k": ZERO})
-    nodes, empty = _nest(tiles, step.step, block), _nest(tiles, step.empty, nothing)
-    return When(tiles.plan.batch.count, tuple(nodes), tuple(empty))
+    return elements.xreplace({name: Least(plan.sizes[d], s) for name, (d, s) in most.items()})
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
@@ -274,31 +284,14 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
     return (of_batch(index, chosen, body),) if chosen else body
 
 
-def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[NestNode]:
-    """Yield a loop over whole blocks, then the tail."""
-    letter, size, trips = step.letter, step.size, step.trips
-    known = value(trips) is not None
-
-    def within(inner: Step | None, extent: Expr, origin: Expr) -> tuple[NestNode, ...]:
-        there = block.inside(letter, extent, origin)
-        return () if inner is None else tuple(_nest(tiles, inner, there))
-
-    head = within(step.head, Integer(size), ZERO)
-    yield from head if known or not head else (When(trips, head),)
-    if step.body is not None:
-        there = replace(block, parallel=block.parallel or step.parallel)
-        there = there.inside(letter, Integer(size), size * symbol(step.counter))
-        body = tuple(_nest(tiles, step.body, there))
-        first = 0 if step.head is None else 1
-        work = _work(there) if step.parallel else None
-        yield BlockLoop(step.counter, trips, body, first, parallel=step.parallel, work=work)
-    tail = within(step.tail, step.tail_size, size * trips)
-    if step.only is not None:
-        only = within(step.only, step.tail_size, size * trips)
-        yield When(trips, (When(step.tail_size, tail),) if tail else (), only)
-    elif tail:
-        certain = letter == "k" or value(step.tail_size)
-        yield from tail if certain else (When(step.tail_size, tail),)
+def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> BlockLoop:
+    """Return a loop over whole blocks."""
+    there = replace(block, parallel=block.parallel or step.parallel)
+    there = there.inside(step.letter, Integer(step.size), step.size * symbol(step.counter))
+    body = tuple(_nest(tiles, step.body, there))
+    work = _work(there) if step.parallel else None
+    counter, parallel = step.counter, step.parallel
+    return BlockLoop(counter, step.trips, body, step.first, parallel=parallel, work=work)
 
 
 def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:

@@ -106,11 +106,15 @@ class Tile:
     def sum_along(self) -> str | None:
         """The dimension along which sums are stored as vectors, if vectors run along K.
 
-        None if the tile has one element along it, because a masked store of one element is slower.
+        The output is contiguous along it. None if there is no such dimension, if the target cannot
+        transpose the sums, or if the tile has one element along it, because a masked store of one
+        element is slower.
         """
-        line = self.plan.sum_along
-        length = self.shape.rows if line == self.plan.across else self.shape.vectors
-        return line if length > 1 else None
+        plan, lengths = self.plan, {self.plan.along: self.shape.vectors}
+        lengths[plan.across] = self.shape.rows
+        line = next((d for d in lengths if value(plan.output.strides[d]) == 1), "")
+        transposes = all(v.transposes for v in plan.vectors)
+        return line if transposes and lengths.get(line, 0) > 1 else None
 
     @property
     def along(self) -> Operand:

@@ -10,14 +10,17 @@ from sympy import Expr, floor
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Environment, Plan
+from tilewright.plan.plan import NOMINAL, ByRows, Environment, Plan
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
 from tilewright.plan.tiling.tiles import (
+    Either,
     FirstOrLater,
     Grid,
     Grids,
+    InOrder,
+    OneBlock,
     OverBatch,
     OverBlocks,
     OverEqual,
@@ -25,8 +28,8 @@ from tilewright.plan.tiling.tiles import (
     RegisterTile,
     Step,
     SummedBlock,
-    UnlessEmpty,
 )
+from tilewright.spec.gemm import SHAPES
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
 
@@ -49,10 +52,8 @@ from .caches import (
 from .threads import COPY_LINES, busiest, split
 from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
 
-#: Assumed value of a size that is known only at the call.
-NOMINAL = 64
 #: The dimensions of each operand. A buffer of sums has the dimensions of C.
-_DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
+_DIMENSIONS = {name: SHAPES[name] for name in "abc"}
 #: The number of cycles in which a core looks up a page that is not in the TLB.
 _LOOK_UP = 7
 #: A cache line from L3 or memory takes this many times as long if it was not prefetched.
@@ -112,7 +113,7 @@ class Estimate:
 
 
 def estimate(
-    plan: Plan, sizes: Mapping[str, int], *, cold: bool = False, threads: int = 1
+    plan: Plan | ByRows, sizes: Mapping[str, int], *, cold: bool = False, threads: int = 1
 ) -> Estimate:
     """Return the estimated time of a call on the plan's core.
 
@@ -128,15 +129,19 @@ def estimate(
     return estimate_of(core, nest, least, cold=cold)
 
 
-def nest_of(plan: Plan, sizes: Mapping[str, int], *, parallel: bool = False) -> tuple[Nest, float]:
+def nest_of(
+    product: Plan | ByRows, sizes: Mapping[str, int], *, parallel: bool = False
+) -> tuple[Nest, float]:
     """Return a kernel's loops and work as a nest, and the cycles of its multiply-adds at the peak.
 
     If ``parallel``, loops whose iterations threads may share are marked as such.
     """
+    plan, *later = product.nests
+    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    for count, other in zip(product.conditions, later, strict=True):
+        plan = other if evaluate(count, slots) else plan
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
-    if plan.many is not None and extents["m"] >= plan.many.rows:
-        return nest_of(plan.many.plan, sizes, parallel=parallel)
     slots |= _leading(plan, extents, sizes)
     walk = _Walk(plan.outside, slots, extents, configured=_configured(plan), parallel=parallel)
     multiply_adds = plan.spec.flops({**extents, "count": walk.count}) / 2
@@ -322,13 +327,6 @@ class _Walk:
             return body
         return Repeat(trips, self.moves(d), body, self.regions([body], extents), parallel)
 
-    def alone(self, *, parallel: bool) -> _Walk:
-        """Return the walk for the body of a loop.
-
-        If the loop is ``parallel``, no loop in its body can be.
-        """
-        return replace(self, parallel=False) if parallel else self
-
     def shares(self, d: str) -> bool:
         """Return True if threads share the loop over tiles along a dimension."""
         letters = self.plan.outer
@@ -348,8 +346,13 @@ class _Walk:
                 return Series(parts, frozenset(), self.regions(parts, self.extents))
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)
-            case UnlessEmpty():
-                return self.step(step.step if self.count else step.empty)
+            case InOrder():
+                running = [each for part in step.parts if (each := self._running(part))]
+                return self.series([*map(self.step, running)], self.moves(step.letter))
+            case Either():
+                return self.step(InOrder("", (step,)))
+            case OneBlock():
+                return self.inside(step.letter, self.number(step.extent)).step(step.body)
             case OverBatch():
                 return self._over_batch(step)
             case OverBlocks():
@@ -373,44 +376,39 @@ class _Walk:
             for name, region in body.regions.items()
         }
 
+    def _running(self, step: Step | None) -> Step | None:
+        """Return the step that runs in place of ``step`` at these sizes; None if none does."""
+        match step:
+            case Either():
+                return self._running(step.body if self.number(step.count) else step.otherwise)
+            case OverBlocks() if self.number(step.trips) <= step.first:
+                return None
+        return step
+
     def _over_blocks(self, step: OverBlocks) -> Nest:
-        letter = step.letter
-        trips, tail = self.number(step.trips), self.number(step.tail_size)
-        parallel = self.parallel and step.parallel
-        whole = self.alone(parallel=parallel).inside(letter, step.size)
-        parts: list[Nest] = []
-        if step.head is not None and trips:
-            parts.append(whole.step(step.head))
-            trips -= 1
-        elif step.only is not None and not trips:
-            return self.inside(letter, tail).step(step.only)
-        if step.body is not None and trips:
-            extents = {**self.extents, letter: trips * step.size}
-            body = whole.step(step.body)
-            parts.append(self.repeat(letter, trips, body, extents, parallel=parallel))
-        if step.tail is not None and (tail or not parts):
-            parts.append(self.inside(letter, tail).step(step.tail))
-        return self.series(parts, self.moves(letter))
+        shared, trips = self.parallel and step.parallel, self.number(step.trips) - step.first
+        around = replace(self, parallel=self.parallel and not shared)
+        body = around.inside(step.letter, step.size).step(step.body)
+        extents = {**self.extents, step.letter: trips * step.size}
+        return self.repeat(step.letter, trips, body, extents, parallel=shared)
 
     def _over_equal(self, step: OverEqual) -> Nest:
         letter = step.letter
         trips = self.number(step.trips)
-        around = replace(self, sizes={**self.sizes, step.count: trips})
-        size = around.number(step.size)
-        around = replace(around, sizes={**around.sizes, step.step: size})
-
-        parallel = self.parallel and step.parallel
-        around = around.alone(parallel=parallel)
+        sizes, parallel = {**self.sizes, step.count: trips}, self.parallel and step.parallel
+        size = evaluate(step.size, sizes)
+        sizes = {**sizes, step.step: size}
+        around = replace(self, sizes=sizes, parallel=self.parallel and not parallel)
 
         def at(i: int) -> Nest:
-            elements = evaluate(step.elements, {**around.sizes, step.counter: i})
+            elements = evaluate(step.elements, {**sizes, step.counter: i})
             named = {step.here: elements, step.counter: i}
             return around.inside(letter, elements, **named).step(step.body)
 
         parts = [at(0)]
         if parallel and trips > 1:
             moves, regions = self.moves(letter), self.regions(parts, self.extents)
-            last = evaluate(step.elements, {**around.sizes, step.counter: trips - 1}) / size
+            last = evaluate(step.elements, {**sizes, step.counter: trips - 1}) / size
             return Repeat(trips, moves, parts[0], regions, parallel=True, last=last)
         if trips > 2:
             extents = {**self.extents, letter: (trips - 2) * size}

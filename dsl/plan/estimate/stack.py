@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.plan.plan import NOMINAL
 from tilewright.plan.routines.stack import StackPlan, beside_cycles
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import evaluate, value
 
 from .caches import Cycles, Nest, Piece, Region, Repeat
-from .kernel import NOMINAL, Estimate, estimate_of, nest_of
+from .kernel import Estimate, estimate_of, nest_of
 
 #: The name of the time in which elements are moved so that several products share vectors.
 MOVING = "moves between products and lanes"
@@ -24,7 +25,7 @@ def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = Fa
     count = evaluate(plan.batch.count, slots)
     body, least = _product(plan, slots)
     regions = {
-        name: region if _serves_all(plan, name) else _of_all(region, count)
+        name: region if _serves_all(plan, name) else Region(count, region.span, region.span)
         for name, region in body.regions.items()
     }
     moves = frozenset(name for name in body.regions if not _serves_all(plan, name))
@@ -35,7 +36,7 @@ def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = Fa
 def _product(plan: StackPlan, slots: Mapping[str, int]) -> tuple[Nest, float]:
     """Return the nest of one product, and its cycles at the peak."""
     if plan.each is not None:
-        return nest_of(plan.each, {s: slots[s] for s in plan.each.slots if s in slots})
+        return nest_of(plan.each, slots)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
     item, vector = ITEMSIZE[plan.spec.type], plan.vectors[0]
     regions = {}
@@ -51,8 +52,3 @@ def _serves_all(plan: StackPlan, name: str) -> bool:
     """True if all products use the same matrix."""
     stride = plan.batch.strides.get(name[0])
     return stride is not None and value(stride) == 0
-
-
-def _of_all(region: Region, count: int) -> Region:
-    """Return the region of ``count`` matrices, one after another in memory."""
-    return Region(count, region.span, region.span)

@@ -25,10 +25,11 @@ from tilewright.spec.sizes import Dim, most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import div, size_expr, value
 
+from ..by_rows import plan_product
 from ..loops import Decided, Decision, threads_decision
 from ..operands import BatchPlan, Operand, batch_stride, operand_of
-from ..plan import NOMINAL, Plan
-from ..planner import layout_cycles, make_plan
+from ..plan import NOMINAL, ByRows, Plan
+from ..planner import layout_cycles
 from ..staging import same_types
 from ..tiling.parts import exact_parts
 from .transpose import cover
@@ -68,7 +69,7 @@ class StackPlan(Decided):
     batch: BatchPlan
     decisions: tuple[Decision, ...]
     parallel: bool
-    each: Plan | None
+    each: Plan | ByRows | None
     vectors: tuple[Vector, ...] = ()
     tile: tuple[int, int] = (0, 0)
 
@@ -130,7 +131,7 @@ def plan_stack(spec: Gemm, schedule: Schedule, target: Target) -> StackPlan:
 
 
 def _stack(
-    spec: Gemm, schedule: Schedule, target: Target, each: Plan | None, reason: str
+    spec: Gemm, schedule: Schedule, target: Target, each: Plan | ByRows | None, reason: str
 ) -> StackPlan:
     assert isinstance(spec.batch, Strided)
     parallel = _parallel(schedule, each)
@@ -157,26 +158,26 @@ def _stack(
     )
 
 
-def _operand(spec: Gemm, name: str, each: Plan | None) -> Operand:
+def _operand(spec: Gemm, name: str, each: Plan | ByRows | None) -> Operand:
     """Return operand ``name`` as the caller gives it, packed or not; B2 has the layout of B."""
     packed = isinstance(getattr(spec, name), Packed)
-    return each.operands[name[0]] if each and packed else operand_of(spec, name)
+    return each.nests[0].operands[name[0]] if each and packed else operand_of(spec, name)
 
 
-def _batch(spec: Gemm, names: list[str], each: Plan | None) -> BatchPlan:
+def _batch(spec: Gemm, names: list[str], each: Plan | ByRows | None) -> BatchPlan:
     assert spec.batch is not None
     strides = {name: _stride(spec, name, each) for name in names}
     return BatchPlan("strided", size_expr("count", spec.batch.count), strides, {})
 
 
-def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
+def _stride(spec: Gemm, name: str, each: Plan | ByRows | None) -> Expr:
     """Return the elements from one matrix to the next; packed matrices are contiguous."""
     if isinstance(getattr(spec, name), Packed) and spec.stride(name) is None:
         return _operand(spec, name, each).strides["b"]
     return batch_stride(spec, name)
 
 
-def _parallel(schedule: Schedule, each: Plan | None) -> bool:
+def _parallel(schedule: Schedule, each: Plan | ByRows | None) -> bool:
     """True if threads share the products of the stack.
 
     The schedule asks for this by the loop ``B``, or by threads without loops. Without loops it is
@@ -187,7 +188,7 @@ def _parallel(schedule: Schedule, each: Plan | None) -> bool:
         return False
     if schedule.loops:
         return schedule.loops[0] == "B"
-    return (schedule.threads or 1) > 1 and (each is None or not has_buffers(each))
+    return (schedule.threads or 1) > 1 and (each is None or not any(map(has_buffers, each.nests)))
 
 
 def has_buffers(plan: Plan) -> bool:
@@ -200,16 +201,16 @@ def has_buffers(plan: Plan) -> bool:
 # --- one after the other -----------------------------------------------------------------------
 
 
-def _one(alone: Gemm, schedule: Schedule, target: Target) -> Plan:
+def _one(alone: Gemm, schedule: Schedule, target: Target) -> Plan | ByRows:
     """Return the plan of one product."""
     if schedule.loops is not None:
         inner = schedule.loops[1:]
         threads = schedule.threads if inner != inner.lower() else None
-        return make_plan(alone, replace(schedule, loops=inner, threads=threads), target)
-    plan = make_plan(alone, replace(schedule, threads=None), target)
+        return plan_product(alone, replace(schedule, loops=inner, threads=threads), target)
+    plan = plan_product(alone, replace(schedule, threads=None), target)
     if schedule.threads is None or _parallel(schedule, plan):
         return plan
-    return make_plan(alone, schedule, target)
+    return plan_product(alone, schedule, target)
 
 
 def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
@@ -217,7 +218,7 @@ def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
     alone, sizes = spec.alone(), _counted(spec)
     decides = any(isinstance(getattr(spec, d), Dim) for d in "mnk")
     plan = _one(alone.with_sizes(**sizes), schedule, target)
-    return (DECIDING if decides else 0) + layout_cycles(plan, UNKNOWN, NOMINAL**3)
+    return (DECIDING if decides else 0) + layout_cycles(plan.nests[0], UNKNOWN, NOMINAL**3)
 
 
 # --- side by side ------------------------------------------------------------------------------

@@ -21,9 +21,12 @@ from .parts import Part, panel_parts, whole_and_rest
 from .requests import request_at
 from .tiles import (
     Cell,
+    Either,
     FirstOrLater,
     Grid,
     Grids,
+    InOrder,
+    OneBlock,
     OverBatch,
     OverBlocks,
     OverEqual,
@@ -32,7 +35,6 @@ from .tiles import (
     RegisterTile,
     Step,
     SummedBlock,
-    UnlessEmpty,
     bound_text,
     k_loop,
     why_split,
@@ -106,7 +108,8 @@ class _Cutting:
         if "b" not in letters or batch is None or value(batch.count) is not None:
             return step
         around = "".join(letter for letter in letters if letter not in "bk")
-        return UnlessEmpty(step, self.cut(around, block.of("k", ZERO), ""))
+        empty = self.cut(around, block.of("k", ZERO), "")
+        return Either(batch.count, step, OneBlock("k", ZERO, ZERO, empty))
 
     def cut(self, letters: str, block: _Block, names: str) -> Step:
         """Return the loops of the remaining letters; ``names`` has the dimensions of loops
@@ -150,15 +153,21 @@ class _Cutting:
         later = replace(block, accumulate=True)
         return OverBatch(first, None if count == 1 else self.cut(rest, later, names))
 
-    def _over_blocks(self, letter: str, rest: str, block: _Block, names: str) -> OverBlocks:
+    def _over_blocks(self, letter: str, rest: str, block: _Block, names: str) -> InOrder:
         """Return a loop over whole blocks along m or n, then the tail."""
         parallel, letter = letter.isupper(), letter.lower()
         size, extent = self.plan.blocks[letter], block.extents[letter]
         trips, tail_size = div(extent, size), mod(extent, size)
         counter, taken = f"{letter}{names.count(letter)}", names + letter
-        body = None if trips == 0 else self.cut(rest, block.of(letter, Integer(size)), taken)
-        tail = None if tail_size == 0 else self.cut(rest, block.of(letter, tail_size), taken)
-        return OverBlocks(letter, counter, size, trips, tail_size, parallel, None, body, tail)
+        parts: list[Step] = []
+        if trips != 0:
+            body = self.cut(rest, block.of(letter, Integer(size)), taken)
+            parts.append(OverBlocks(letter, counter, 0, trips, size, parallel, body))
+        if tail_size != 0:
+            last = self.cut(rest, block.of(letter, tail_size), taken)
+            tail = OneBlock(letter, size * trips, tail_size, last)
+            parts.append(tail if value(tail_size) else Either(tail_size, tail))
+        return InOrder(letter, tuple(parts))
 
     def _over_equal(self, letter: str, multiple: int, rest: str, block: _Block) -> OverEqual:
         """Return a loop over blocks whose size the call computes."""
@@ -200,7 +209,7 @@ class _Cutting:
         finish = self.cut(around, replace(inside, phase="finish"), "")
         return SummedBlock(sums, fill, finish)
 
-    def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
+    def _over_k(self, size: int, rest: str, block: _Block, names: str) -> InOrder:
         """Return a loop over whole blocks of K, the first of which begins the sums, then
         the tail.
         """
@@ -208,17 +217,22 @@ class _Cutting:
         trips, tail_size = div(extent, size), mod(extent, size)
         counter, taken = f"k{names.count('k')}", names + "k"
         whole, last = block.of("k", Integer(size)), block.of("k", tail_size)
-        known = value(trips)
-        head = None if trips == 0 else self.cut(rest, whole, taken)
-        adding = replace(whole, accumulate=True)
-        body = self.cut(rest, adding, taken) if known is None or known > 1 else None
-        adds = block.accumulate or trips != 0
-        tail, only = None, None
+        known, parts, tail = value(trips), list[Step](), None
+        if trips != 0:
+            head = OneBlock("k", ZERO, Integer(size), self.cut(rest, whole, taken))
+            parts.append(head if known is not None else Either(trips, head))
+        if known is None or known > 1:
+            body = self.cut(rest, replace(whole, accumulate=True), taken)
+            parts.append(OverBlocks("k", counter, 1, trips, size, False, body))
         if tail_size != 0 or trips == 0:
-            tail = self.cut(rest, replace(last, accumulate=adds), taken)
+            adding = replace(last, accumulate=block.accumulate or trips != 0)
+            tail = OneBlock("k", size * trips, tail_size, self.cut(rest, adding, taken))
         if known is None:
-            only = self.cut(rest, last, taken)
-        return OverBlocks("k", counter, size, trips, tail_size, False, head, body, tail, only)
+            only = OneBlock("k", size * trips, tail_size, self.cut(rest, last, taken))
+            parts.append(Either(trips, tail and Either(tail_size, tail), only))
+        elif tail is not None:
+            parts.append(tail)
+        return InOrder("k", tuple(parts))
 
     # --- grids -----------------------------------------------------------------------------------
 

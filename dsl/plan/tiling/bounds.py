@@ -75,11 +75,6 @@ def chains_wanted(shape: TileShape, core: Core) -> int:
     return rates(shape, core).chains
 
 
-def latency(shape: TileShape, core: Core) -> float:
-    """Return the latency of the tile's multiply-add in cycles."""
-    return rates(shape, core).latency
-
-
 def step_cycles(shape: TileShape, core: Core, own: Rates | None = None) -> float:
     """Return the cycles of a K step, from the bounds of units, loads, issue and latency.
 

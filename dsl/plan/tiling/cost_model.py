@@ -201,12 +201,13 @@ def _cuts(
 def _whole_cuts(
     target: Target, vector: Vector, across: int, vectors: int, masked: bool, request: TileRequest
 ) -> Iterator[Choice]:
+    table = tile_table(target, request)
     for parts_along in _part_counts(vectors, target.registers):
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
         masks = masked and request.cuts_tail(vector, along[-1][0])
         rows = range(min(across, request.tallest(target, vector, widest)), 0, -1)
-        most = next((r for r in rows if _fits(target, vector, r, widest, masks, request)), 0)
+        most = next((r for r in rows if table.fits(vector, r, widest, masks)), 0)
         if not most:
             continue
         streams = LINES // widest if request.streams else LINES if request.long else inf
@@ -237,12 +238,6 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
     """
     seen = {-(-vectors // width) for width in range(1, min(vectors, registers) + 1)}
     return iter(sorted(seen))
-
-
-def _fits(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
-) -> bool:
-    return tile_table(target, request).fits(vector, rows, vectors, masked)
 
 
 def _cut_cycles(
@@ -433,8 +428,9 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
     These are a masked vector, and a vector of each narrower type.
     """
     narrower = (v for v in request.vectors if v.lanes < vector.lanes)
-    return _fits(target, vector, rows, 1, True, request) and all(
-        _fits(target, v, rows, 1, False, request) for v in narrower
+    table = tile_table(target, request)
+    return table.fits(vector, rows, 1, True) and all(
+        table.fits(v, rows, 1, False) for v in narrower
     )
 
 

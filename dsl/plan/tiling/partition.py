@@ -31,7 +31,7 @@ from .parts import (
     perhaps,
     positive_part,
 )
-from .requests import tile_request
+from .requests import request_at
 from .tile_costs import Fitting, fitting, shape_of, tile_table
 from .tile_shape import TileRequest
 from .tiles import Search
@@ -268,7 +268,7 @@ def _dot_vector(plan: Plan) -> Vector:
     A type with fewer lanes is used only if it has fewer registers.
     """
     assert plan.asked_tile is not None
-    request, vectors = tile_request(plan, plan.sizes["k"], False), plan.vectors
+    request, vectors = request_at(plan.outside, plan.sizes["k"], False), plan.vectors
     widest = {v.registers: v for v in reversed(vectors)}.values()
     fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
     return next((v for v in fits if v in widest), vectors[0])

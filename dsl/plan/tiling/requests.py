@@ -33,11 +33,6 @@ FOLLOWED = 32
 SHORT_LINE = 2048
 
 
-def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
-    """Return what the cost model must know of a tile of ``plan`` outside of all blocks."""
-    return request_at(plan.outside, steps, accumulate)
-
-
 def request_at(here: Environment, steps: Expr, accumulate: bool) -> TileRequest:
     """Return what the cost model must know of a tile with ``steps`` K steps.
 

@@ -382,10 +382,6 @@ class TileRequest:
         bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
-    def with_split(self, split: int) -> TileRequest:
-        """Return the request with only one allowed number of accumulator sets."""
-        return replace(self, splits=(split,))
-
 
 def tile_shapes(
     vector: Vector, rows: int, vectors: int, split: int, masked: bool, request: TileRequest

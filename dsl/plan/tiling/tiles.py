@@ -6,7 +6,7 @@ The planner makes them once. The lowering turns them into code, and ``explain`` 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Literal
 
@@ -139,6 +139,23 @@ class Grids:
 
 
 @dataclass(frozen=True, slots=True)
+class InOrder:
+    """Steps that run one after another, each on another block along dimension ``letter``."""
+
+    letter: str
+    parts: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """``body`` if ``count`` is positive at the call, else ``otherwise``. None does nothing."""
+
+    count: Expr
+    body: Step | None
+    otherwise: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FirstOrLater:
     """``first`` in the first trip of the loop over K with counter ``counter``, ``later`` in all
     others.
@@ -147,6 +164,32 @@ class FirstOrLater:
     counter: str
     first: Step
     later: Step
+
+
+@dataclass(frozen=True, slots=True)
+class OneBlock:
+    """``body`` for the block of ``extent`` along ``letter``, from element ``start`` on."""
+
+    letter: str
+    start: Expr
+    extent: Expr
+    body: Step
+
+
+@dataclass(frozen=True, slots=True)
+class OverBlocks:
+    """``body`` for the whole blocks of ``size`` along ``letter``, from block ``first`` on.
+
+    There are ``trips`` whole blocks, counted from 0.
+    """
+
+    letter: str
+    counter: str
+    first: int
+    trips: Expr
+    size: int
+    parallel: bool
+    body: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +221,6 @@ class OverBatch:
 
     first: Step
     later: Step | None
-
-
-@dataclass(frozen=True, slots=True)
-class OverBlocks:
-    """Blocks of ``size`` along dimension ``letter``: ``trips`` whole blocks and a tail.
-
-    ``body`` is a whole block, and ``tail`` is the block of the remaining ``tail_size`` elements;
-    each is None if there is none. Along K, ``head`` is the first whole block, which starts the
-    sums, and ``only`` is all of K if there is no whole block.
-    """
-
-    letter: str
-    counter: str
-    size: int
-    trips: Expr
-    tail_size: Expr
-    parallel: bool
-    head: Step | None
-    body: Step | None
-    tail: Step | None
-    only: Step | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,23 +276,17 @@ class OverEqual:
         return Least(step, self.extent - symbol(self.counter) * step)
 
 
-@dataclass(frozen=True, slots=True)
-class UnlessEmpty:
-    """``step``, or ``empty`` if the call's batch has no element."""
-
-    step: Step
-    empty: Step
-
-
 Step = (
     Grids
+    | InOrder
+    | Either
+    | FirstOrLater
+    | OneBlock
     | PackedBlock
     | SummedBlock
     | OverBatch
     | OverBlocks
     | OverEqual
-    | FirstOrLater
-    | UnlessEmpty
 )
 
 
@@ -414,26 +430,12 @@ def steps_text(product: Product, count: int) -> str:
     return what if count == 1 else what.replace("group", "groups").replace("step", "steps")
 
 
-def grids_of(step: Step | None) -> Iterator[Grid]:
+def grids_of(step: Step) -> Iterator[Grid]:
     """Yield all grids within ``step``, in the order of the calls."""
-    match step:
-        case Grids():
-            for cell in step.cells:
-                yield from cell.grids
-        case PackedBlock() | OverEqual():
-            yield from grids_of(step.body)
-        case SummedBlock():
-            yield from grids_of(step.fill)
-            yield from grids_of(step.finish)
-        case FirstOrLater():
-            yield from grids_of(step.first)
-            yield from grids_of(step.later)
-        case UnlessEmpty():
-            yield from grids_of(step.step)
-            yield from grids_of(step.empty)
-        case OverBatch():
-            yield from grids_of(step.first)
-            yield from grids_of(step.later)
-        case OverBlocks():
-            for inner in (step.head, step.body, step.tail, step.only):
-                yield from grids_of(inner)
+    if isinstance(step, Grids):
+        yield from (grid for cell in step.cells for grid in cell.grids)
+        return
+    for held in (getattr(step, field.name) for field in fields(step)):
+        for each in held if isinstance(held, tuple) else (held,):
+            if isinstance(each, Step):
+                yield from grids_of(each)

@@ -22,7 +22,7 @@ from tilewright.lower.nest import calls as tile_set
 from tilewright.lower.nest.build import make_program
 from tilewright.lower.tile.assemble import lower_tile
 from tilewright.lower.tile.tile import Tile
-from tilewright.plan.planner import make_plan
+from tilewright.plan.by_rows import plan_product
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Strided
 from tilewright.spec.schedule import Schedule
@@ -269,7 +269,7 @@ def _counted(spec: Gemm, schedule: Schedule, target: Target, most: int | None) -
         return program
 
     with mock.patch.object(tile_set, "lower_tile", count):
-        program = make_program(make_plan(spec, schedule, target))
+        program = make_program(plan_product(spec, schedule, target))
     return sum(1 for tile in program.tiles for _ in walk(tile.body + tile.end))
 
 
