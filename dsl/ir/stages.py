@@ -14,7 +14,8 @@ from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
 from .nodes import rewritten
 
-#: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory.
+#: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory: in parallel loops in
+#: that of the thread, else in that of the call.
 STACK_BYTES = 32 * 1024
 #: Alignment in bytes of buffers in scratch memory.
 ALIGNMENT = 64
