@@ -293,6 +293,19 @@ def test_few_rows_share_the_columns_evenly() -> None:
         assert class_of(64, 2048, 2048, F32, options, (1, 1, 1)).shape == "blocks"
 
 
+def test_stacks_with_many_rows_transpose_what_is_contiguous_along_k() -> None:
+    for axes, pack in ((ALONG_K, "b"), ((1, 1, 0), "a"), (ROWS, None)):
+        for many in (MANY_ROWS, MANY_ROWS - 1):
+            sizes = (many, 100, 64) if axes[2] else (100, many, 64)
+            found = class_of(*sizes, F32, Options(threads=1), axes)
+            stacked = found._replace(stacked=True, parallel=True)
+            made = schedule_of(Family(F32, axes, stacked, Options()))
+            assert (made.loops, made.pack) == ("Bnmk", pack if many == MANY_ROWS else None)
+    fixed = class_of(200, 100, 64, F32, Options(deterministic=True), ALONG_K)
+    family = Family(F32, ALONG_K, fixed._replace(stacked=True), Options(deterministic=True))
+    assert schedule_of(family).pack != "b" or fixed.shape == "blocks"
+
+
 def test_one_kernel_serves_all_few_rows() -> None:
     options = Options(threads=2)
     made = {
