@@ -262,18 +262,13 @@ class Kernel(CallableKernel):
     def scratch_bytes(self, threads: int = 1, **sizes: int) -> int:
         """Return the bytes of scratch memory for ``threads`` calls of the C function at a time.
 
-        The threads of a parallel loop may need memory of their own. A call then has memory for
-        ``Schedule.threads`` threads, or for as many as this machine has CPUs if the schedule gives
-        no number. The loop never uses more threads than that.
-
         Parameters
         ----------
         threads : int
-            Calls that run at the same time. Default: 1. The threads that one call starts are not
-            counted here.
+            Calls that run at the same time. Default: 1. Each has memory for all threads of its
+            parallel loops: for ``Schedule.threads``, or by default one for each CPU.
         **sizes : int
-            Sizes of the call by name. Leading dimensions and strides have the least legal value by
-            default.
+            Sizes of the call by name. Leading dimensions and strides are the least by default.
 
         Returns
         -------

@@ -15,7 +15,8 @@ from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
 from .nodes import rewritten
 from .ops import TileProgram
 
-#: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory.
+#: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory: in parallel loops in
+#: that of the thread, else in that of the call.
 STACK_BYTES = 32 * 1024
 #: Alignment in bytes of buffers in scratch memory.
 ALIGNMENT = 64

@@ -17,6 +17,7 @@ from tilewright.runtime.matmul.families import (
     CUBES,
     EVEN_ROWS,
     SHORT,
+    Axes,
     Class,
     Family,
     Options,
@@ -290,8 +291,16 @@ def test_few_rows_share_the_columns_evenly() -> None:
     assert (turned.shape, made.loops, made.pack) == ("shares", "Mkmnk", "a")
     for options in (Options(threads=1), Options(threads=2, deterministic=True)):
         assert class_of(64, 2048, 2048, F32, options, (1, 1, 1)).shape == "blocks"
-    ended = Options(threads=2, epilogue=tw.relu(tw.acc))  # sums need memory of their own
-    assert class_of(64, 2048, 2048, F32, ended, (1, 1, 1)).shape == "blocks"
+
+
+def test_stacks_with_many_rows_transpose_what_is_contiguous_along_k() -> None:
+    for axes, pack in ((ALONG_K, "b"), ((1, 1, 0), "a"), (ROWS, None)):
+        for many in (MANY_ROWS, MANY_ROWS - 1):
+            sizes = (many, 100, 64) if axes[2] else (100, many, 64)
+            found = class_of(*sizes, F32, Options(threads=1), axes)
+            stacked = found._replace(stacked=True, parallel=True)
+            made = schedule_of(Family(F32, axes, stacked, Options()))
+            assert (made.loops, made.pack) == ("Bnmk", pack if many == MANY_ROWS else None)
 
 
 def test_one_kernel_serves_all_few_rows() -> None:
@@ -401,3 +410,22 @@ def test_what_lies_in_place_has_its_lines_asked_for_in_few_pages(axis: int) -> N
         made = schedule_of(few)
         assert made.loops == nest
         assert (made.prefetch is not None) == (nest == loops[0])
+
+
+@pytest.mark.parametrize("axes", [ALONG_K, (1, 1, 1), (0, 0, 0)])
+def test_threads_share_the_columns_of_products_with_an_epilogue_too(axes: Axes) -> None:
+    """Each thread sums its columns in memory of its own, as D cannot hold the sums."""
+    m, n, k = (130, 520, 530) if axes[2] else (520, 130, 530)
+    relu = Options(threads=2, epilogue=tw.relu(tw.acc))
+    assert class_of(m, n, k, F32, relu, axes).shape == "shares"
+    halves = ("f32", "f32", "bf16")
+    assert class_of(m, n, k, halves, Options(threads=2), axes).shape == "shares"
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype("f4") for shape in ((m, k), (k, n)))
+    expected = np.maximum(a @ b, 0)
+    a, b, out = (
+        np.array(x, order="C" if axis else "F")
+        for x, axis in zip((a, b, expected - 1), axes, strict=True)
+    )
+    tw.matmul(a, b, out, epilogue=tw.relu(tw.acc), threads=2)
+    np.testing.assert_array_equal(out, expected)
