@@ -235,7 +235,10 @@ def _copy(
         Layout(operand.buffer, operand.type, operand.strides["k"])
         for operand in (plan.operands[buffer.name], buffer)
     )
-    move = block_move(plan.target, source, made, (extent, depth), plan.slots)
+    width = plan.panel(buffer.name)
+    # A panel of unknown size is an incomplete one.
+    most = None if width is None else width - (value(extent) is None)
+    move = block_move(plan.target, source, made, (extent, depth), plan.slots, most)
     by = 2 if plan.panel_tile is None else 4
     nest = MoveNest(move, prefix=prefix, first=at, by=by)
     return tuple(nest.rows()), tuple(nest.tiles.values())

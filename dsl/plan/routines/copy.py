@@ -305,12 +305,21 @@ def tiled(move: Move) -> tuple[Move, str]:
 
 
 def block_move(
-    target: Target, source: Layout, made: Layout, size: tuple[Expr, Expr], slots: tuple[str, ...]
+    target: Target,
+    source: Layout,
+    made: Layout,
+    size: tuple[Expr, Expr],
+    slots: tuple[str, ...],
+    most: int | None,
 ) -> Move:
-    """Return the copy of a block of lines and depth, which are contiguous along lines in both."""
+    """Return the copy of a block of lines and depth, which are contiguous along lines in both.
+
+    The block has at most ``most`` lines, if that is known.
+    """
     type_ = source.type
     move, _ = tiled(Move(target, source, made, type_, type_, *size, 1, (1, 1), slots))
-    return replace(move, tile=(BLOCK_VECTORS * move.tile[0] // ROW_VECTORS, BLOCK_DEPTH))
+    lines = BLOCK_VECTORS * move.tile[0] // ROW_VECTORS
+    return replace(move, tile=(min(lines, most or lines), BLOCK_DEPTH))
 
 
 def turning(
