@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,21 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 # -- one place per decision ---------------------------------------------------------------------
+
+
+def test_lowering_inherits_at_most_once() -> None:
+    """A class of ``lower`` has no base class that itself has a base class there."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for module in MODULES
+        if room_of(module.name).startswith("lower.")
+        for node in ast.walk(ast.parse(module.path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert bases["OuterProduct"] == {"KStep"}
+    deep = [name for name, own in bases.items()
+            if any(bases[base] & bases.keys() for base in own & bases.keys())]  # fmt: skip
+    assert not deep
 
 
 @every_module

@@ -1,4 +1,4 @@
-"""The program that moves a matrix from one layout and element type to another.
+"""The loops that move a matrix, or a block of it, from one layout and element type to another.
 
 In goes a ``Move``, which says where the elements are in both. The nest calls a tile for each block
 of lines and depth. A packed format's padding is filled with zeros first.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import gcd
 
 from sympy import Expr, Integer
 
-from tilewright.ir.nest import Argument, Call, Name, NestNode, Program, When, renamed, repeated
+from tilewright.ir.nest import Argument, Call, NestNode, repeated
 from tilewright.ir.ops import TileProgram
-from tilewright.plan.routines.copy import CopyPlan, Move
+from tilewright.lower.vectors import over_vectors
+from tilewright.plan.routines.copy import Move
 from tilewright.plan.tiling.parts import Part, cut
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, symbol, value
 
 from .move_tile import MoveTile
-from .pack_b import pack_program
 
 #: The number of vectors of zeros that one call stores.
 ZEROS = 8
@@ -28,24 +29,19 @@ ZEROS = 8
 BY = 4
 
 
-def copy_program(plan: CopyPlan) -> Program:
-    """Return the program of a copy."""
-    if plan.packing is not None:
-        program = pack_program(plan.packing)
-        names = {Name("b"): Name("a"), Name("out"): Name("d")}
-        return Program(renamed(program.nest, lambda name: names.get(name, name)), program.tiles)
-    nest = MoveNest(plan.move)
-    nodes = (*nest.padding(), *nest.moves())
-    return Program(nodes, tuple(nest.tiles.values()))
-
-
 @dataclass(slots=True)
 class MoveNest:
-    """The loops around the tiles, and the tiles made so far. ``prefix`` begins the tiles' names."""
+    """The loops around the tiles, and the tiles made so far.
+
+    ``prefix`` begins the tiles' names. ``first`` has the elements of both operands at which the
+    matrix begins. Remainders of sizes are cut by powers of ``by``.
+    """
 
     move: Move
     tiles: dict[str, TileProgram] = field(default_factory=dict)
     prefix: str = ""
+    first: tuple[Expr, Expr] = (ZERO, ZERO)
+    by: int = BY
 
     def call(
         self, make: Callable[[MoveTile], str], line: Expr, depth: Expr, **others: Argument
@@ -57,8 +53,13 @@ class MoveNest:
         tile = MoveTile(self.move)
         name = self.prefix + make(tile)
         program = self.tiles.setdefault(name, tile.program(name))
-        source, made = self.move.source, self.move.made
-        places = {"x": source.place(line, depth), "out": made.place(line, depth), **others}
+        places = {
+            name: replace(place, offset=first + place.offset)
+            for name, side, first in zip(
+                ("x", "out"), (self.move.source, self.move.made), self.first, strict=True
+            )
+            for place in (side.place(line, depth),)
+        } | others
         arguments = (places[p.name] for p in program.parameters if p.name in places)
         return Call(name, tuple(arguments))
 
@@ -67,23 +68,31 @@ class MoveNest:
         return self.rows() if self.move.copies else self.blocks()
 
     def rows(self) -> Iterator[NestNode]:
-        """Copy lines that are neighbours in both matrices, one element of the depth at a time."""
+        """Copy lines that are neighbours in both matrices."""
         move = self.move
-        step = move.lanes * (move.together if move.same else 1)
         for block in self.strips():
-            whole, tail = div(block.size, step), mod(block.size, step)
-            for deep in cut(move.depth, 1):
-                first, depth = block.at("pt"), deep.at("kp")
-                nodes: list[NestNode] = []
-                for part in cut(whole, move.tile[0] // step, by=BY):
-                    line = first + step * part.at("lp")
-                    call = self.call(_row(Integer(part.units * step)), line, depth)
-                    nodes += repeated("lp", part.count, (call,))
-                if tail != 0:
-                    call = self.call(_row(tail), first + step * whole, depth)
-                    nodes.append(call if value(tail) else When(tail, (call,)))
+            step = self._step(block.size)
+            for deep in cut(move.depth, move.tile[1], by=self.by):
+                place = block.at("pt"), deep.at("kp")
+                called = partial(self._row, step, deep.units, place)
+                most = move.tile[0] // step
+                nodes = tuple(over_vectors(block.size, step, most, called, by=self.by))
                 rows = repeated("kp", deep.count, nodes, "rows") if nodes else ()
                 yield from repeated("pt", block.count, rows, "blocks of lines")
+
+    def _row(
+        self, step: int, rows: int, at: tuple[Expr, Expr], line: Expr, units: int, tail: Expr | None
+    ) -> Call:
+        size = Integer(units * step) if tail is None else tail
+        return self.call(lambda tile: tile.row(size, rows), at[0] + line, at[1])
+
+    def _step(self, size: Expr) -> int:
+        """Return the elements of a vector; 1 if vectors of several widths copy a remainder."""
+        move = self.move
+        vector = move.target.of("s32" if move.together > 1 else move.source.type)[0]
+        if move.same and move.together == 1 and (value(size) is not None or vector.mask is None):
+            return 1
+        return move.lanes * (move.together if move.same else 1)
 
     def blocks(self) -> Iterator[NestNode]:
         """Move blocks of lines and depth."""
@@ -127,10 +136,6 @@ class MoveNest:
             out = replace(self.move.made.place(ZERO, ZERO), offset=first + part.at("zp"))
             call = self.call(_zeros(part.units), ZERO, ZERO, out=out)
             yield from repeated("zp", part.count, (call,), "padding")
-
-
-def _row(size: Expr) -> Callable[[MoveTile], str]:
-    return lambda tile: tile.row(size)
 
 
 def _block(lines: int, depth: int) -> Callable[[MoveTile], str]:

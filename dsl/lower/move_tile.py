@@ -79,19 +79,47 @@ class MoveTile:
 
     # --- whole tiles ---------------------------------------------------------------------------
 
-    def row(self, size: Expr) -> str:
-        """Copy ``size`` neighbours of a line; return the tile's name."""
-        known, same = value(size), self.move.same
-        step = self.lanes * (self.together if same else 1)
-        for first in range(0, step if known is None else known, step):
-            left = None if known is not None and known - first >= step else size - first
-            read, write = (Address(pointer, Integer(first)) for pointer in ("x", "out"))
-            if same:
-                word = self._load_word(read, left, self.together, f"x{first}")
-                self._store_word(write, word, left, self.together)
-            else:
-                self._put(self._converted(self._loaded(read, left, f"x{first}")), write, left)
-        return f"copy_{'tail' if known is None else known}"
+    def row(self, size: Expr, depth: int = 1) -> str:
+        """Copy ``size`` neighbours of ``depth`` rows; return the tile's name."""
+        known = value(size)
+        for k in range(depth):
+            for vector, first, left in self._cover(size):
+                read = self._at("x", self.move.source, first, k)
+                write = self._at("out", self.move.made, first, k)
+                name = f"x{k}_{first}" if k else f"x{first}"
+                if vector is not None:
+                    register = Register(f"x{k}_{first}", vector)
+                    active = None if left is None else self._lanes(vector, left)
+                    self.emitter.add(Load(register, read, active), Store(write, register, active))
+                elif self.move.same:
+                    word = self._load_word(read, left, self.together, name)
+                    self._store_word(write, word, left, self.together)
+                else:
+                    self._put(self._converted(self._loaded(read, left, name)), write, left)
+        rows = f"{depth}x" if depth > 1 else ""
+        return f"copy_{rows}{'tail' if known is None else known}"
+
+    def _cover(self, size: Expr) -> Iterator[tuple[Vector | None, int, Expr | None]]:
+        """Yield the vectors that cover a row: the first element, and the elements if not all.
+
+        If elements of 32 or 64 bits are copied, narrower vectors copy the last ones; the vector
+        type is None otherwise.
+        """
+        known, whole = value(size), self.move.same and self.together == 1
+        if known is None or not whole:
+            step = self.lanes * (self.together if self.move.same else 1)
+            for first in range(0, step if known is None else known, step):
+                part = None if known is not None and known - first >= step else size - first
+                yield None, first, part
+            return
+        first = 0
+        for vector in self.move.target.of(self.move.source.type):
+            while known - first >= vector.lanes:
+                yield vector, first, None
+                first += vector.lanes
+            if first < known and vector.cuts(known - first):
+                yield vector, first, Integer(known - first)
+                return
 
     def block(self, lines: int, depth: int) -> str:
         """Move a block of ``lines`` lines and a part of the depth; return the tile's name."""
@@ -481,12 +509,14 @@ class MoveTile:
 
     def _active(self, vector: Vector, left: Expr | None, plain: bool) -> Active:
         """Return the lanes of an access: a mask, if elements are ``plain``, or a number."""
-        if left is not None and vector.mask is not None and plain:
-            return self._mask(vector, left)
-        return known(left)
+        return known(left) if left is None or not plain else self._lanes(vector, left)
+
+    def _lanes(self, vector: Vector, left: Expr) -> Active:
+        """Return the first lanes of a vector: a mask if it has masks, else a number."""
+        return known(left) if vector.mask is None else self._mask(vector, left)
 
     def _mask(self, vector: Vector, left: Expr) -> MaskRegister:
-        mask = MaskRegister(f"{vector.element}_{value(left) or 'tail'}", vector, left)
+        mask = MaskRegister(f"{vector.name}_{value(left) or 'tail'}", vector, left)
         if mask.name not in self.masks:
             self.masks.add(mask.name)
             self.emitter.add(MakeMask(mask))

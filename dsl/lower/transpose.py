@@ -129,8 +129,8 @@ def _exchange(tiles: _Tiles, one: tuple[Part, Expr], other: tuple[Part, Expr]) -
 def _small(plan: TransposePlan, square: int | None = None) -> MoveTile:
     """The tile of a matrix of elements of 8 or 16 bits: words of them are transposed."""
     leading = plan.operands["x"].strides["rows"], plan.operands["out"].strides["cols"]
-    source = Layout("x", plan.element, leading[0])
-    made = Layout("out", plan.element, leading[1], along=True)
+    source = Layout(Name("x"), plan.element, leading[0])
+    made = Layout(Name("out"), plan.element, leading[1], along=True)
     return MoveTile(turning(plan.target, source, made, plan.slots, square))
 
 

@@ -18,14 +18,14 @@ Called = Callable[[Expr, int, Expr | None], Call]
 
 
 def over_vectors(
-    total: Expr, lanes: int, most: int, called: Called, counter: str = "lp"
+    total: Expr, lanes: int, most: int, called: Called, counter: str = "lp", by: int = 2
 ) -> Iterator[NestNode]:
     """Yield calls for ``total`` elements: tiles of up to ``most`` vectors, then the last elements.
 
     If only the call knows whether there are last elements, their tile is in a ``When``.
     """
     whole, tail = div(total, lanes), mod(total, lanes)
-    for part in cut(whole, most):
+    for part in cut(whole, most, by=by):
         call = called(lanes * part.at(counter), part.units, None)
         yield from repeated(counter, part.count, (call,))
     if tail != 0:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.explain.decisions import LINES, text_of
+from tilewright.ir.nest import Name, Program, renamed
 from tilewright.ir.stages import Stage
 from tilewright.isa.target import Target
-from tilewright.lower.move import copy_program
+from tilewright.lower.move import MoveNest
+from tilewright.lower.pack_b import pack_program
 from tilewright.plan.routine import Routine, register
 from tilewright.plan.routines.copy import CopyPlan, plan_copy
 from tilewright.spec.operands import Matrix
@@ -24,7 +26,14 @@ class Copying(Routine[Copy, CopyPlan]):
 
     def stages(self, plan: CopyPlan) -> tuple[Stage, ...]:
         """Return one stage."""
-        return (Stage(copy_program(plan)),)
+        if plan.packing is not None:
+            program = pack_program(plan.packing)
+            names = {Name("b"): Name("a"), Name("out"): Name("d")}
+            nodes, tiles = renamed(program.nest, lambda name: names.get(name, name)), program.tiles
+        else:
+            nest = MoveNest(plan.move)
+            nodes, tiles = (*nest.padding(), *nest.moves()), tuple(nest.tiles.values())
+        return (Stage(Program(nodes, tiles)),)
 
     def head(self, plan: CopyPlan) -> Iterator[str]:
         """Yield the types, then both layouts."""

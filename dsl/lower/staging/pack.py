@@ -13,38 +13,31 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr
 
-from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.ops import (
-    Load,
-    MakeMask,
-    Op,
     Parameter,
-    Store,
     TileProgram,
     Zero,
 )
 from tilewright.ir.stages import STACK_BYTES
-from tilewright.ir.values import Active, Address, MaskRegister, Register
+from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
+from tilewright.lower.move import MoveNest
 from tilewright.lower.transpose import grid_nest
 from tilewright.lower.vectors import filled
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.plan import Plan
+from tilewright.plan.routines.copy import BLOCK_DEPTH, Layout, block_move
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO, div, linear, value
+from tilewright.symbolic import ZERO, div, linear, value
 
 from .buffers import conversion_of, margin, whole_steps
 from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .convert_panels import panel_nest, spilled
 
-#: The number of rows that one call copies.
-COPY_LINES = 4
-#: The number of vectors of each row that one call copies.
-COPY_VECTORS = 4
 #: The time to pack a vector from L3 or memory, in multiply-adds.
 WORK = 16
 
@@ -120,7 +113,7 @@ def _moved(
         nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
         return nodes, tuple(tiles.values())
     if value(source.strides[line]) == 1:
-        return _copy(plan, source, buffer, block, at, prefix)
+        return _copy(plan, buffer, block, at, prefix)
     return _turned(plan, buffer, (extent, depth), at, prefix)
 
 
@@ -169,7 +162,7 @@ def _panels(
         nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
     beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
     if shared and not beyond and isinstance(nodes[0], BlockLoop):
-        size = COPY_LINES * extent if along else width * depth
+        size = BLOCK_DEPTH * extent if along else width * depth
         work = div(WORK * size, plan.lanes)
         nodes = replace(nodes[0], parallel=True, work=work), *nodes[1:]
     elements = div(extent + (width - 1), width) * width * whole + beyond
@@ -220,85 +213,21 @@ def stack_bytes(operand: Operand, elements: Expr) -> int | None:
 
 
 def _copy(
-    plan: Plan,
-    source: Operand,
-    buffer: Operand,
-    block: tuple[str, Expr, Expr],
-    at: tuple[Expr, Expr],
-    prefix: str,
+    plan: Plan, buffer: Operand, block: tuple[str, Expr, Expr], at: tuple[Expr, Expr], prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Return the nodes and tiles that copy a block that needs no transposition."""
-    line, extent, depth = block
-    width = COPY_VECTORS * plan.lanes
-    tiles: dict[str, TileProgram] = {}
-    nodes: list[NestNode] = []
-    by = 2 if plan.panel_tile is None else 4
-    for over in cut(extent, width, by=by):
-        for down in cut(depth, COPY_LINES, by=by):
-            program = _copy_tile(plan, source, buffer, (down.units, over.units), prefix)
-            tiles.setdefault(program.name, program)
-            row, col = down.at("kp"), over.at("vp")
-            places = tuple(
-                Argument(o.buffer, first + row * o.strides["k"] + col * o.strides[line])
-                for o, first in zip((source, buffer), at, strict=True)
-            )
-            nodes += repeated(
-                "vp",
-                over.count,
-                repeated("kp", down.count, (Call(program.name, places),), "pack"),
-                "pack",
-            )
-    return tuple(nodes), tuple(tiles.values())
-
-
-def _copy_tile(
-    plan: Plan, source: Operand, buffer: Operand, size: tuple[int, int], prefix: str
-) -> TileProgram:
-    """Return the tile that copies ``size``: rows, and elements of a row."""
-    ops: list[Op] = []
-    masks: set[str] = set()
-    for row in range(size[0]):
-        for vector, col, active in _cover(plan, size[1]):
-            register = Register(f"x{row}_{col}", vector)
-            how = _active(vector, active)
-            if isinstance(how, MaskRegister) and how.name not in masks:
-                masks.add(how.name)
-                ops.append(MakeMask(how))
-            read, write = (
-                Address(pointer, linear(((row, o.strides["k"]), (col, ONE))))
-                for pointer, o in (("x", source), ("out", buffer))
-            )
-            ops += [Load(register, read, how), Store(write, register, how)]
-    return TileProgram(
-        name=f"{prefix}copy_{size[0]}x{size[1]}",
-        element=plan.element,
-        parameters=(
-            Parameter("x", "in"),
-            Parameter("out", "out"),
-            *(Parameter(slot, "size") for slot in sizes_used(ops, plan.slots)),
-        ),
-        body=tuple(ops),
-        end=(),
-        summary=f"{size[0]} lines of {size[1]} elements",
+    _, extent, depth = block
+    source, made = (
+        Layout(operand.buffer, operand.type, operand.strides["k"])
+        for operand in (plan.operands[buffer.name], buffer)
     )
-
-
-def _cover(plan: Plan, width: int) -> Iterator[tuple[Vector, int, int]]:
-    """Yield (vector, first element, active lanes) of the accesses that cover a row."""
-    at = 0
-    for vector in plan.target.of(plan.element):
-        while width - at >= vector.lanes:
-            yield vector, at, vector.lanes
-            at += vector.lanes
-        if at < width and vector.cuts(width - at):
-            yield vector, at, width - at
-            return
-
-
-def _active(vector: Vector, active: int) -> Active:
-    if active == vector.lanes:
-        return None
-    return MaskRegister(f"{vector.name}_{active}", vector, active * ONE) if vector.mask else active
+    width = plan.panel(buffer.name)
+    # A panel of unknown size is an incomplete one.
+    most = None if width is None else width - (value(extent) is None)
+    move = block_move(plan.target, source, made, (extent, depth), plan.slots, most)
+    by = 2 if plan.panel_tile is None else 4
+    nest = MoveNest(move, prefix=prefix, first=at, by=by)
+    return tuple(nest.rows()), tuple(nest.tiles.values())
 
 
 #: The number of rows that one call pads.

@@ -202,6 +202,10 @@ class Blocks:
 class Way(Protocol):
     """How blocks of K are multiplied."""
 
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks, with the length of straight code."""
+
     def emit(self, index: int, run: int, left: int = 0) -> Iterator[Op]:
         """Emit block ``index`` of ``run`` in straight code; ``left`` elements if it is not
         whole.
@@ -212,14 +216,18 @@ class Way(Protocol):
 class BlockSteps(KStep):
     """The K steps of a quantized B, one block of K each, multiplied in one ``way``."""
 
-    blocks: Blocks
     way: Way
 
     @classmethod
     def by(cls, way: Callable[[Blocks], Way], tile: Tile) -> Self:
         """Return the steps of ``tile``, whose blocks are multiplied by ``way``."""
         blocks = Blocks.of(tile)
-        return cls(tile, blocks.along, blocks.across, blocks, way(blocks))
+        return cls(tile, blocks.along, blocks.across, way(blocks))
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks, as the way multiplies them."""
+        return self.way.blocks
 
     @property
     def pointers(self) -> tuple[PointerPlan, ...]:

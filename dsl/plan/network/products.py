@@ -177,11 +177,11 @@ class Products:
         places = dict(zip(names, (each.name for each in values), strict=True))
         plan, parallel = self._plan(spec, machine, threads=not loops), False
         if loops and self.schedule.threads is not None:
-            parallel = not has_buffers(plan)
+            parallel = not any(map(has_buffers, plan.nests))
             plan = plan if parallel else self._plan(spec, machine, threads=True)
         return Stage(plan, places, bound, loops, shifts, parallel)
 
-    def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan:
+    def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:
         """Return the plan of a product; equal ones are one."""
         schedule = self.schedule if threads else _PRODUCT
         if (spec, schedule) not in self.plans:

@@ -27,6 +27,9 @@ from .pack_b import PackPlan, plan_packing
 #: If lines are contiguous in both matrices, one call copies ``ROW_VECTORS`` vectors of a line. If
 #: nothing is transposed, one call moves about ``DOWN`` elements of each line.
 ROW_VECTORS, DOWN = 8, 8
+#: If the matrix is a block of an operand, one call copies ``BLOCK_VECTORS`` vectors of lines and
+#: ``BLOCK_DEPTH`` elements of each line.
+BLOCK_VECTORS, BLOCK_DEPTH = 4, 4
 #: A tile that is transposed starts as a square block. It is then made deeper as long as it has at
 #: most this number of vectors.
 TURNED = 64
@@ -50,7 +53,7 @@ class Layout:
     is the byte at which the matrix begins in an array of bytes; None if the array has its type.
     """
 
-    name: str
+    name: Name
     type: str
     step: Expr = field(hash=False)
     along: bool = False
@@ -92,8 +95,8 @@ class Layout:
         """Return the argument of a call for the element at ``line`` and ``depth``."""
         at = self.at(line, depth)
         if self.first is None:
-            return Argument(Name(self.name), at)
-        return Argument(Name(self.name), self.first + ITEMSIZE[self.type] * at, cast=True)
+            return Argument(self.name, at)
+        return Argument(self.name, self.first + ITEMSIZE[self.type] * at, cast=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +228,13 @@ def _layout(
     leading, slot = getattr(spec, f"ld{name}"), f"ld{name}"
     contiguous = sizes["cols" if given.order == "C" else "rows"]
     step = contiguous if leading is None else size_expr(slot, leading)
-    return Layout(name, given.type, step, along=(given.order == "C") != by_columns)
+    return Layout(Name(name), given.type, step, along=(given.order == "C") != by_columns)
 
 
 def packed_layout(form: PackedFormat[int], name: str) -> Layout:
     """Return the layout of a matrix in ``form``: lines are its columns, K is its depth."""
     return Layout(
-        name,
+        Name(name),
         form.stored,
         Integer(form.nb),
         group=form.group,
@@ -299,6 +302,24 @@ def tiled(move: Move) -> tuple[Move, str]:
         while 2 * depth * lines <= TURNED * lanes * move.together:
             depth *= 2
     return replace(move, lanes=lanes, tile=(lines, depth)), "square blocks, transposed in registers"
+
+
+def block_move(
+    target: Target,
+    source: Layout,
+    made: Layout,
+    size: tuple[Expr, Expr],
+    slots: tuple[str, ...],
+    most: int | None,
+) -> Move:
+    """Return the copy of a block of lines and depth, which are contiguous along lines in both.
+
+    The block has at most ``most`` lines, if that is known.
+    """
+    type_ = source.type
+    move, _ = tiled(Move(target, source, made, type_, type_, *size, 1, (1, 1), slots))
+    lines = BLOCK_VECTORS * move.tile[0] // ROW_VECTORS
+    return replace(move, tile=(min(lines, most or lines), BLOCK_DEPTH))
 
 
 def turning(

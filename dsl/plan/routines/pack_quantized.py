@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer
 
 from tilewright.ir.access import bits_of
+from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.pack import PackQuantized
 from tilewright.spec.quantized import SCALES
@@ -143,18 +144,20 @@ def _given(spec: PackQuantized, name: str, type_: str, rows: int, cols: int) -> 
     along = spec.order == "F"
     step = Integer(rows if along else cols)
     if cols == spec.n:
-        return Layout(name, type_, step, along)
+        return Layout(Name(name), type_, step, along)
     next_ = rows if along else 1
-    return Layout(name, type_, step, along, width=spec.type.columns, block=next_, shared=True)
+    return Layout(Name(name), type_, step, along, width=spec.type.columns, block=next_, shared=True)
 
 
 def _packed(form: QuantizedFormat, type_: str, first: int) -> Layout:
     """Return the layout of values of blocks in the packed bytes, from byte ``first`` on."""
     width, block = form.nb if form.blocks > 1 else 0, form.k_blocks * form.nb
-    return Layout("out", type_, Integer(form.nb), width=width, block=block, first=first)
+    return Layout(Name("out"), type_, Integer(form.nb), width=width, block=block, first=first)
 
 
 def _move(spec: PackQuantized, target: Target, source: Layout, made: Layout, value: str) -> Move:
-    depth: Expr = ONE * (spec.k if source.name == "q" else spec.type.blocks(spec.k, spec.n)[0])
+    depth: Expr = ONE * (
+        spec.k if source.name == Name("q") else spec.type.blocks(spec.k, spec.n)[0]
+    )
     rounded, lines = made.type, ONE * spec.n
     return tiled(Move(target, source, made, value, rounded, lines, depth, 1, (1, 1), ()))[0]

@@ -17,6 +17,7 @@ from sympy import Expr
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.ir.dataflow import prune
 from tilewright.ir.interleaving import transpose
+from tilewright.ir.nest import Name
 from tilewright.ir.values import Register
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
@@ -440,8 +441,8 @@ def _small_tile(
 ) -> tuple[tuple[int, int], str]:
     """Return the rows and columns of a tile of elements of 8 or 16 bits."""
     x, out = operands["x"], operands["out"]
-    source = Layout("x", x.type, x.strides["rows"])
-    move = turning(target, source, Layout("out", x.type, out.strides["cols"], along=True), ())
+    source = Layout(Name("x"), x.type, x.strides["rows"])
+    move = turning(target, source, Layout(Name("out"), x.type, out.strides["cols"], along=True), ())
     lines, depth = move.tile
     if schedule.tile is not None:
         raise ScheduleError(
