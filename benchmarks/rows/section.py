@@ -22,7 +22,7 @@ from benchmarks.measure.peak import peak
 from benchmarks.measure.rounds import rounds
 from tilewright.errors import install
 from tilewright.generate import plan_for, program_for
-from tilewright.ir.ops import Apply, Loop, Op
+from tilewright.plan.estimate.rows import MULTIPLIED, applied
 from tilewright.symbolic import value
 
 from .peers import EPS, NORM, SOFTMAX, Function, Tensors, openvino, peers, torch
@@ -32,8 +32,6 @@ SIZES = ((512, 768), (4096, 1024))
 TYPES = ("f32", "bf16")
 #: Times the speed of the best peer; and of the bound.
 GOAL, SHARE = 1.5, 0.8
-#: Operations that only the multiplying units of a core compute.
-_MULTIPLY = {"mul", "fma", "div", "sqrt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +160,10 @@ def _check(name: str, call: Function, program: str, given: Tensors) -> None:
 def _multiplications(kernel: tw.Kernel) -> int:
     """The program's multiplications, divisions and roots, as operations of as many FMAs."""
     plan = plan_for(kernel.spec, kernel.schedule, kernel.isa)
-    tiles = program_for(plan).tiles
-    rows = value(plan.rows)
+    tiles, rows = program_for(plan).tiles, value(plan.rows)
     assert rows is not None, "sizes are fixed"
-    return int(2 * plan.vector.lanes * rows * sum(_in(tile.end) for tile in tiles))
-
-
-def _in(ops: Sequence[Op]) -> int:
-    total = 0
-    for op in ops:
-        if isinstance(op, Loop):
-            trips = value(op.trips)
-            assert trips is not None, "sizes are fixed"
-            total += trips * _in(op.body)
-        total += isinstance(op, Apply) and op.fn in _MULTIPLY
-    return total
+    each = sum(applied(tile.end, MULTIPLIED, {}) for tile in tiles)
+    return int(2 * plan.vector.lanes * rows * each)
 
 
 def _print(options: Options, rows: Sequence[Row]) -> None:

@@ -169,7 +169,7 @@ class Builder:
                 return self("add", x, z) if y == 1 else self("sub", z, x)
             case ("select", (int(mask), x, y)):
                 return x if mask else y
-            case ("min", (float(high), Value() as x)) if self._most.get(x, math.inf) <= high:
+            case ("min", (float(high), x)) if x in self._most and self._most[x] <= high:
                 return x
             case ("select" | "min" | "max", (*_, x, y)) if x == y and isinstance(x, Value):
                 return x

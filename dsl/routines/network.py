@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from tilewright.ir.nodes import mapped
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
+from tilewright.plan.estimate.kernel import Estimate
+from tilewright.plan.estimate.rows import estimate_rows
 from tilewright.plan.network.step import Step
 from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
@@ -42,6 +44,14 @@ class RowProgram(Routine[Network, RowsPlan]):
         """Yield the rows and the expressions."""
         rows, cols = text_of(plan.rows), text_of(plan.cols)
         yield f"rows      {rows} of {cols} columns: {', '.join(map(repr, plan.spec.results))}"
+
+    def shown(self, plan: RowsPlan) -> tuple[str, ...]:
+        """Return all sizes."""
+        return tuple(name for name, _ in plan.spec.runtime_sizes())
+
+    def estimate(self, plan: RowsPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate:
+        """Return the estimate of the passes."""
+        return estimate_rows(plan, rows_program(plan), sizes, cold=cold)
 
     def resolved(self, plan: RowsPlan, program: Program) -> Schedule | None:
         """Return the schedule, with the tile that was chosen."""

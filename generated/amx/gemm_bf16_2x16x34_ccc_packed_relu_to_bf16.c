@@ -196,9 +196,6 @@ static inline void tile0_2x16(const uint16_t *a, const uint16_t *b, uint16_t *re
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
     const __m512 relu_const0 = _mm512_set1_ps(0.0f);
-    const __m512i bf16_const0 = _mm512_set1_epi32(64);
-    const __m512i bf16_const1 = _mm512_set1_epi32(1);
-    const __m512i bf16_const2 = _mm512_set1_epi32(32767);
     BARRIER;
 
     /* Accumulators, named by their band of rows and column of vectors in this tile of C. */
@@ -229,16 +226,12 @@ static inline void tile0_2x16(const uint16_t *a, const uint16_t *b, uint16_t *re
         const __m512 r0_relu = _mm512_max_ps(relu_const0, r0);
 
         /* Store, as bf16. */
-        const __m512i r0_bf16_1 = _mm512_castps_si512(r0_relu);
-        const __m512i r0_bf16_2 = _mm512_srli_epi32(r0_bf16_1, 16);
-        const __m512i r0_bf16_3 = _mm512_or_si512(r0_bf16_2, bf16_const0);
-        const __m512i r0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(r0_relu, r0_relu, _CMP_EQ_OQ));
-        const __m512i r0_bf16_5 = _mm512_and_si512(r0_bf16_2, bf16_const1);
-        const __m512i r0_bf16_6 = _mm512_add_epi32(r0_bf16_1, r0_bf16_5);
-        const __m512i r0_bf16_7 = _mm512_add_epi32(r0_bf16_6, bf16_const2);
-        const __m512i r0_bf16_8 = _mm512_srli_epi32(r0_bf16_7, 16);
-        const __m512i r0_bf16 = _mm512_ternarylogic_epi32(r0_bf16_4, r0_bf16_8, r0_bf16_3, 0xca);
-        _mm256_storeu_si256((__m256i *)d, _mm512_cvtepi32_epi16(r0_bf16));
+        _mm256_storeu_si256((__m256i *)d, _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001,
+            0x70005, 0xb0009, 0xf000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+            _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(r0_relu, r0_relu, _CMP_EQ_OQ),
+            _mm512_or_si512(_mm512_castps_si512(r0_relu), _mm512_set1_epi32(4194304)),
+            _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(r0_relu), _mm512_set1_epi32(32767)),
+            _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(r0_relu), 16), _mm512_set1_epi32(1)))))));
         rows += 16;
         d += 16;
     }

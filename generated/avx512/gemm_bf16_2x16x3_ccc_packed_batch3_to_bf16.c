@@ -117,10 +117,6 @@ tilewright emit --target avx512 --name gemm_bf16_2x16x3_ccc_packed_batch3_to_bf1
  */
 static inline void tile0_2x16(const float *a, const float *b, const float *c, uint16_t *restrict d)
 {
-    /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
-    const __m512i bf16_const0 = _mm512_set1_epi32(64);
-    const __m512i bf16_const1 = _mm512_set1_epi32(1);
-    const __m512i bf16_const2 = _mm512_set1_epi32(32767);
     BARRIER;
 
     /* Accumulators, named by their row and column of vectors in this tile of C. */
@@ -158,30 +154,23 @@ static inline void tile0_2x16(const float *a, const float *b, const float *c, ui
     const __m512 c0_0_plus_c = _mm512_add_ps(c0_0, c0_0_old_c);
 
     /* Store, as bf16. */
-    const __m512i c0_0_bf16_1 = _mm512_castps_si512(c0_0_plus_c);
-    const __m512i c0_0_bf16_2 = _mm512_srli_epi32(c0_0_bf16_1, 16);
-    const __m512i c0_0_bf16_3 = _mm512_or_si512(c0_0_bf16_2, bf16_const0);
-    const __m512i c0_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c0_0_plus_c, c0_0_plus_c, _CMP_EQ_OQ));
-    const __m512i c0_0_bf16_5 = _mm512_and_si512(c0_0_bf16_2, bf16_const1);
-    const __m512i c0_0_bf16_6 = _mm512_add_epi32(c0_0_bf16_1, c0_0_bf16_5);
-    const __m512i c0_0_bf16_7 = _mm512_add_epi32(c0_0_bf16_6, bf16_const2);
-    const __m512i c0_0_bf16_8 = _mm512_srli_epi32(c0_0_bf16_7, 16);
-    const __m512i c0_0_bf16 = _mm512_ternarylogic_epi32(c0_0_bf16_4, c0_0_bf16_8, c0_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)d, _mm512_cvtepi32_epi16(c0_0_bf16));
+    _mm256_storeu_si256((__m256i *)d, _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001,
+        0x70005, 0xb0009, 0xf000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(c0_0_plus_c, c0_0_plus_c, _CMP_EQ_OQ),
+        _mm512_or_si512(_mm512_castps_si512(c0_0_plus_c), _mm512_set1_epi32(4194304)),
+        _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(c0_0_plus_c), _mm512_set1_epi32(32767)),
+        _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(c0_0_plus_c), 16), _mm512_set1_epi32(1)))))));
 
     /* c1_0: row 1, columns 0 to 15. */
     __m512 c1_0_old_c = _mm512_loadu_ps(c + 16);
     const __m512 c1_0_plus_c = _mm512_add_ps(c1_0, c1_0_old_c);
-    const __m512i c1_0_bf16_1 = _mm512_castps_si512(c1_0_plus_c);
-    const __m512i c1_0_bf16_2 = _mm512_srli_epi32(c1_0_bf16_1, 16);
-    const __m512i c1_0_bf16_3 = _mm512_or_si512(c1_0_bf16_2, bf16_const0);
-    const __m512i c1_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c1_0_plus_c, c1_0_plus_c, _CMP_EQ_OQ));
-    const __m512i c1_0_bf16_5 = _mm512_and_si512(c1_0_bf16_2, bf16_const1);
-    const __m512i c1_0_bf16_6 = _mm512_add_epi32(c1_0_bf16_1, c1_0_bf16_5);
-    const __m512i c1_0_bf16_7 = _mm512_add_epi32(c1_0_bf16_6, bf16_const2);
-    const __m512i c1_0_bf16_8 = _mm512_srli_epi32(c1_0_bf16_7, 16);
-    const __m512i c1_0_bf16 = _mm512_ternarylogic_epi32(c1_0_bf16_4, c1_0_bf16_8, c1_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 16), _mm512_cvtepi32_epi16(c1_0_bf16));
+    _mm256_storeu_si256((__m256i *)(d + 16),
+        _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001, 0x70005, 0xb0009, 0xf000d,
+        0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(c1_0_plus_c, c1_0_plus_c, _CMP_EQ_OQ),
+        _mm512_or_si512(_mm512_castps_si512(c1_0_plus_c), _mm512_set1_epi32(4194304)),
+        _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(c1_0_plus_c), _mm512_set1_epi32(32767)),
+        _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(c1_0_plus_c), 16), _mm512_set1_epi32(1)))))));
 }
 
 /* tail elements of a row */

@@ -245,10 +245,6 @@ static inline void tile1_4x16(const float *a, const float *b, float *restrict su
  */
 static inline void tile2_4x16(uint16_t *restrict d, const float *sums)
 {
-    /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
-    const __m512i bf16_const0 = _mm512_set1_epi32(64);
-    const __m512i bf16_const1 = _mm512_set1_epi32(1);
-    const __m512i bf16_const2 = _mm512_set1_epi32(32767);
     BARRIER;
     __m512 c0_0 = _mm512_loadu_ps(sums);
     __m512 c1_0 = _mm512_loadu_ps(sums + 16);
@@ -256,52 +252,39 @@ static inline void tile2_4x16(uint16_t *restrict d, const float *sums)
     __m512 c3_0 = _mm512_loadu_ps(sums + 48);
 
     /* Store, as bf16. */
-    const __m512i c0_0_bf16_1 = _mm512_castps_si512(c0_0);
-    const __m512i c0_0_bf16_2 = _mm512_srli_epi32(c0_0_bf16_1, 16);
-    const __m512i c0_0_bf16_3 = _mm512_or_si512(c0_0_bf16_2, bf16_const0);
-    const __m512i c0_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c0_0, c0_0, _CMP_EQ_OQ));
-    const __m512i c0_0_bf16_5 = _mm512_and_si512(c0_0_bf16_2, bf16_const1);
-    const __m512i c0_0_bf16_6 = _mm512_add_epi32(c0_0_bf16_1, c0_0_bf16_5);
-    const __m512i c0_0_bf16_7 = _mm512_add_epi32(c0_0_bf16_6, bf16_const2);
-    const __m512i c0_0_bf16_8 = _mm512_srli_epi32(c0_0_bf16_7, 16);
-    const __m512i c0_0_bf16 = _mm512_ternarylogic_epi32(c0_0_bf16_4, c0_0_bf16_8, c0_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)d, _mm512_cvtepi32_epi16(c0_0_bf16));
+    _mm256_storeu_si256((__m256i *)d, _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001,
+        0x70005, 0xb0009, 0xf000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(c0_0, c0_0, _CMP_EQ_OQ),
+        _mm512_or_si512(_mm512_castps_si512(c0_0), _mm512_set1_epi32(4194304)),
+        _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(c0_0), _mm512_set1_epi32(32767)),
+        _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(c0_0), 16), _mm512_set1_epi32(1)))))));
 
     /* c1_0: row 1, columns 0 to 15. */
-    const __m512i c1_0_bf16_1 = _mm512_castps_si512(c1_0);
-    const __m512i c1_0_bf16_2 = _mm512_srli_epi32(c1_0_bf16_1, 16);
-    const __m512i c1_0_bf16_3 = _mm512_or_si512(c1_0_bf16_2, bf16_const0);
-    const __m512i c1_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c1_0, c1_0, _CMP_EQ_OQ));
-    const __m512i c1_0_bf16_5 = _mm512_and_si512(c1_0_bf16_2, bf16_const1);
-    const __m512i c1_0_bf16_6 = _mm512_add_epi32(c1_0_bf16_1, c1_0_bf16_5);
-    const __m512i c1_0_bf16_7 = _mm512_add_epi32(c1_0_bf16_6, bf16_const2);
-    const __m512i c1_0_bf16_8 = _mm512_srli_epi32(c1_0_bf16_7, 16);
-    const __m512i c1_0_bf16 = _mm512_ternarylogic_epi32(c1_0_bf16_4, c1_0_bf16_8, c1_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 16), _mm512_cvtepi32_epi16(c1_0_bf16));
+    _mm256_storeu_si256((__m256i *)(d + 16),
+        _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001, 0x70005, 0xb0009, 0xf000d,
+        0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(c1_0, c1_0, _CMP_EQ_OQ),
+        _mm512_or_si512(_mm512_castps_si512(c1_0), _mm512_set1_epi32(4194304)),
+        _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(c1_0), _mm512_set1_epi32(32767)),
+        _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(c1_0), 16), _mm512_set1_epi32(1)))))));
 
     /* c2_0: row 2, columns 0 to 15. */
-    const __m512i c2_0_bf16_1 = _mm512_castps_si512(c2_0);
-    const __m512i c2_0_bf16_2 = _mm512_srli_epi32(c2_0_bf16_1, 16);
-    const __m512i c2_0_bf16_3 = _mm512_or_si512(c2_0_bf16_2, bf16_const0);
-    const __m512i c2_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c2_0, c2_0, _CMP_EQ_OQ));
-    const __m512i c2_0_bf16_5 = _mm512_and_si512(c2_0_bf16_2, bf16_const1);
-    const __m512i c2_0_bf16_6 = _mm512_add_epi32(c2_0_bf16_1, c2_0_bf16_5);
-    const __m512i c2_0_bf16_7 = _mm512_add_epi32(c2_0_bf16_6, bf16_const2);
-    const __m512i c2_0_bf16_8 = _mm512_srli_epi32(c2_0_bf16_7, 16);
-    const __m512i c2_0_bf16 = _mm512_ternarylogic_epi32(c2_0_bf16_4, c2_0_bf16_8, c2_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 32), _mm512_cvtepi32_epi16(c2_0_bf16));
+    _mm256_storeu_si256((__m256i *)(d + 32),
+        _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001, 0x70005, 0xb0009, 0xf000d,
+        0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(c2_0, c2_0, _CMP_EQ_OQ),
+        _mm512_or_si512(_mm512_castps_si512(c2_0), _mm512_set1_epi32(4194304)),
+        _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(c2_0), _mm512_set1_epi32(32767)),
+        _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(c2_0), 16), _mm512_set1_epi32(1)))))));
 
     /* c3_0: row 3, columns 0 to 15. */
-    const __m512i c3_0_bf16_1 = _mm512_castps_si512(c3_0);
-    const __m512i c3_0_bf16_2 = _mm512_srli_epi32(c3_0_bf16_1, 16);
-    const __m512i c3_0_bf16_3 = _mm512_or_si512(c3_0_bf16_2, bf16_const0);
-    const __m512i c3_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c3_0, c3_0, _CMP_EQ_OQ));
-    const __m512i c3_0_bf16_5 = _mm512_and_si512(c3_0_bf16_2, bf16_const1);
-    const __m512i c3_0_bf16_6 = _mm512_add_epi32(c3_0_bf16_1, c3_0_bf16_5);
-    const __m512i c3_0_bf16_7 = _mm512_add_epi32(c3_0_bf16_6, bf16_const2);
-    const __m512i c3_0_bf16_8 = _mm512_srli_epi32(c3_0_bf16_7, 16);
-    const __m512i c3_0_bf16 = _mm512_ternarylogic_epi32(c3_0_bf16_4, c3_0_bf16_8, c3_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 48), _mm512_cvtepi32_epi16(c3_0_bf16));
+    _mm256_storeu_si256((__m256i *)(d + 48),
+        _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001, 0x70005, 0xb0009, 0xf000d,
+        0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(c3_0, c3_0, _CMP_EQ_OQ),
+        _mm512_or_si512(_mm512_castps_si512(c3_0), _mm512_set1_epi32(4194304)),
+        _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(c3_0), _mm512_set1_epi32(32767)),
+        _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(c3_0), 16), _mm512_set1_epi32(1)))))));
 }
 
 void gemm_f32_4x16x32_ccc_times_u4_unpacked(const float *a, const uint8_t *b, uint16_t *d)

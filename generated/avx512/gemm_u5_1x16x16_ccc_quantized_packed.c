@@ -190,34 +190,34 @@ static inline void quantize_row_starts(const float *x, int8_t *restrict out, flo
         const __m512i part0_magnitude = _mm512_castps_si512(part0_magnitude_1);
         tops = _mm512_max_epi32(tops, part0_magnitude);
         px += 16;
-        __m512i tops_even = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(tops), 0xaaaa,
+        __m512i x1 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(tops), 0xaaaa,
             _mm512_castsi512_ps(tops)));
-        __m512i tops_odd = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(tops), 0x5555,
+        __m512i x2 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(tops), 0x5555,
             _mm512_castsi512_ps(tops)));
-        const __m512i greatest = _mm512_max_epi32(tops_even, tops_odd);
-        __m512i greatest_even =
+        const __m512i greatest = _mm512_max_epi32(x1, x2);
+        __m512i x3 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(greatest)),
             _mm512_castps_pd(_mm512_castsi512_ps(greatest)))));
-        __m512i greatest_odd =
+        __m512i x4 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(greatest)),
             _mm512_castps_pd(_mm512_castsi512_ps(greatest)))));
-        const __m512i greatest_1 = _mm512_max_epi32(greatest_even, greatest_odd);
-        __m512i greatest_1_even =
+        const __m512i greatest_1 = _mm512_max_epi32(x3, x4);
+        __m512i x5 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
             greatest_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
             _mm512_castps_pd(_mm512_castsi512_ps(greatest_1)))));
-        __m512i greatest_1_odd =
+        __m512i x6 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
             greatest_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
             _mm512_castps_pd(_mm512_castsi512_ps(greatest_1)))));
-        const __m512i greatest_2 = _mm512_max_epi32(greatest_1_even, greatest_1_odd);
-        __m512i greatest_2_even =
+        const __m512i greatest_2 = _mm512_max_epi32(x5, x6);
+        __m512i x7 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
             greatest_2)), _mm512_castps_pd(_mm512_castsi512_ps(greatest_2)), 0x44)));
-        __m512i greatest_2_odd =
+        __m512i x8 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
             greatest_2)), _mm512_castps_pd(_mm512_castsi512_ps(greatest_2)), 0xee)));
-        const __m512i greatest_3 = _mm512_max_epi32(greatest_2_even, greatest_2_odd);
+        const __m512i greatest_3 = _mm512_max_epi32(x7, x8);
         const __m512 greatest_4 = _mm512_castsi512_ps(greatest_3);
 
         /* What a unit stands for: NaN beside Inf or NaN. */
@@ -247,34 +247,34 @@ static inline void quantize_row_starts(const float *x, int8_t *restrict out, flo
         added = _mm512_add_epi32(added, part0_of_elements);
         x += 16;
         out += 16;
-        __m512i added_even = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(added), 0xaaaa,
+        __m512i x9 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(added), 0xaaaa,
             _mm512_castsi512_ps(added)));
-        __m512i added_odd = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(added), 0x5555,
+        __m512i x10 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(added), 0x5555,
             _mm512_castsi512_ps(added)));
-        const __m512i elements = _mm512_add_epi32(added_even, added_odd);
-        __m512i elements_even =
+        const __m512i elements = _mm512_add_epi32(x9, x10);
+        __m512i x11 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(elements)),
             _mm512_castps_pd(_mm512_castsi512_ps(elements)))));
-        __m512i elements_odd =
+        __m512i x12 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(elements)),
             _mm512_castps_pd(_mm512_castsi512_ps(elements)))));
-        const __m512i elements_1 = _mm512_add_epi32(elements_even, elements_odd);
-        __m512i elements_1_even =
+        const __m512i elements_1 = _mm512_add_epi32(x11, x12);
+        __m512i x13 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
             elements_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
             _mm512_castps_pd(_mm512_castsi512_ps(elements_1)))));
-        __m512i elements_1_odd =
+        __m512i x14 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
             elements_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
             _mm512_castps_pd(_mm512_castsi512_ps(elements_1)))));
-        const __m512i elements_2 = _mm512_add_epi32(elements_1_even, elements_1_odd);
-        __m512i elements_2_even =
+        const __m512i elements_2 = _mm512_add_epi32(x13, x14);
+        __m512i x15 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
             elements_2)), _mm512_castps_pd(_mm512_castsi512_ps(elements_2)), 0x44)));
-        __m512i elements_2_odd =
+        __m512i x16 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
             elements_2)), _mm512_castps_pd(_mm512_castsi512_ps(elements_2)), 0xee)));
-        const __m512i elements_3 = _mm512_add_epi32(elements_2_even, elements_2_odd);
+        const __m512i elements_3 = _mm512_add_epi32(x15, x16);
 
         /* What B's zero point takes from the sums of this block. */
         const __m512i start = _mm512_mullo_epi32(elements_3, start_const0);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -169,6 +170,17 @@ def test_schedules_keep_the_bits(function: Any, schedule: tw.Schedule) -> None:
     assert other.schedule.tile is not None
     assert "Pass over" in other.source
     assert "cut at the reductions" in other.explain(rows=70)
+
+
+def test_an_estimate_grows_with_the_rows_and_names_its_bound() -> None:
+    kernel = compiled(nn.softmax, x=tw.Tensor("f32", (ROWS, 96)))
+    said = [
+        kernel.explain(rows=rows).rpartition("Estimate of one call with")[2] for rows in (40, 400)
+    ]
+    found = [re.search(r"in cache +(\d+) cycles, \d+% of peak, bound by (.*)", one) for one in said]
+    few, many = (int(one[1]) for one in found if one)
+    assert 9.5 < many / few < 10.5
+    assert "rows_ = 400" in said[1]
 
 
 def test_variants_are_the_widths_that_a_schedule_may_have() -> None:

@@ -69,8 +69,8 @@ class _Block:
             self._value(known, expression)
         for name, expression in each.ends:
             for place, lanes in enumerate(self.lanes):
-                self.emitter.stage(f"{name}_{place}", note=f"Store {name}.")
-                lanes.store(name, expression)
+                self.emitter.stage(f"{name}_{place}")
+                lanes.store(name, expression, note=f"Store {name}.")
 
     def _moves(self, leaf: Input) -> bool:
         """Return True if the rows have elements of their own."""

@@ -74,8 +74,9 @@ class _Row:
             if known in self.known and known in each.results:
                 self._put(known)
         for name, expression in each.ends:
-            self.emitter.stage(f"{name}_value", note=f"Store {name}, one for the row.")
-            self.lanes.store(name, expression, self._single)
+            self.emitter.stage(f"{name}_value")
+            note = f"Store {name}, one for the row."
+            self.lanes.store(name, expression, self._single, note)
 
     @property
     def _single(self) -> int | None:

@@ -63,20 +63,26 @@ class Lanes:
         """Compute and store the values that a pass holds for later passes."""
         for held, expression in each.holds:
             self.made[held] = self.of(expression)
-            self.put(self.plan.array(held), self.made[held], self.plan.real)
+            self.emitter.stage(f"store{self.place}")
+            self._put(self.plan.array(held), self.made[held], self.plan.real, self.active)
 
-    def store(self, name: str, expression: Expression, active: Active = None) -> None:
-        """Compute and store the result ``name``, of which ``active`` lanes exist if given."""
+    def store(
+        self, name: str, expression: Expression, active: Active = None, note: str = ""
+    ) -> None:
+        """Compute and store the result ``name``, after the comment ``note``.
+
+        ``active`` lanes exist; None means those of the vector.
+        """
         base = self.plan.symbol(name)
         type_ = self.plan.operands[base].type
         if isinstance(expression, Cast) and expression.type == type_:
             (expression,) = expression.args  # the store rounds
-        self.put(base, self.of(expression), type_, active)
+        found = self.of(expression)
+        self.emitter.stage(f"store{self.place}", note=note)
+        self._put(base, found, type_, self.active if active is None else active)
 
-    def put(self, base: str, found: Argument, type_: str, active: Active = None) -> None:
+    def _put(self, base: str, found: Argument, type_: str, active: Active) -> None:
         """Store ``found`` as elements of ``type_`` in the array ``base``."""
-        self.emitter.stage(f"store{self.place}")
-        active = self.active if active is None else active
         store(self.emitter, found, self.plan.real, self._address(base), active, type_)
 
     def _entering(self, call: object) -> None:

@@ -22,7 +22,7 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO, value
 
-from ..plan import Plan
+from ..plan import ByRows, Plan
 from ..planner import make_plan
 from ..routines.stack import has_buffers
 from .placed import Axis, Placed, axes_of, exprs_of, merged, same
