@@ -2,9 +2,10 @@
 
 The sqlite3 file is in the user's data directory, or in ``TILEWRIGHT_DATA_DIR``. Several processes
 may use it at the same time; each write is one transaction. A damaged file is renamed with a
-message, and a new one is begun. A file that another user could have written is not used, with a
-message. A winner counts only for the CPU, the target and the sources of tilewright with which it
-was found. ``sqlite3`` is imported only if there is a database.
+message, and a new one is begun. A row that cannot be read is removed with a message. A file that
+another user could have written is not used, with a message. A winner counts only for the CPU, the
+target and the sources of tilewright with which it was found. ``sqlite3`` is imported only if there
+is a database.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -261,16 +262,26 @@ class Database:
     # --- the file ------------------------------------------------------------------------------
 
     def _read(self, table: str, where: str, values: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows that can be read. Others are removed, if the file can be written."""
         if not self.path.exists():
             return []
+        import sqlite3
+
         if (refusal := self._refusal()) is not None:
             say(f"tilewright's tunings {self.path} are not used: {refusal}")
             return []
         with self._damage_is_set_aside(), closing(self._open()) as connection:
-            found = connection.execute(f"SELECT * FROM {table} WHERE {where}", tuple(values))
+            found = connection.execute(f"SELECT rowid, * FROM {table} WHERE {where}", tuple(values))
             rows = [dict(row) for row in found]
-            _checked(table, rows)
-            return rows
+            damaged = [(row["rowid"],) for row in rows if not _is_readable(table, row)]
+            if damaged:
+                say(
+                    f"tilewright's tunings {self.path}: {len(damaged)} of the {table} cannot be "
+                    "read and are removed; tilewright tune measures anew"
+                )
+                with suppress(sqlite3.OperationalError), connection:
+                    connection.executemany(f"DELETE FROM {table} WHERE rowid=?", damaged)
+            return [row for row in rows if (row["rowid"],) not in damaged]
         return []
 
     def _refusal(self) -> str | None:
@@ -354,7 +365,7 @@ class Database:
             if "no such table" not in str(error) and "no such column" not in str(error):
                 raise self._unusable(str(error)) from None
             self._set_aside(str(error))
-        except (sqlite3.DatabaseError, _DamagedError) as error:
+        except sqlite3.DatabaseError as error:
             self._set_aside(str(error))
 
     def _set_aside(self, why: str) -> None:
@@ -379,17 +390,13 @@ def _made(table: str) -> str:
     return f"CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY ({key}))"
 
 
-class _DamagedError(Exception):
-    """A row of the database has content that tilewright never writes."""
-
-
-def _checked(table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise _DamagedError if a row cannot be read."""
-    for row in rows:
-        try:
-            _result(row) if table == "results" else _winner(row)
-        except (*UNREADABLE, TilewrightError):
-            raise _DamagedError(f"a row of {table} cannot be read") from None
+def _is_readable(table: str, row: Mapping[str, Any]) -> bool:
+    """Return True unless a row has content that tilewright never writes."""
+    try:
+        _result(row) if table == "results" else _winner(row)
+    except (*UNREADABLE, TilewrightError):
+        return False
+    return True
 
 
 def _subject(row: Mapping[str, Any]) -> Subject:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.isa.machine import CompilerHints, Core, Emulation
 from tilewright.isa.target import Target
-from tilewright.isa.vector import Mask, Vector
+from tilewright.isa.vector import Mask, Numbers, Vector
 
 from .detection import X86
 from .processors import processors
@@ -61,8 +61,8 @@ def _cuts(element: str, bits: int) -> dict[str, Any]:
 
 def _vectors(element: str) -> tuple[Vector, ...]:
     def wide(bits: int) -> Vector:
-        fields = _fields(bits) if element == "f32" else {}
-        return vector(element, bits, fields=fields, **_cuts(element, bits))
+        own = {"fields": _fields(bits), "numbers": _numbers(bits)} if element == "f32" else {}
+        return vector(element, bits, **own, **_cuts(element, bits))
 
     return (*map(wide, _WIDTHS), scalar(element))
 
@@ -83,6 +83,33 @@ def _fields(bits: int) -> dict[str, tuple[str, ...]]:
         return f"{mm}_xor_ps({found}, {mm}_castsi{bits}_ps({top}))"
 
     return {"f4_e2m1": looked_up(bits, 32, number)["u4"]}
+
+
+def _numbers(bits: int) -> Numbers:
+    """Return the lookup of f32 in a table of 16 numbers by the low four bits of each lane.
+
+    The lower three bits select a number from each half of the table, the fourth bit one of them.
+    """
+    mm, whole = prefix(bits), bits == 256
+
+    def found(at: str) -> str:
+        wide = at if whole else f"_mm256_castsi128_si256({at})"
+        halves = [
+            f"_mm256_permutevar8x32_ps(_mm256_loadu_ps({{table}}{half}), {wide})"
+            for half in ("", " + 8")
+        ]
+        if not whole:
+            halves = [f"_mm256_castps256_ps128({half})" for half in halves]
+        top = f"{mm}_castsi{bits}_ps({mm}_slli_epi32({at}, 28))"
+        return f"{mm}_blendv_ps({', '.join(halves)}, {top})"
+
+    return Numbers(
+        spelling="(const float *)(const int32_t[]){{{numbers}}}",
+        codes="s32",
+        found=looked_up(bits, 32, found),
+        ctype="float *",
+        several=True,
+    )
 
 
 def _integers() -> tuple[Vector, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa.vector import MulAdd, Vector
+from tilewright.isa.vector import MulAdd, Numbers, Vector
 
 from .neon_words import BITS, fill, filled, forms, low_bits
 from .scalar import plain
@@ -109,6 +109,29 @@ def quad(element: str) -> Vector:
         partial_load=_PARTIAL_LOAD[element],
         partial_store=_PARTIAL_STORE[element],
         transpose={1: trn, 2: (_TRN_F64[0], _TRN_F64[1])} if element == "f32" else {1: trn},
+        numbers=_numbers() if element == "f32" else None,
+    )
+
+
+def _numbers() -> Numbers:
+    """Return the lookup of f32 in a table of 16 numbers by the low four bits of each lane.
+
+    The table has 64 bytes in four registers. The four bytes of a number follow each other.
+    """
+
+    def found(low: int) -> str:
+        code = "vreinterpretq_u32_s32({v})"
+        code = f"vshrq_n_u32({code}, {low})" if low else code
+        code = f"vandq_u32({code}, vdupq_n_u32(15))"
+        places = f"vmlaq_n_u32(vdupq_n_u32(0x03020100), {code}, 0x04040404)"
+        return f"vreinterpretq_f32_u8(vqtbl4q_u8({{table}}, vreinterpretq_u8_u32({places})))"
+
+    return Numbers(
+        spelling="vld1q_u8_x4((const uint8_t *)(const int32_t[]){{{numbers}}})",
+        codes="s32",
+        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        ctype="uint8x16x4_t",
+        several=True,
     )
 
 

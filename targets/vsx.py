@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.isa.vector import Mask, MulAdd, Numbers, Vector
 from tilewright.spec.types import other_sign
 
 from .scalar import whole, wide
@@ -179,6 +179,35 @@ def single() -> Vector:
             "bits": f"({_S32}){{x}}",
         },
         transpose={1: _WORDS, 2: _halves(_F32)},
+        numbers=_numbers(),
+    )
+
+
+def _numbers() -> Numbers:
+    """Return the lookup of f32 in a table of 16 numbers by the low four bits of each lane.
+
+    The table has 64 bytes. ``vec_perm`` selects bytes of a half by the lower three bits.
+    """
+
+    def found(low: int) -> str:
+        code = f"({_U32}){{v}}"
+        code = f"vec_sr({code}, vec_splats((uint32_t){low}))" if low else code
+        code = f"vec_and({code}, vec_splats((uint32_t)15))"
+        each, first = (f"vec_splats((uint32_t){n})" for n in ("0x04040404", "0x03020100"))
+        places = f"({_U8})vec_add(vec_mul({code}, {each}), {first})"
+        halves = (
+            f"vec_perm(vec_xl({at}, {{table}}), vec_xl({at + 16}, {{table}}), {places})"
+            for at in (0, 32)
+        )
+        upper = f"({_U8})vec_cmpgt({code}, vec_splats((uint32_t)7))"
+        return f"({_F32})vec_sel({', '.join(halves)}, {upper})"
+
+    return Numbers(
+        spelling="(const unsigned char *)(const int32_t[]){{{numbers}}}",
+        codes="s32",
+        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        ctype="unsigned char *",
+        several=True,
     )
 
 

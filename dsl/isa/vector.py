@@ -200,12 +200,15 @@ class Numbers:
     - ``codes``: element type of the vector ``{v}`` that holds the fields; it has as many lanes.
     - ``found[type]``: for each field of the low byte of a lane, lowest first, the numbers of
       ``{table}`` that these fields select.
+    - ``several``: True if a look-up takes several instructions. Only numbers that arithmetic cannot
+      make of their codes are then looked up.
     """
 
     spelling: str
     codes: str
     found: Mapping[str, tuple[str, ...]]
     ctype: str = ""
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -12,6 +14,9 @@ from tilewright.runtime.arrays.memory import address
 from tilewright.spec.signature import ArrayParameter, Signature
 
 from .bound_sizes import Array, Known
+
+#: Maximum number of differences of places that are compared to find elements that share memory.
+_DIFFERENCES = 1 << 22
 
 
 class Region(NamedTuple):
@@ -108,16 +113,38 @@ def _alike(given: Any, out: Array) -> bool:
 
 
 def disjoint(array: Array) -> bool:
-    """Return True if the strides of ``array`` alone prove that no two elements share memory."""
+    """Return True if no two elements of ``array`` share memory.
+
+    It is decided by the strides alone, exactly for up to two axes with several elements, and for
+    more of them unless there are very many elements.
+    """
     found = [(s, n) for s, n in zip(map(abs, array.strides), array.shape, strict=True) if n > 1]
     reach = array.itemsize
     if not array.size:
         return True
     for stride, count in sorted(found):
         if stride < reach:
-            return False
+            return _interleaved(found, array.itemsize)
         reach += stride * (count - 1)
     return True
+
+
+def _interleaved(axes: Sequence[tuple[int, int]], itemsize: int) -> bool:
+    """Return True if no two places of ``axes``, strides and counts, are closer than an item.
+
+    All differences along the shorter axes are compared with the nearest multiple of the stride of
+    the longest one.
+    """
+    *shorter, (stride, count) = sorted(axes, key=itemgetter(1))
+    if stride < itemsize or prod(2 * n for _, n in shorter) > _DIFFERENCES:
+        return False
+    apart = np.zeros(1, np.int64)
+    for step, n in shorter:
+        apart = (apart[:, np.newaxis] + step * np.arange(1 - n, n)).reshape(-1)
+    nearest = np.clip(np.rint(-apart / stride), 1 - count, count - 1).astype(np.int64)
+    near = np.abs(apart + nearest * stride) < itemsize
+    near[len(near) // 2] = False  # no step along the shorter axes; the longest one is wide enough
+    return not near.any()
 
 
 def _shared(

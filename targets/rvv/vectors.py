@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from typing import Literal
 
-from tilewright.isa.vector import MulAdd, Vector
+from tilewright.isa.vector import TABLE, MulAdd, Numbers, Vector
 from tilewright.spec.types import is_integer
 from tilewright.targets.scalar import plain, whole, wide
 from tilewright.targets.stored import fields
@@ -22,6 +23,9 @@ _FIRST = {
     "s32": "@vmv_x_s_${t}_i32",
     "s64": "@vmv_x_s_${t}_i64",
 }
+#: Numbers of lanes with which a look-up in a table is faster than arithmetic: it takes one permute
+#: for each part of the table that a vector holds, and in groups of registers a permute is slow.
+_TABLES = (4, 8, 16, 32)
 _MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc", "s64": "vmacc"}
 
 
@@ -111,7 +115,35 @@ def vector(group: Group) -> Vector:
         down={
             block: group.spell(f"@vslidedown_vx_$t({{v}}, {block}, $n)") for block in _blocks(group)
         },
+        numbers=_numbers(group) if element == "f32" and group.lanes in _TABLES else None,
         **accesses(group, CONVERSIONS[element]),
+    )
+
+
+def _numbers(group: Group) -> Numbers:
+    """Return the lookup of f32 in a table of 16 numbers by the low four bits of each lane.
+
+    A vector holds ``group.lanes`` numbers of the table. Indices beyond them select 0.
+    """
+
+    def found(low: int) -> str:
+        code = "@vreinterpret_v_${i}_$u({v})"
+        code = f"@vsrl_vx_$u({code}, {low}, $n)" if low else code
+        code = f"@vand_vx_$u({code}, 15, $n)"
+        count, parts = min(TABLE, group.lanes), []
+        for first in range(0, TABLE, group.lanes):
+            at = f"@vsub_vx_$u({code}, {first}, $n)" if first else code
+            some = f"@vle32_v_$u({{table}} + {first}, {count})"
+            parts.append(f"@vrgather_vv_$u({some}, {at}, $n)")
+        joined = reduce(lambda x, y: f"@vor_vv_$u({x}, {y}, $n)", parts)
+        return group.spell(f"@vreinterpret_v_${{u}}_$t({joined})")
+
+    return Numbers(
+        spelling="(const uint32_t *)(const int32_t[]){{{numbers}}}",
+        codes="s32",
+        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        ctype="uint32_t *",
+        several=True,
     )
 
 

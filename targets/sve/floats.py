@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
-from tilewright.isa.vector import Repeat, Spread, Vector
+from tilewright.isa.vector import TABLE, Numbers, Repeat, Spread, Vector
 
 from ..scalar import plain
-from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, some_lanes, unzips
+from .words import (
+    QUAD,
+    SIZES,
+    all_lanes,
+    filled,
+    first,
+    first_lanes,
+    forms,
+    mask,
+    seen_as,
+    some_lanes,
+    unzips,
+)
 
 #: Elementary operations. ``{f}`` is the element type, ``{t}`` the predicate that is true for all
 #: lanes.
@@ -124,4 +137,33 @@ def _whole(element: str, nbytes: int) -> Vector:
         mask=mask(element, _LOADS, _STORES) if single else mask(element),
         **some_lanes(element, lanes),
         unzip=unzips(element) if single else {},
+        numbers=_numbers(lanes) if single else None,
+    )
+
+
+def _numbers(lanes: int) -> Numbers:
+    """Return the lookup of f32 in a table of 16 numbers by the low four bits of each lane.
+
+    A register holds ``lanes`` numbers of the table. Indices beyond them select 0.
+    """
+    every = all_lanes("s32")
+
+    def found(low: int) -> str:
+        code = "svreinterpret_u32_s32({v})"
+        code = f"svlsr_n_u32_x({every}, {code}, {low})" if low else code
+        code = f"svand_n_u32_x({every}, {code}, 15)"
+        parts = []
+        for first_ in range(0, TABLE, lanes):
+            some = first_lanes("s32", str(TABLE)) if lanes > TABLE else every
+            at = f"svsub_n_u32_x({every}, {code}, {first_})" if first_ else code
+            parts.append(f"svtbl_u32(svld1_u32({some}, {{table}} + {first_}), {at})")
+        joined = reduce(lambda x, y: f"svorr_u32_x({every}, {x}, {y})", parts)
+        return f"svreinterpret_f32_u32({joined})"
+
+    return Numbers(
+        spelling="(const uint32_t *)(const int32_t[]){{{numbers}}}",
+        codes="s32",
+        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        ctype="uint32_t *",
+        several=True,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from support.processes import python
 
 import tilewright as tw
@@ -350,6 +352,25 @@ def test_lines_are_seen_as_they_lie() -> None:
     assert disjoint(x[::-1, ::2])
     assert disjoint(np.zeros((0, 3)))
     assert not disjoint(np.broadcast_to(x[0], (4, 8)))
+
+
+@pytest.mark.parametrize("itemsize", [1, 4])
+def test_interleaved_elements_share_no_memory(itemsize: int) -> None:
+    """The strides decide exactly: the right answer is a count of the bytes."""
+    rng, found = np.random.default_rng(0), Counter[bool]()
+    memory = np.zeros(4096, np.uint8)
+    for _ in range(300):
+        shape = tuple(map(int, rng.integers(1, 6, rng.integers(1, 4))))
+        steps = tuple(int(itemsize * step) for step in rng.integers(0, 12, len(shape)))
+        array = as_strided(memory.view(f"u{itemsize}"), shape, steps)
+        places = sum(np.ix_(*(np.arange(n) * s for n, s in zip(shape, steps, strict=True))))
+        right = len(np.unique(places)) == array.size
+        assert disjoint(array) == right, (shape, steps)
+        found[right] += 1
+    assert min(found.values()) > 20
+    a, b, out = np.ones((4, 2), "f4"), np.ones((2, 3), "f4"), np.zeros(50, "f4")
+    interleaved = as_strided(out, (4, 3), (20, 16))
+    assert (tw.matmul(a, b, interleaved) == 2).all() and (out == 2).sum() == interleaved.size
 
 
 # -- stacks of tiny products -----------------------------------------------------------------------

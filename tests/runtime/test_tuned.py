@@ -82,7 +82,7 @@ def test_a_winner_of_a_foreign_cpu_is_not_compiled(
     assert tw.compile(SPEC).tuned is None
 
 
-@pytest.mark.parametrize("damage", ["text", "cut", "row", "table"])
+@pytest.mark.parametrize("damage", ["text", "cut", "table"])
 def test_a_damaged_database_is_set_aside_and_begun_anew(database: Database, damage: str) -> None:
     database.put([result()])
     database.crown(winner())
@@ -92,10 +92,7 @@ def test_a_damaged_database_is_set_aside_and_begun_anew(database: Database, dama
         database.path.write_bytes(database.path.read_bytes()[:6000])
     else:
         with sqlite3.connect(database.path) as connection:
-            if damage == "row":
-                connection.execute("UPDATE winners SET schedule='{\"tile\": [0, -1]}'")
-            else:
-                connection.execute("DROP TABLE winners")
+            connection.execute("DROP TABLE winners")
         connection.close()
     with pytest.warns(RuntimeWarning, match=r"are set aside as tuned-1.sqlite3.damaged-"):
         assert database.winner(HERE) is None
@@ -105,6 +102,23 @@ def test_a_damaged_database_is_set_aside_and_begun_anew(database: Database, dama
     assert database.winner(HERE) == winner()
 
 
+@pytest.mark.parametrize("table", ["winners", "results"])
+def test_a_damaged_row_is_removed_and_all_others_stay(database: Database, table: str) -> None:
+    other = HERE._replace(spec="another")
+    database.put([result(), result(other)])
+    database.crown(winner())
+    database.crown(winner(other))
+    with sqlite3.connect(database.path) as connection:
+        wrong = "'{\"tile\": [0, -1]}'"
+        connection.execute(f"UPDATE {table} SET schedule={wrong} WHERE spec='another'")
+    connection.close()
+    with pytest.warns(RuntimeWarning, match=f"1 of the {table} cannot be read and are removed"):
+        left = len(database.winners()), len(database.results())
+    assert left == ((1, 2) if table == "winners" else (2, 1))
+    assert database.winner(HERE) == winner() and database.results(HERE) == [result()]
+    assert not [*database.path.parent.glob("*.damaged-*")]
+
+
 @pytest.mark.parametrize("value", ["[" * 50_000, "1e999", "7"])
 def test_a_winner_that_is_no_schedule_stops_no_compilation(database: Database, value: str) -> None:
     database.crown(winner(tuning_subject(SPEC, host.resolve("host").name)))
@@ -112,7 +126,7 @@ def test_a_winner_that_is_no_schedule_stops_no_compilation(database: Database, v
         connection.execute("UPDATE winners SET schedule=?", (value,))
     connection.close()
     with pytest.warns(
-        RuntimeWarning, match="set aside as .* tilewright tune measures anew"
+        RuntimeWarning, match="1 of the winners .* tilewright tune measures anew"
     ) as said:
         assert tw.compile(SPEC, target="host").tuned is None
     assert str(database.path) in str(said[0].message)

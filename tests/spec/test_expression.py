@@ -167,6 +167,7 @@ def test_nodes_are_immutable() -> None:
         (lambda: np.ones(3) * ANY, "ndarray"),
         (lambda: ANY + 1j, "complex"),
         (lambda: ANY**ANY, "beta of pow"),
+        (lambda: 2**ANY, "the exponent of .. must be a number"),
         (lambda: acc ** float("nan"), "beta of pow"),
         (lambda: acc ** float("inf"), "beta of pow"),
         (lambda: postops.relu(ANY, MISUSED), "alpha of relu"),

@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import TABLE, Vector
-from tilewright.plan.formats.quantized_b import QuantizedFormat, is_chosen
+from tilewright.plan.formats.quantized_b import QuantizedFormat, has_table, is_chosen
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
@@ -177,6 +177,8 @@ class Dequantizer:
         """True if the vector type looks up the values of a field's bits in a table."""
         form, vector = self.form, self.vector
         table = vector.numbers is not None and form.fields > 1 and len(form.planes) == 1
+        if table and vector.numbers is not None and vector.numbers.several:
+            table = has_table(form.type)
         return table or self._numbers.spelled
 
     @property
@@ -255,7 +257,8 @@ class Numbers:
         """True if the vector type has no table, but decodes the format's fields by its own
         instructions.
         """
-        return self.vector.numbers is None and self.form.type in self.vector.fields
+        numbers = self.vector.numbers
+        return (numbers is None or numbers.several) and self.form.type in self.vector.fields
 
     @property
     def _codes(self) -> Vector:

@@ -437,10 +437,15 @@ def _check_table(quantized: Quantized) -> None:
         )
 
 
+def has_table(type_: str) -> bool:
+    """True if ``type_`` has a table of its own: no arithmetic makes its numbers of their codes."""
+    values = STORED[type_].values
+    return bool(values) and values != STORED["f4_e2m1"].values
+
+
 def is_chosen(type_: str, vector: Vector) -> bool:
     """True if ``vector`` looks up no numbers, and ``type_`` has a table of its own."""
-    values = STORED[type_].values
-    return bool(values) and values != STORED["f4_e2m1"].values and vector.numbers is None
+    return has_table(type_) and vector.numbers is None
 
 
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:

@@ -15,7 +15,7 @@ from itertools import count
 from numbers import Rational, Real
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
 
 from ..sizes import Size, real_number
 from .opaque import ARRAY_FUNCTIONS, Opaque
@@ -92,6 +92,16 @@ class Expression(Opaque):
 
     def __pow__(self, exponent: float) -> Expression:
         return call("pow", self, 1, parameter("pow", "beta", exponent))
+
+    def __rpow__(self, base: object) -> NoReturn:
+        raise SpecTypeError(
+            "the exponent of ** must be a number",
+            got=f"{base!r} ** {self!r}",
+            expected="an expression ** a number",
+            hint=f"tw.exp(x * {math.log(base)!r}), with the expression as x"
+            if isinstance(base, int | float) and base > 0
+            else "tw.exp(x * log(base)), with the expression as x",
+        )
 
     def __neg__(self) -> Expression:
         return call("neg", self)
