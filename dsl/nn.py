@@ -25,6 +25,7 @@ from tilewright.spec.network.views import (
     index,
     pad,
     split,
+    take,
 )
 from tilewright.spec.sizes import Dim, whole_number
 from tilewright.spec.types import DTypeLike
@@ -32,7 +33,7 @@ from tilewright.spec.types import DTypeLike
 __all__ = [
     "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
     "layer_norm", "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "product",
-    "quantize", "rms_norm", "softmax", "split", "sum",
+    "quantize", "rms_norm", "softmax", "split", "sum", "take",
 ]  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from tilewright.errors import SpecError
 from ..expression.nodes import Expression, Number, as_expression
 from ..expression.opaque import ARRAY_FUNCTIONS
 from ..expression.shapes import grouped, said
-from ..expression.tensors import Count, Full, Join, View
+from ..expression.tensors import Count, Full, Join, Take, View
 from ..sizes import Dim, Size, whole_number
+from ..types import is_integer
 
 
 def given_shape(x: Any, fn: str) -> tuple[Size, ...]:
@@ -244,6 +245,41 @@ def _has(x: Expression, axis: int) -> bool:
     return x.tensor.shape[axis] != 0
 
 
+def take(table: Expression, rows: Expression) -> Expression:
+    """Return rows of a table, for example embeddings of tokens.
+
+    A negative number counts from the last row. Numbers beyond the table are those of its first or
+    last row.
+
+    Parameters
+    ----------
+    table : Expression
+        A tensor (n, ...), for example a weight.
+    rows : Expression
+        A tensor of integers: an input of type s32 or s64, or ``x.astype("s32")``.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape of ``rows``, followed by that of a row.
+
+    Examples
+    --------
+    >>> net = tw.network(tw.nn.take).of(table=tw.Tensor("f32", (3, 2)), rows=tw.Tensor("s32", 2))
+    >>> tw.compile(net)(np.float32([[0, 1], [2, 3], [4, 5]]), np.int32([2, 0]))
+    array([[4., 5.], [0., 1.]], dtype=float32)
+    """
+    shape, numbers = given_shape(table, "nn.take"), given_shape(rows, "nn.take")
+    assert rows.tensor is not None
+    if not shape or shape[0] == 0 or not is_integer(rows.tensor.type):
+        raise SpecError(
+            "nn.take is of a table and of integers, the numbers of its rows",
+            got=f"a table {said(shape)}, and {rows.tensor.type} of shape {said(numbers)}",
+            expected='tw.Tensor("s32", ...), or rows.astype("s32")',
+        )
+    return Take((table, rows))
+
+
 def full(shape: Sequence[Size], value: float) -> Expression:
     """Return a tensor of f32 whose elements are all one number.
 
@@ -421,6 +457,12 @@ def _expanded(x: Any, axis: Any) -> Expression:
     return reshape(x, (*shape[:at], 1, *shape[at:]))
 
 
+def _taken(x: Any, rows: Any, axis: Any) -> Expression:
+    if axis != 0:
+        raise SpecError("np.take is along the first axis", got=f"axis={axis!r}", expected="axis=0")
+    return take(x, rows)
+
+
 def _squeezed(x: Any, axis: Any) -> Expression:
     shape = given_shape(x, "squeeze")
     at = _axis(axis, len(shape), x)
@@ -437,4 +479,5 @@ ARRAY_FUNCTIONS["sliced"] = sliced
 ARRAY_FUNCTIONS["concatenate"] = concat
 ARRAY_FUNCTIONS["broadcast_to"] = expand
 ARRAY_FUNCTIONS["expand_dims"] = _expanded
+ARRAY_FUNCTIONS["take"] = _taken
 ARRAY_FUNCTIONS["squeeze"] = _squeezed
