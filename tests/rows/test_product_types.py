@@ -77,7 +77,8 @@ def test_they_are_the_python_that_makes_them() -> None:
 
 def test_dequantize_product_quantize_is_one_stage() -> None:
     rng = np.random.default_rng(1)
-    w = {"a": rng.integers(-128, 128, (13, 40), np.int8), "b": np.float32(rng.random(40)),
+    w: dict[str, Any] = {
+         "a": rng.integers(-128, 128, (13, 40), np.int8), "b": np.float32(rng.random(40)),
          "sa": np.float32(rng.uniform(0.01, 0.02, 40)),
          "c": rng.integers(-128, 128, (40, 24), np.int8),
          "sc": np.float32(rng.uniform(0.01, 0.02, (1, 24)))}  # fmt: skip
