@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sympy import Expr
 
@@ -11,6 +11,7 @@ from tilewright.ir.nest import Program
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
+from tilewright.plan.loops import Decided
 from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, Step, plan_network
@@ -69,6 +70,9 @@ class Layers(Routine[Network, NetworkPlan]):
         for step in plan.steps:
             if step.buffer is not None:
                 yield f"buffer    {step.written}: {text_of(step.buffer.nbytes)} bytes"
+        if plan.steps[1:]:
+            scratch = in_order(self.stages(plan)).scratch
+            yield f"scratch   {text_of(scratch)} bytes, in which the buffers are in turn"
 
     def decisions(self, plan: NetworkPlan, program: Program) -> Iterator[Row]:
         """Yield the decisions on each stage."""
@@ -88,6 +92,11 @@ class Layers(Routine[Network, NetworkPlan]):
             own = {symbol(name): size for name, size in step.sizes.items()}
             total += flops_of(step.plan).xreplace(own)
         return total
+
+    def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
+        """Yield the stages in order."""
+        for number, step in enumerate(plan.steps):
+            yield f"stage {number}", step.plan, step.sizes
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:
         """Return the schedule: the plan follows from the spec alone."""

@@ -84,7 +84,7 @@ def test_dequantize_product_quantize_is_one_stage() -> None:
          "sc": np.float32(rng.uniform(0.01, 0.02, (1, 24)))}  # fmt: skip
     net = tw.compile(of(static, "u8", 13, w))
     text = net.explain(rows=8)
-    assert text.count("stage ") == 2 and "value0: 40 * rows_ bytes" in text
+    assert text.count("\nstage ") == 2 and "value0: 40 * rows_ bytes" in text
     x = rng.integers(0, 256, (9, 13), np.uint8)
     sums: Any = (x.astype(np.int64) - 3) @ w["a"].astype(np.int64)
     one = np.maximum(sums.astype(np.float32) * np.float32(0.05) * w["sa"] + w["b"], 0)
