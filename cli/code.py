@@ -82,6 +82,10 @@ def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
         ) from None
 
 
+#: The methods of tensors that a printed network calls.
+_METHODS = ("astype", "reshape", "transpose")
+
+
 class _Reading:
     """Evaluates the syntax tree of one text.
 
@@ -125,8 +129,8 @@ class _Reading:
             ) if name in nn.__all__:
                 named = {word.arg: self.of(word.value) for word in words if word.arg is not None}
                 return getattr(nn, name)(*map(self.of, args), **named)
-            case ast.Call(func=ast.Attribute(value=one, attr="astype"), args=[type_]):
-                return self.of(one).astype(self.of(type_))
+            case ast.Call(func=ast.Attribute(value=one, attr=name), args=[how]) if name in _METHODS:
+                return getattr(self.of(one), name)(self.of(how))
             case ast.Attribute(value=ast.Name(id=name), attr=key) if isinstance(
                 self.names.get(name), Weights
             ):
@@ -136,6 +140,12 @@ class _Reading:
                 return self.names[name]
             case ast.Subscript(value=ast.Tuple(elts=parts), slice=ast.UnaryOp()):
                 return self.of(ast.Tuple(parts))[self.of(node.slice)]
+            case ast.Subscript(value=one, slice=ast.Slice() | ast.Tuple() as index):
+                return self.of(one)[self.of(index)]
+            case ast.Slice(lower=first, upper=stop, step=step):
+                return slice(
+                    *(None if each is None else self.of(each) for each in (first, stop, step))
+                )
         raise ValueError(f"{ast.unparse(node)} is no call of what specs are made of")
 
     def _network(self, made: ast.Lambda, words: list[ast.keyword]) -> Any:

@@ -1,4 +1,4 @@
-"""Functions of tensors for networks: layers, softmax, norms, sums, maxima and means of an axis.
+"""Functions of tensors for networks: layers, attention, softmax, norms, reductions, joins, views.
 
 Each returns an expression. Reductions are computed in f32, or in f64 for tensors of f64. Functions
 that keep a tensor's shape also keep its type.
@@ -6,6 +6,10 @@ that keep a tensor's shape also keep its type.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal, overload
+
+from tilewright.errors import SpecError
 from tilewright.spec.expression.arithmetic import sqrt
 from tilewright.spec.expression.exponential import exp
 from tilewright.spec.expression.logarithm import log
@@ -13,12 +17,14 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
 from tilewright.spec.expression.tensors import Extent, cast, reduction
 from tilewright.spec.expression.tensors import mean as _mean
-from tilewright.spec.sizes import Dim
+from tilewright.spec.network import views
+from tilewright.spec.sizes import Dim, Size, whole_number
 from tilewright.spec.types import DTypeLike
 
 __all__ = [
-    "dequantize", "extent", "layer_norm", "linear", "log_softmax", "max", "mean", "min", "product",
-    "quantize", "rms_norm", "softmax", "sum",
+    "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
+    "layer_norm", "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "product",
+    "quantize", "rms_norm", "softmax", "split", "sum",
 ]  # fmt: skip
 
 
@@ -275,7 +281,7 @@ def linear(
     Parameters
     ----------
     x : Expression
-        A tensor (rows, k).
+        A tensor (..., k).
     weight : Expression
         A weight (k, n). The weight of ``torch.nn.Linear`` is (n, k): pass ``weight.T``.
     bias : Expression, optional
@@ -286,7 +292,7 @@ def linear(
     Returns
     -------
     Expression
-        A tensor (rows, n).
+        A tensor (..., n).
 
     Examples
     --------
@@ -366,6 +372,295 @@ def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expre
     array([[0., 3.]], dtype=float32)
     """
     return (x - zero if zero else x) * scale
+
+
+@overload
+def heads(x: Expression, count: int, parts: Literal[1] = 1) -> Expression: ...
+
+
+@overload
+def heads(x: Expression, count: int, parts: int) -> tuple[Expression, ...]: ...
+
+
+def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expression, ...]:
+    """Cut the columns of ``x`` into heads of attention: views, no element moves.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor (..., rows, parts * count * d).
+    count : int
+        The number of heads.
+    parts : int
+        The number of tensors side by side, for example 3 for queries, keys and values.
+
+    Returns
+    -------
+    Expression or tuple of Expression
+        A tensor (..., count, rows, d), or a tuple of ``parts`` tensors.
+
+    Examples
+    --------
+    >>> @tw.network
+    ... def second(x):
+    ...     q, k, v = tw.nn.heads(x, 2, parts=3)
+    ...     return k + 0
+    >>> kernel = tw.compile(second.of(x=tw.Tensor("f32", (1, 6))))
+    >>> kernel(np.float32([[0, 1, 2, 3, 4, 5]]))
+    array([[[2.]], [[3.]]], dtype=float32)
+    """
+    *lead, rows, width = views.given_shape(x, "nn.heads")
+    each, number = whole_number(count), whole_number(parts)
+    if isinstance(width, Dim) or not each or not number or width % (each * number):
+        raise SpecError(
+            "nn.heads cuts the columns into equal heads",
+            got=f"{parts!r} parts of {count!r} heads, of {width} columns",
+            expected="a number of columns that is a multiple of parts * count",
+        )
+    cut = x.reshape((*lead, rows, number, each, width // (each * number)))
+    axes = len(lead)
+    order = (axes + 1, *range(axes), axes + 2, axes, axes + 3)
+    turned = cut.transpose(order)
+    found = tuple(turned[part] for part in range(number))
+    return found if number > 1 else found[0]
+
+
+def merge(x: Expression) -> Expression:
+    """Return heads of attention side by side in columns: the inverse of ``heads``.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor (..., count, rows, d).
+
+    Returns
+    -------
+    Expression
+        A tensor (..., rows, count * d).
+
+    Examples
+    --------
+    >>> both = tw.network(lambda x: tw.nn.merge(tw.nn.heads(x, 2)) + 0)
+    >>> tw.compile(both.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[0, 1, 2, 3]]))
+    array([[0., 1., 2., 3.]], dtype=float32)
+    """
+    *lead, count, rows, depth = views.given_shape(x, "nn.merge")
+    if isinstance(count, Dim) or isinstance(depth, Dim):
+        raise SpecError("nn.merge has heads of fixed number and width", got=x)
+    return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
+
+
+def attention(
+    q: Expression,
+    k: Expression,
+    v: Expression,
+    scale: float | None = None,
+    mask: Expression | None = None,
+) -> Expression:
+    """Return ``softmax(q @ k.T * scale + mask) @ v``.
+
+    Parameters
+    ----------
+    q, k, v : Expression
+        Tensors (..., queries, d), (..., keys, d) and (..., keys, dv).
+    scale : float, optional
+        By default one over the root of d.
+    mask : Expression, optional
+        A summand that broadcasts to (..., queries, keys): minus infinity hides a key. If all keys
+        of a query are hidden, its result is NaN.
+
+    Returns
+    -------
+    Expression
+        A tensor (..., queries, dv).
+
+    Examples
+    --------
+    >>> one = tw.Tensor("f32", (1, 2))
+    >>> net = tw.compile(tw.network(tw.nn.attention).of(q=one, k=one, v=one))
+    >>> net(np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), np.float32([[3, 4]]))
+    array([[3., 4.]], dtype=float32)
+    """
+    depth = views.given_shape(q, "nn.attention")[-1]
+    if scale is None:
+        if isinstance(depth, Dim):
+            raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
+        scale = float(depth**-0.5)
+    scores = q @ k.T * scale
+    return softmax(scores if mask is None else scores + mask) @ v
+
+
+def split(x: Expression, parts: int, axis: int = -1) -> tuple[Expression, ...]:
+    """Return equal parts of ``x`` along an axis: views, no element moves.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    parts : int
+        The number of parts. It divides the size of the axis.
+    axis : int
+        The axis, of fixed size.
+
+    Returns
+    -------
+    tuple of Expression
+        The parts.
+
+    Examples
+    --------
+    >>> @tw.network
+    ... def product(x):
+    ...     one, other = tw.nn.split(x, 2)
+    ...     return one * other
+    >>> tw.compile(product.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[1, 2, 3, 4]]))
+    array([[3., 8.]], dtype=float32)
+    """
+    return views.split(x, parts, axis)
+
+
+def concat(tensors: Sequence[Expression], axis: int = 0) -> Expression:
+    """Return tensors one after another along an axis.
+
+    Parameters
+    ----------
+    tensors : sequence of Expression
+        They agree in all other axes, and in type.
+    axis : int
+        The axis, of fixed size in each.
+
+    Returns
+    -------
+    Expression
+        The joined tensor.
+
+    Examples
+    --------
+    >>> twice = tw.network(lambda x: tw.nn.concat((x, x + 1), axis=1))
+    >>> tw.compile(twice.of(x=tw.Tensor("f32", (1, 2))))(np.float32([[1, 5]]))
+    array([[1., 5., 2., 6.]], dtype=float32)
+    """
+    return views.concat(tensors, axis)
+
+
+def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Expression:
+    """Return ``x`` with more elements before and after it.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    widths : sequence of (int, int)
+        Elements before and after, for each axis; (0, 0) for an axis of the call's size.
+    value : float
+        The new elements.
+
+    Returns
+    -------
+    Expression
+        The larger tensor.
+
+    Examples
+    --------
+    >>> wider = tw.network(lambda x: tw.nn.pad(x, ((0, 0), (1, 1))))
+    >>> tw.compile(wider.of(x=tw.Tensor("f32", (1, 2))))(np.float32([[1, 5]]))
+    array([[0., 1., 5., 0.]], dtype=float32)
+    """
+    return views.pad(x, widths, value)
+
+
+def expand(x: Expression, shape: Sequence[Size]) -> Expression:
+    """Return ``x`` broadcast to a shape: a view, no element moves.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    shape : sequence of int or Dim
+        The shape.
+
+    Returns
+    -------
+    Expression
+        The broadcast tensor.
+
+    Examples
+    --------
+    >>> rows = tw.network(lambda x: tw.nn.expand(x, (2, 2)))
+    >>> tw.compile(rows.of(x=tw.Tensor("f32", 2)))(np.float32([1, 5]))
+    array([[1., 5.], [1., 5.]], dtype=float32)
+    """
+    return views.expand(x, shape)
+
+
+def full(shape: Sequence[Size], value: float) -> Expression:
+    """Return a tensor of f32 whose elements are all one number.
+
+    Parameters
+    ----------
+    shape : sequence of int or Dim
+        The shape.
+    value : float
+        The number.
+
+    Returns
+    -------
+    Expression
+        The tensor.
+
+    Examples
+    --------
+    >>> led = tw.network(lambda x: tw.nn.concat((tw.nn.full((1,), 7), x)))
+    >>> tw.compile(led.of(x=tw.Tensor("f32", 2)))(np.float32([1, 5]))
+    array([7., 1., 5.], dtype=float32)
+    """
+    return views.full(shape, value)
+
+
+def arange(size: Size) -> Expression:
+    """Return the numbers 0, 1, 2 and so on in f32, exact up to 2**24.
+
+    Parameters
+    ----------
+    size : int or Dim
+        How many.
+
+    Returns
+    -------
+    Expression
+        A tensor with one axis.
+
+    Examples
+    --------
+    >>> add = tw.network(lambda x: x + tw.nn.arange(3))
+    >>> tw.compile(add.of(x=tw.Tensor("f32", 3)))(np.float32([10, 20, 30]))
+    array([10., 21., 32.], dtype=float32)
+    """
+    return views.arange(size)
+
+
+def index(x: Expression, axis: int = -1) -> Expression:
+    """Return the place of each element of ``x`` along an axis, for masks and rotations.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis.
+
+    Returns
+    -------
+    Expression
+        A tensor of f32 with the axes of ``x``, all of size 1 but this one.
+
+    Examples
+    --------
+    >>> lower = tw.network(lambda x: tw.where(tw.nn.index(x, 1) <= tw.nn.index(x, 0), x, 0))
+    >>> tw.compile(lower.of(x=tw.Tensor("f32", (2, 2))))(np.ones((2, 2), np.float32))
+    array([[1., 0.], [1., 1.]], dtype=float32)
+    """
+    return views.index(x, axis)
 
 
 def _as(found: Expression, x: Expression) -> Expression:

@@ -215,7 +215,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
     several = getattr(job.spec, "several", False)
     made = SeveralResults if several else _MADE.get(type(job.spec), Kernel)
-    if getattr(job.spec, "packed", ()):
+    if getattr(job.spec, "weights", ()):
         from .network_kernel import NetworkKernel
 
         made = NetworkKernel

@@ -169,7 +169,7 @@ class Tuning:
         child: Callable[[Gemm | Network, str], Child] = Child,
         database: Database | None = None,
     ) -> None:
-        if isinstance(spec, Network) and spec.packed:
+        if isinstance(spec, Network) and spec.staged:
             raise SpecError("a network with products is not tuned", got=spec)
         if not isinstance(spec, Gemm | Network):
             raise SpecError("what is tuned is a Gemm or a Network", got=spec)

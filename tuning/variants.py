@@ -91,7 +91,7 @@ def candidates(
     spec: Gemm | Network, target: str = "host", *, threads: int | None = None
 ) -> list[Candidate]:
     """Return the schedules that ``variants`` yields, with their estimated cycles."""
-    if isinstance(spec, Network) and not spec.packed:
+    if isinstance(spec, Network) and not spec.staged:
         return _of_rows(spec, resolve(target), usable_cpus() if threads is None else threads)
     if not isinstance(spec, Gemm):
         raise SpecError("variants are of a Gemm, or of a Network without products", got=spec)

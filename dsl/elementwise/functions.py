@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from tilewright.errors import SpecError
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 from tilewright.spec.expression.checks import check_functions
-from tilewright.spec.expression.tensors import Cast
+from tilewright.spec.expression.tensors import Cast, Full
 
 from .builder import Argument, Builder, Value, live
 from .conversions import narrow, widen
@@ -67,7 +67,7 @@ class _Lowering:
 
     def _node(self, node: Expression) -> Argument | Truth:
         match node:
-            case Number(value):
+            case Number(value) | Full(value):
                 return self.builder.literal(int(value) if self.element == "s32" else value)
             case Call():
                 return self._call(node)

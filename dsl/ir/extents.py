@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeAlias
 
 from tilewright.spec.signature import ArrayParameter
@@ -143,6 +144,10 @@ def held(parameter: ArrayParameter, packed: Mapping[str, int | None]) -> Held:
             several = None if static is None else max(static, default=-1) + 1
         whole = None if several is None or each is None else several * each
         return Held(element, parameter.role != "in", whole, each, batch, count)
+    if parameter.kind == "tensor":
+        sizes = [size for size in parameter.shape if isinstance(size, int)]
+        whole = prod(sizes) if len(sizes) == len(parameter.shape) or 0 in sizes else None
+        return Held(element, parameter.role != "in", whole, whole)
     rows, cols = (1, 1, *parameter.shape)[-2:]
     lines, line = (rows, cols) if parameter.order == "C" else (cols, rows)
     leading = line if parameter.leading is None else parameter.leading

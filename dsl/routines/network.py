@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
 
 from sympy import Expr
 
 from tilewright.explain.decisions import flops_of, text_of
-from tilewright.ir.nest import Program
+from tilewright.ir.nest import Argument, BlockLoop, Program
+from tilewright.ir.nodes import mapped
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
 from tilewright.plan.loops import Decided
+from tilewright.plan.network.step import Step
 from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
-from tilewright.plan.routines.network import NetworkPlan, Step, plan_network
+from tilewright.plan.routines.network import NetworkPlan, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.expression.nodes import text_of as results_text
 from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import Spec
-from tilewright.symbolic import ZERO, symbol
+from tilewright.symbolic import ONE, ZERO, symbol
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -29,7 +33,7 @@ class RowProgram(Routine[Network, RowsPlan]):
     def plan(self, spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
         """Return the plan of a row program, or, for a network with products, a NetworkPlan."""
         # A NetworkPlan has a kind of its own, which ``routine_of`` finds.
-        make = plan_network if spec.packed else plan_rows
+        make = plan_network if spec.staged else plan_rows
         return make(spec, schedule, target)  # type: ignore[return-value]
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
@@ -55,7 +59,7 @@ class Layers(Routine[Network, NetworkPlan]):
 
     def stages(self, plan: NetworkPlan) -> tuple[Stage, ...]:
         """Return the stages in order, with the intermediate tensors as buffers between them."""
-        programs: dict[tuple[Spec, Schedule], tuple[str, Program]] = {}
+        programs: dict[Any, tuple[str, Program]] = {}
         return tuple(
             Stage(_embedded(step, programs), () if step.buffer is None else (step.buffer,))
             for step in plan.steps
@@ -96,7 +100,9 @@ class Layers(Routine[Network, NetworkPlan]):
     def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
         """Yield the stages in order."""
         for number, step in enumerate(plan.steps):
-            yield f"stage {number}", step.plan, step.sizes
+            times = prod((loop.trips for loop in step.loops), start=ONE)
+            often = "" if times == 1 else f", {text_of(times)} times"
+            yield f"stage {number}{often}", step.plan, step.sizes
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:
         """Return the schedule: the plan follows from the spec alone."""
@@ -107,17 +113,29 @@ class Layers(Routine[Network, NetworkPlan]):
         return True
 
 
-def _embedded(step: Step, programs: dict[tuple[Spec, Schedule], tuple[str, Program]]) -> Program:
-    """Return the program of a stage, with the names of the network.
+def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
+    """Return the program of a stage, with the names of the network and the loops around it.
 
     Equal stages have one entry in ``programs``: the start of its tiles' names, and its program.
     """
-    key = step.plan.spec, step.plan.schedule
+    key = tuple(getattr(step.plan, name, None) for name in ("spec", "schedule", "leading"))
     if key not in programs:
         one = in_order(routine_of(step.plan).stages(step.plan))
         programs[key] = f"stage{len(programs)}_", one
     prefix, program = programs[key]
-    return embedded(program, prefix, step.operands, step.sizes)
+
+    def shifted(argument: Argument) -> Argument:
+        shift = step.shifts.get(argument.symbol, ZERO)
+        return replace(argument, offset=argument.offset + shift) if shift != 0 else argument
+
+    if step.shifts:
+        program = replace(program, nest=mapped(program.nest, Argument, shifted))
+    found = embedded(program, prefix, step.operands, step.sizes)
+    nest = found.nest
+    for place, loop in reversed(list(enumerate(step.loops))):
+        parallel = step.parallel and place == 0
+        nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel),)
+    return replace(found, nest=nest)
 
 
 register(Network, RowsPlan, RowProgram())

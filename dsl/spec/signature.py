@@ -62,7 +62,7 @@ class PackedBytes(Dim):
 
 
 Role = Literal["in", "out", "inout"]
-Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector"]
+Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector", "tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class ArrayParameter:
     - ``sequence``: a sequence of matrices;
     - ``offsets``: a 1-d int64 array with ``count`` elements;
     - ``packed``: a PackedMatrix, which may hold a batch;
-    - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,).
+    - ``vector``: a 1-d array passed by name, or a number if ``shape`` is (1,);
+    - ``tensor``: an array with more than two axes, without gaps.
 
     The flag ``packed`` means that the operand, or each item of a sequence, is a PackedMatrix of
     ``format``; otherwise ``format`` is that of a row of bytes. ``quantized`` is the format of the
@@ -187,6 +188,7 @@ class Signature:
     scalars: tuple[ScalarParameter, ...]
     allocates: bool
     places: tuple[str, ...] = ()
+    apart: bool = False
 
     def array(self, name: str) -> ArrayParameter:
         """Return the array parameter with this name."""
@@ -204,7 +206,7 @@ class Signature:
         This input is C if there is a D of C's type and order, or the X of a square transposition.
         """
         output = self.output
-        if self.places and any(parameter.packed for parameter in self.arrays):
+        if self.apart:
             return -1  # an early stage may write the output while later ones read the input
         for index, parameter in enumerate(self.arrays):
             alike = (parameter.type, parameter.order) == (output.type, output.order)
@@ -259,6 +261,7 @@ class Parameters(NamedTuple):
     """The parameters of a kernel; ``allocates`` and ``places`` are those of ``Signature``.
 
     ``filled`` are the sizes of the call that cannot be 0.
+    ``apart`` is True if no output may be an input.
     """
 
     arrays: tuple[ArrayParameter, ...]
@@ -266,6 +269,7 @@ class Parameters(NamedTuple):
     scalars: tuple[ScalarParameter, ...] = ()
     places: tuple[str, ...] = ()
     filled: frozenset[Dim] = frozenset()
+    apart: bool = False
 
 
 #: A function of a spec, and of the formats of its packed operands by their names.
@@ -292,7 +296,7 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
     sizes = tuple(
         SizeParameter(slot, dim, int(dim in found.filled)) for slot, dim in spec.runtime_sizes()
     )
-    return Signature(found.arrays, sizes, found.scalars, found.allocates, found.places)
+    return Signature(found.arrays, sizes, found.scalars, found.allocates, found.places, found.apart)
 
 
 @parameters_of(Gemm)

@@ -13,12 +13,13 @@ import _cffi_backend
 
 from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import DamagedError, check_whole
+from tilewright.spec.network.tensor import MOST_AXES
 
 DONE, UNDECIDED, NO_MEMORY = range(3)
 #: Lengths of the tables in templates/dispatch/dispatch_descriptor.h.j2.
-LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
+LIMITS = {"arrays": 64, "dims": 16, "slots": 16, "axes": MOST_AXES}
 #: Kinds of arrays. In the dispatcher's C, a kind is its index here.
-KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
+KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector", "tensor")
 #: Maximum number of vectors and numbers of an epilogue of ``tw.matmul`` in calls handled by C code.
 OPERANDS = 12
 #: Maximum number of pairs of types of a and b for which C code allocates results.

@@ -199,6 +199,15 @@ def _strides(parameter: ArrayParameter, array: Array, name: str, known: Known) -
         return
     if array.size == 0:
         return
+    if parameter.kind == "tensor":
+        if not array.flags.c_contiguous:
+            raise ArgumentValueError(
+                f"{name} must be without gaps",
+                got=f"shape {array.shape}, strides {array.strides} bytes",
+                expected="the strides of a new array of this shape",
+                hint=f"np.ascontiguousarray({name})",
+            )
+        return
     contiguous = array.ndim - (1 if parameter.order == "C" else 2)
     other = 2 * array.ndim - 3 - contiguous
     _contiguous(parameter, array, name, contiguous)

@@ -370,7 +370,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
     known = Known()
     learn(inputs, seen(inputs, [given[p.name] for p in inputs]), known)
     sizes = [_known_size(size, output, known) for size in output.shape]
-    if len(sizes) == 1:
+    if output.kind in ("vector", "tensor"):
         return empty(like, tuple(sizes), output.type)
     rows, cols = sizes
     line = cols if output.order == "C" else rows

@@ -37,6 +37,11 @@ class _Packer:
             return _ABSENT
         return (self.numbers[size.name], 0) if isinstance(size, Dim) else (-1, size)
 
+    def axes(self, parameter: ArrayParameter) -> list[int]:
+        """Return the sizes of the axes of a tensor."""
+        shape = parameter.shape if parameter.kind == "tensor" else ()
+        return _padded([word for size in shape for word in self.size(size)], 2 * LIMITS["axes"])
+
     def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
         """Return the fields of the C struct tw_array for one array parameter."""
         lines, line = _lines(parameter)
@@ -57,6 +62,8 @@ class _Packer:
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
             _checked(parameter),
+            len(parameter.shape) if parameter.kind == "tensor" else 0,
+            *self.axes(parameter),
             *_plain(parameter),
         ]  # fmt: skip
 
@@ -118,7 +125,7 @@ def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
     """Return number and length of a matrix's rows, or columns in order F; a vector is one row."""
     if parameter.kind == "vector":
         return 1, parameter.shape[0]
-    if not parameter.shape:
+    if not parameter.shape or parameter.kind == "tensor":
         return None, None
     first, last = parameter.shape[0], parameter.shape[-1]
     return (first, last) if parameter.order == "C" else (last, first)

@@ -179,7 +179,7 @@ def regions(
             _check_matrices(parameter, given, offsets)
         items = given if parameter.kind == "sequence" else (given,)
         return [_line(item.data) for item in items]
-    if parameter.kind in ("offsets", "vector"):
+    if parameter.kind in ("offsets", "vector", "tensor"):
         return [_line(given)]
     line, lines = known.lines(parameter)
     leading = line if parameter.leading is None else known.value(parameter.leading)

@@ -4,6 +4,7 @@ implementation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -239,7 +240,7 @@ def _about(
 def _described(p: ArrayParameter) -> str:
     """Describe an array's shape, type and order in words."""
     shape = " x ".join(map(_shown, p.shape))
-    if p.kind in ("vector", "offsets"):
+    if p.kind in ("vector", "offsets", "tensor"):
         return f"{shape} {p.type}"
     if p.stored:
         many = ", matrices that offsets count" if p.kind == "flat" else ""
@@ -289,8 +290,8 @@ def _extents(parameters: Signature) -> Iterator[Extent]:
 def _elements(p: ArrayParameter) -> Expr | None:
     """Return how many elements an array's memory has, from its first to its last, as a formula."""
     sizes = [size_expr(slot, size) for slot, size in zip(p.slots, p.shape, strict=False)]
-    if p.kind in ("vector", "offsets"):
-        return sizes[0] if sizes else ONE
+    if p.kind in ("vector", "offsets", "tensor"):
+        return math.prod(sizes, start=ONE)
     rows, cols = sizes
     line, lines = (cols, rows) if p.order == "C" else (rows, cols)
     if ZERO in (line, lines):

@@ -7,7 +7,7 @@ scalars, and a value for each size that the spec leaves open.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -365,6 +365,10 @@ def _operand(
     if parameter.kind == "vector":
         held = _memory(value_of(parameter.shape[0], sizes), parameter)
         return _filled(held, parameter, draws), held
+    if parameter.kind == "tensor":
+        shape = tuple(value_of(size, sizes) for size in parameter.shape)
+        held = _memory(prod(shape), parameter)
+        return _filled(held.reshape(shape), parameter, draws), held
     if parameter.kind == "flat" and not parameter.packed:
         return _flat(parameter, sizes, draws)
     _, lines, leading = _lines(parameter, sizes)

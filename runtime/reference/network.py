@@ -12,9 +12,19 @@ from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.expression.products import Product, Weight
-from tilewright.spec.expression.tensors import Cast, Extent, Input, Reduce
+from tilewright.spec.expression.tensors import (
+    Cast,
+    Count,
+    Extent,
+    Full,
+    Input,
+    Join,
+    Reduce,
+    View,
+)
 from tilewright.spec.network.value import Network
 from tilewright.spec.signature import Signature
+from tilewright.spec.sizes import Size
 from tilewright.spec.types import is_integer
 
 from .arguments import Sample
@@ -78,33 +88,89 @@ class _Evaluation(Evaluation):
                 return _cast(self.values[id(given)], type_, self.element)
             case Product():
                 return self._product(node)
+            case View(args=(given,)):
+                return _viewed(node, self._whole(given), self._shape_of(node))
+            case Join(axis, args):
+                return _joined([self._whole(each) for each in args], axis)
+            case Full(value, shape):
+                return self._constant(value).spread(self._shape(shape))
+            case Count(size):
+                numbers = np.arange(value_of(size, self.sizes)).astype(self.dtype)
+                return Interval.exactly(numbers, self.element)
             case Reduce(fn, axis, keepdims, (given,)):
-                assert given.tensor is not None
-                shape = tuple(value_of(size, self.sizes) for size in given.tensor.shape)
-                return _reduced(fn, self.values[id(given)].spread(shape), axis, keepdims)
+                return _reduced(fn, self._whole(given), axis, keepdims)
         return super()._node(node)
 
     def _product(self, node: Product) -> Interval:
         """Return the sums of a product: off by a rounding for each step, and by what x is off."""
-        assert node.args[0].tensor is not None
-        shape = tuple(value_of(size, self.sizes) for size in node.args[0].tensor.shape)
-        x, w = self.values[id(node.args[0])].spread(shape), self.values[id(node.weight)]
-        x = _less(x, node.a_zero)
-        w = _less(w, node.b_zero)
-        value, size = x.value @ w.value, np.abs(w.value)
-        middle, radius = (x.low + x.high) / 2, (x.high - x.low) / 2
-        most = np.maximum(np.abs(x.low), np.abs(x.high)) @ size
+        x, w = map(self._whole, node.args)
+        x, w = _less(x, node.a_zero), _less(w, node.b_zero)
+        value = x.value @ w.value
+        middles, radii, sizes = zip(*map(_around, (x, w)), strict=True)
+        most = sizes[0] @ sizes[1]
         unit = epsilon(self.element)
-        whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1, keepdims=True)
-        whole = whole & np.all(w.value == np.rint(w.value), axis=0) & (most * unit < 1)
-        rounded = 0.0 if is_integer(node.type) else (shape[1] + 4) * unit * most
-        off = np.where(whole, 0, radius @ size + rounded)
+        whole = np.all(_whole_numbers(x), axis=-1, keepdims=True)
+        whole = whole & np.all(_whole_numbers(w), axis=-2, keepdims=True) & (most * unit < 1)
+        unsure = radii[0] @ sizes[1] + np.abs(middles[0]) @ radii[1]
+        rounded = 0.0 if is_integer(node.type) else (x.value.shape[-1] + 4) * unit * most
+        off = np.where(whole, 0, unsure + rounded)
         blank = np.where(most < np.finfo(np.float32).max, 0.0, np.nan)  # sums may overflow
+        middle = middles[0] @ middles[1]
         of = Interval(value, blank, blank, x.element)
-        found = hull(value, [middle @ w.value - off, middle @ w.value + off], of)
+        found = hull(value, [middle - off, middle + off], of)
         if is_integer(node.type):
             return found.rounded()
         return found if node.type == node.sums else _cast(found, node.type, self.element)
+
+    def _whole(self, node: Expression) -> Interval:
+        """Return the value of a node in its own shape."""
+        return self.values[id(node)].spread(self._shape_of(node))
+
+    def _shape_of(self, node: Expression) -> tuple[int, ...]:
+        assert node.tensor is not None
+        return self._shape(node.tensor.shape)
+
+    def _shape(self, shape: tuple[Size, ...]) -> tuple[int, ...]:
+        return tuple(value_of(size, self.sizes) for size in shape)
+
+
+def _around(x: Interval) -> tuple[Array, Array, Array]:
+    """Return the middle, the radius and the largest size of each number."""
+    most = np.maximum(np.abs(x.low), np.abs(x.high))
+    return (x.low + x.high) / 2, (x.high - x.low) / 2, most
+
+
+def _whole_numbers(x: Interval) -> Array:
+    """Return a mask of the numbers that are exact and whole."""
+    whole: Array = x.exact & (x.value == np.rint(x.value))
+    return whole
+
+
+def _viewed(view: View, given: Interval, shape: tuple[int, ...]) -> Interval:
+    """Return a view of a tensor."""
+
+    def viewed(array: Array) -> Array:
+        match view.fn:
+            case "reshape":
+                return array.reshape(shape)
+            case "transpose":
+                return array.transpose(view.how)
+            case "expand":
+                return np.broadcast_to(array, shape)
+        parts = zip(view.how, shape, strict=True)
+        return array[tuple(slice(f, f + n * step, step) for (f, _, step), n in parts)]
+
+    value, low, high = map(viewed, (given.value, given.low, given.high))
+    return Interval(value, low, high, given.element)
+
+
+def _joined(parts: list[Interval], axis: int) -> Interval:
+    """Return tensors one after another along an axis."""
+    value, low, high = (
+        np.concatenate([getattr(part, name) for part in parts], axis)
+        for name in ("value", "low", "high")
+    )
+    return Interval(value, low, high, parts[0].element)
 
 
 def _less(x: Interval, zero: int) -> Interval:
@@ -138,7 +204,7 @@ def _reduced(fn: str, x: Interval, axis: int, keepdims: bool) -> Interval:
     size = np.maximum(np.abs(x.low), np.abs(x.high)).sum(**options)
     eps = epsilon(x.element)
     whole = np.all(x.exact & (x.value == np.rint(x.value)), **options) & (size * eps < 1)
-    parts, folds = _OF_COLUMN if x.value.ndim == 2 and axis == -2 else _OF_ROW
+    parts, folds = _OF_COLUMN if axis % x.value.ndim != x.value.ndim - 1 else _OF_ROW
     steps = -(-x.value.shape[axis] // parts) + folds
     error = np.where(whole, 0, steps * eps * size)
     return hull(value, [low - error, high + error], of)

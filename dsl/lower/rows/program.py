@@ -83,14 +83,13 @@ def _tile(
 ) -> TileProgram:
     ops = without_idle_masks(made)
     used = pointers_used(walk(ops))
-    slots = tuple(name for name, _ in plan.spec.runtime_sizes())
     outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}
     parameters = [
         Parameter(name, "out" if name.rstrip("_") in outputs else "in", operand.type)
         for name, operand in plan.operands.items()
         if name in used
     ]
-    parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), slots)]
+    parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), plan.slots)]
     return TileProgram(
         name=name,
         element=plan.real,

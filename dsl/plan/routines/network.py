@@ -1,59 +1,41 @@
 """The plan of a network with products: stages in order, and the buffers between them.
 
 Each product is one stage. Functions of elements that follow it are its epilogue as far as they read
-nothing that is computed later. All else is a stage of its own, a row program.
+nothing that is computed later. All else is a stage of its own, a row program. Views are strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
 
 from sympy import Expr
 
-from tilewright.errors import PlanError, ScheduleError
+from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
 from tilewright.isa.target import Target
-from tilewright.spec.expression.leaves import Operand, Per, acc
-from tilewright.spec.expression.nodes import Call, Composed, Expression, Number, nodes_of, rows
+from tilewright.spec.expression.nodes import Call, Expression, Number, nodes_of, rows
 from tilewright.spec.expression.nodes import walk as walked
 from tilewright.spec.expression.products import Product, Weight
-from tilewright.spec.expression.shapes import Shaped
-from tilewright.spec.expression.tensors import Cast, Input
-from tilewright.spec.gemm import Gemm
-from tilewright.spec.network.value import Network, slot, slot_of
-from tilewright.spec.operands import Packed
+from tilewright.spec.expression.tensors import Cast, Count, Extent, Full, Input, Join, Reduce, View
+from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.spec.types import is_integer
-from tilewright.symbolic import ONE, size_expr
+from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
+from ..network.elements import Elements
+from ..network.placed import Placed, expr_of, exprs_of, tight
+from ..network.products import Products, fits_epilogue, matrix_order
+from ..network.rebuilt import arguments, rebuilt
+from ..network.shared import shared_nodes
+from ..network.step import Outer, Step, shown_as
 from ..plan import Plan
-from ..planner import make_plan
-from ..rows.plan import RowsPlan, plan_rows
-
-#: The schedule of each product. Every element of C is summed in one chain, in the order of K. The
-#: bits of a row then depend only on that row and the weights, not on the number of rows.
-_PRODUCT = Schedule(vectorize="n", k_split=1, stores="cached")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One stage: its plan, the array that it writes, and the names of its operands and sizes.
-
-    ``operands`` and ``sizes`` map names of the stage to those of the network. ``buffer`` is the
-    array if it is an intermediate tensor. ``said`` is what the stage computes.
-    """
-
-    plan: Plan | RowsPlan
-    written: Name
-    buffer: Buffer | None
-    operands: Mapping[str, Name]
-    sizes: Mapping[str, Expr]
-    said: str
+from ..rows.plan import plan_rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,113 +67,124 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
 
 
 class _Cutter:
-    """Cuts a network into stages. ``values`` are the arrays that hold nodes, by their ``id``."""
+    """Cuts a network into stages. ``values`` are the places of nodes, by their ``id``."""
 
     def __init__(self, spec: Network, target: Target, threads: int | None) -> None:
         self.spec, self.target = spec, target
-        self.by_product = replace(_PRODUCT, threads=threads)
-        self.by_rows = Schedule(threads=threads)
+        self.schedule = Schedule(threads=threads)
         self.nodes = nodes_of(rows(*spec.results))
-        self.by_id = {id(node): node for node in self.nodes}
+        self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
         by_value = {node: node for node in self.nodes}
         self.results = [by_value[result] for result in spec.results]
+        self.ends = {id(result) for result in self.results}
         parameters = signature(spec)
         self.outputs = [Name(parameters.array(name).symbol) for name in spec.names]
-        self.values: dict[int, Name] = {
-            id(node): Name(symbol_of(node.name)) for node in self.nodes if isinstance(node, Input)
-        }
-        self.users: dict[int, set[int]] = {id(node): set() for node in self.nodes}
+        self.users: dict[int, list[Expression]] = {id(node): [] for node in self.nodes}
         for node in self.nodes:
-            for arg in node.args if isinstance(node, Composed) else ():
-                self.users[id(arg)].add(id(node))
+            for arg in arguments(node):
+                self.users[id(arg)].append(node)
+        self.shared = shared_nodes(self.nodes, self.users, self.ends)
+        self.values: dict[int, Placed] = {}
+        for node in self.nodes:
+            if isinstance(node, Input | Weight):
+                strides = node.strides if isinstance(node, Input) else None
+                steps = tight(exprs_of(node.shape)) if strides is None else exprs_of(strides)
+                name = Name(symbol_of(node.name))
+                self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
-        self.plans: dict[Gemm | Network, Plan | RowsPlan] = {}
+        self.multiplied: set[int] = set()
+        self.products: dict[Any, Plan] = {}
+        self.numbers = count()
         self.written: set[Name] = set()
 
     def steps(self) -> tuple[Step, ...]:
         """Return the stages in order."""
         for node in self.nodes:
             if isinstance(node, Product):
-                if id(node.args[0]) not in self.values:
-                    self._rows(node.args[0])
-                self._product(node)
-            elif self._leaves_rows(node):
-                self._rows(node)
+                if id(node) not in self.multiplied:
+                    self._product(node)
+            elif isinstance(node, Join) or id(node) in self.shared:
+                self.place(node)
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
-                self._rows(result, output)
+                self._result(result, output)
         return tuple(self.made)
 
-    def _leaves_rows(self, node: Expression) -> bool:
-        """Return True for a value of each row that is used with rows of another length.
+    def place(self, node: Expression) -> Placed:
+        """Return where a value is; add the stages that compute it if it is nowhere yet."""
+        if id(node) not in self.values:
+            match node:
+                case View():
+                    self.values[id(node)] = self._view(node)
+                case Product():
+                    self._product(node)
+                case Join():
+                    self._join(node)
+                case Count():
+                    self._count(node)
+                case _:
+                    written, buffer = self._new(node)
+                    self._elements(node, written, buffer)
+                    self.values[id(node)] = written
+        return self.values[id(node)]
 
-        A row program has one length, so the value gets an array.
-        """
-        if not isinstance(node, Composed) or self._width(node) != 1:
-            return False
-        users = {self._width(self.by_id[at]) for at in self.users[id(node)]} - {1}
-        inside = {self._width(each) for each in walked(node, self.values)} - {1, None}
-        return bool(users and inside) and users != inside
+    # --- views ---------------------------------------------------------------------------------
 
-    def _width(self, node: Expression) -> Size | None:
-        """Return the columns of a tensor with two axes; None for other values."""
-        shape = () if node.tensor is None else node.tensor.shape
-        return shape[1] if len(shape) == 2 else None
+    def _view(self, view: View) -> Placed:
+        given = self.place(view.args[0])
+        found = given.viewed(view)
+        if found is None:
+            found = self._copied(view.args[0]).viewed(view)
+        assert found is not None, "an array without gaps has any shape"
+        return found
+
+    def _copied(self, node: Expression) -> Placed:
+        """Return a copy of a value in an array without gaps."""
+        made, buffer = self._buffer(node)
+        self._elements(node, made, buffer, known=True)
+        return made
 
     # --- products ------------------------------------------------------------------------------
 
     def _product(self, product: Product) -> None:
-        x, weight = product.args[0], product.weight
+        self.multiplied.add(id(product))
+        x, y = product.args
+        a, weight = self._matrix(x), product.weight
+        if weight is not None:
+            steps = tight(exprs_of(weight.shape))
+            b = Placed(Name(symbol_of(weight.name)), weight.type, weight.shape, steps)
+        else:
+            b = self._matrix(y)
         end = self._end(product)
-        named: dict[str, Name] = {}
-
-        def leaf(node: Expression) -> Expression | None:
-            return sums if node is product else self._operand(node, product.tensor, named)
-
-        # The last rounding is that of the product's output.
-        last = end.args[0] if isinstance(end, Cast) else end
-        sums: Expression = acc
-        if end is not product and (product.type != product.sums or is_integer(product.type)):
-            sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
-        found = sums if last is product else _rebuilt(last, leaf)
-        epilogue = None if found is acc or end is product else found
-        assert x.tensor is not None
-        if isinstance(x, Input) and x.strides is not None and x.strides[1] != 1:
-            raise PlanError(
-                f"{x.name} is read along its columns, whose elements do not follow each other",
-                got=f"strides {x.strides}",
-                expected="strides (rows, 1)",
+        written, buffer = self._new(end)
+        stage = Products(a, b, written, self.products, self.schedule).stage(
+            product, end, self._ready, self.target
+        )
+        said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
+        self.made.append(
+            Step(
+                stage.plan, written.name, buffer, stage.operands, stage.sizes, said, stage.loops,
+                stage.shifts, stage.parallel,
             )
-        assert end.tensor is not None
-        finished = epilogue is not None or end.tensor.type != product.sums
-        spec = Gemm(
-            m=x.tensor.shape[0], n=weight.shape[1], k=weight.shape[0], a=x.tensor.type,
-            b=Packed(weight.declared), d=end.tensor.type if finished else None,
-            a_zero=product.a_zero or None, b_zero=product.b_zero or None, epilogue=epilogue,
-            lda=x.strides[0] if isinstance(x, Input) and x.strides else None,
         )  # fmt: skip
-        said = repr(_rebuilt(end, self._shown))
-        written, buffer = self._place(end)
-        a, b = self.values[id(x)], Name(symbol_of(weight.name))
-        operands = {"a": a, "b": b, spec.output: written, **named}
-        sizes = {name: size_expr(slot_of(dim.name), dim) for name, dim in spec.runtime_sizes()}
-        if spec not in self.plans:
-            self.plans[spec] = make_plan(spec, self.by_product, self.target)
-        self.made.append(Step(self.plans[spec], written, buffer, operands, sizes, said))
+        self.values[id(end)] = written
+
+    def _matrix(self, node: Expression) -> Placed:
+        """Return the place of an operand of a product: a stack of matrices."""
+        placed = self.place(node)
+        return placed if matrix_order(placed) is not None else self._copied(node)
 
     def _shown(self, node: Expression) -> Expression | None:
         """Return a buffer as a tensor of its name, for texts."""
-        if isinstance(node, Input) or id(node) not in self.values:
+        if isinstance(node, Input | Weight | View) or id(node) not in self.values:
             return None
-        assert node.tensor is not None
-        return Input(str(self.values[id(node)]), *node.tensor)
+        return shown_as(node, self.values[id(node)].name)
 
     def _end(self, product: Product) -> Expression:
         """Return the last node that the epilogue of a product can compute.
 
         It is the product itself if the epilogue can compute none.
         """
-        results = {id(result) for result in self.results}
         found: Expression = product
         reached = {id(product)}
         for node in self.nodes[self.nodes.index(product) + 1 :]:
@@ -199,12 +192,14 @@ class _Cutter:
             if not reached.intersection(map(id, args)):
                 continue
             reached.add(id(node))
+            assert product.tensor is not None
             if node.tensor is None or node.tensor.shape != product.tensor.shape:
                 continue
             inside = list(walked(node, {*self.values, id(product)}))
+            inside = [each for each in inside if self._ready(each) is None]
             whole = {id(each) for each in inside}
             private = all(
-                self.users[each] <= whole and each not in results
+                {id(user) for user in self.users[each]} <= whole and each not in self.ends
                 for each in (reached & whole | {id(product)}) - {id(node)}
             )
             if private and all(self._is_of_epilogue(each, product) for each in inside):
@@ -213,132 +208,184 @@ class _Cutter:
 
     def _is_of_epilogue(self, node: Expression, product: Product) -> bool:
         """Return True if an epilogue can compute a node, given the arguments."""
-        args = node.args if isinstance(node, Call | Cast) else (node,)
-        held = [arg for arg in args if id(arg) in self.values and arg is not product]
-        leaves = [*held, *([node] if isinstance(node, Weight) else [])]
-        known = isinstance(node, Call | Cast | Number | Weight)
-        return known and all(_per(leaf, product.tensor) is not _NOT for leaf in leaves)
+        if isinstance(node, Number):
+            return True
+        held = [self._ready(arg) for arg in arguments(node) if arg is not product]
+        assert product.tensor is not None
+        shape = product.tensor.shape
+        fits = all(each is None or fits_epilogue(each, shape) for each in held)
+        return isinstance(node, Call | Cast) and fits
 
-    def _operand(
-        self, node: Expression, tensor: Shaped, named: dict[str, Name]
-    ) -> Expression | None:
-        """Return the array of a node as an operand of an epilogue; None if it has no array."""
-        if not isinstance(node, Weight) and id(node) not in self.values:
-            return None
+    def _ready(self, node: Expression) -> Placed | None:
+        """Return where a value is; None if that needs a stage."""
+        if id(node) in self.values:
+            return self.values[id(node)]
+        chain: list[View] = []
+        while isinstance(node, View) and id(node) not in self.values:
+            chain.append(node)
+            node = node.args[0]
+        found = self.values.get(id(node)) if chain else None
+        for view in reversed(chain):
+            found = None if found is None else found.viewed(view)
+        return found
+
+    # --- stages without products ---------------------------------------------------------------
+
+    def _elements(
+        self, node: Expression, target: Placed, buffer: Buffer | None, *, known: bool = False
+    ) -> None:
+        """Add the stage that computes ``node``; if ``known``, copies it from where it is."""
+        shape, leaves = self._leaves(node) if not known else (target.shape, {})
+        if known:
+            leaves = {id(node): self.values[id(node)]}
+        stage = Elements(
+            node, leaves, target, shape, self.taken, self.target, self.schedule
+        ).stage()
+        said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
+        self.written.add(target.name)
+        self.made.append(
+            Step(
+                stage.plan, target.name, buffer, stage.operands, stage.sizes, said, stage.loops,
+                stage.shifts,
+            )
+        )  # fmt: skip
+
+    def _leaves(self, root: Expression) -> tuple[tuple[Size, ...], dict[int, Placed]]:
+        """Return the shape over which a stage loops, and the places of what it reads."""
+        assert root.tensor is not None
+        shape, along = self._shape(root)
+        leaves: dict[int, Placed] = {}
+        seen: set[int] = set()
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if node is root or self._inline(node, shape, along):
+                stack += arguments(node)
+            elif not isinstance(node, Number | Extent | Full):
+                leaves[id(node)] = self._unit(node, self.place(node), shape, along)
+        return shape, leaves
+
+    def _unit(
+        self, node: Expression, placed: Placed, shape: tuple[Size, ...], along: int
+    ) -> Placed:
+        """Return the place of a leaf; of a copy if a reduction would read across rows."""
+        steps = placed.spread(shape)
+        return self._copied(node) if along and steps and steps[-1] not in (0, 1) else placed
+
+    def _shape(self, root: Expression) -> tuple[tuple[Size, ...], int]:
+        """Return the shape over which the stage of ``root`` loops, and the axis that it reduces.
+
+        The axis is 0 if there is none: axes are counted from the last.
+        """
+        assert root.tensor is not None
+        if isinstance(root, Reduce):
+            given = root.args[0].tensor
+            assert given is not None
+            return given.shape, root.axis
+        shape = root.tensor.shape
+        if not shape:
+            return shape, 0
+        for node in walked(root, self.values):
+            if isinstance(node, Reduce) and node.axis == -1 and node.keepdims:
+                given = node.args[0].tensor
+                assert given is not None
+                if given.shape[:-1] == shape[:-1] and shape[-1] in (1, given.shape[-1]):
+                    return given.shape, -1
+        return shape, 0
+
+    def _inline(self, node: Expression, shape: tuple[Size, ...], along: int) -> bool:
+        """Return True if a stage over ``shape`` computes a node, which is not its last one."""
+        if id(node) in self.values or id(node) in self.shared:
+            return False
+        if isinstance(node, Reduce):
+            given = node.args[0].tensor
+            return (
+                along == node.axis == -1 and node.keepdims and given is not None
+                and given.shape == shape
+            )  # fmt: skip
+        return isinstance(node, Call | Cast)
+
+    def _count(self, node: Count) -> None:
+        """Add the stage that writes 0, 1, 2 and so on."""
+        written, buffer = self._new(node)
+        one = Full(0.0, (1, 1)) + Extent(Dim("counter"))
+        plan = plan_rows(Network((), (one,)), Schedule(), self.target)
+        loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
+        self.made.append(
+            Step(
+                plan, written.name, buffer, {"out": written.name}, {slot_of("counter"): place},
+                repr(node), (loop,), {"out": written.offset + place * written.strides[0]},
+            )
+        )  # fmt: skip
+        self.values[id(node)] = written
+
+    def _join(self, node: Join) -> None:
+        """Add the stages that write the parts of a join."""
+        written, buffer = self._new(node)
+        first: Expr = ZERO
+        for part in node.args:
+            assert part.tensor is not None
+            place = replace(
+                written, shape=part.tensor.shape,
+                offset=written.offset + first * written.strides[node.axis],
+            )  # fmt: skip
+            first += expr_of(part.tensor.shape[node.axis])
+            if 0 in part.tensor.shape:
+                continue
+            placed = not isinstance(part, Call | Cast | Reduce | Full)
+            if placed:
+                self.place(part)
+            self._elements(part, place, buffer, known=placed or id(part) in self.values)
+            self.values.setdefault(id(part), place)
+            buffer = None
+        self.values[id(node)] = written
+
+    def _result(self, node: Expression, output: Name) -> None:
+        """Add the stage that writes a result."""
         assert node.tensor is not None
-        place = self.values.get(id(node))
-        if isinstance(node, Weight):
-            place = Name(symbol_of(node.name))
-        assert place is not None
-        name = _numbered(named, place)
-        per = _per(node, tensor)
-        assert not isinstance(per, _Not)
-        return Operand(name, node.tensor.type, per)
+        shape = node.tensor.shape
+        target = Placed(output, node.tensor.type, shape, tight(exprs_of(shape)))
+        known = id(node) in self.values or isinstance(node, View | Product | Join | Count)
+        if known:
+            self.place(node)
+        if output in self.written:
+            return
+        self._elements(node, target, None, known=known)
+        self.values.setdefault(id(node), target)
 
-    # --- row programs --------------------------------------------------------------------------
-
-    def _rows(self, node: Expression, output: Name | None = None) -> None:
-        """Add the stage of a row program that computes ``node``."""
-        inputs: dict[str, Input] = {}
-        named: dict[str, Name] = {}
-
-        def leaf(each: Expression) -> Expression | None:
-            if not isinstance(each, Weight | Input) and id(each) not in self.values:
-                return None
-            assert each.tensor is not None
-            place = self.values.get(id(each))
-            if isinstance(each, Weight):
-                place = Name(symbol_of(each.name))
-            assert place is not None
-            name = _numbered(named, place)
-            strides = each.strides if isinstance(each, Input) else None
-            return inputs.setdefault(name, Input(name, *each.tensor, strides))
-
-        held = output is not None and id(node) in self.values
-        said = repr(node if held and isinstance(node, Input) else _rebuilt(node, self._shown))
-        made = leaf(node) if held else _rebuilt(node, leaf)
-        assert made is not None
-        written, buffer = (output, None) if output is not None else self._place(node)
-        self.written.add(written)
-        spec = Network(tuple(inputs.values()), (made,))
-        if spec not in self.plans:
-            self.plans[spec] = plan_rows(spec, self.by_rows, self.target)
-        plan = self.plans[spec]
-        self.made.append(Step(plan, written, buffer, {**named, "out": written}, {}, said))
-
-    def _place(self, node: Expression) -> tuple[Name, Buffer | None]:
-        """Return the array for a node: a result's, or a new buffer."""
+    def _new(self, node: Expression) -> tuple[Placed, Buffer | None]:
+        """Return a place for a node: a result's array, or a new buffer."""
+        assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
             if result is node and output not in self.written:
                 self.written.add(output)
-                self.values[id(node)] = output
-                return output, None
-        assert node.tensor is not None
-        name = self.values[id(node)] = Name(f"value{len(self.made)}")
-        elements: Expr = ONE
-        for size in node.tensor.shape:
-            elements *= size_expr(slot(size) if isinstance(size, Dim) else "", size)
-        return name, Buffer(name, node.tensor.type, elements)
+                steps = tight(exprs_of(node.tensor.shape))
+                return Placed(output, node.tensor.type, node.tensor.shape, steps), None
+        return self._buffer(node, self._order(node))
 
-
-class _Not:
-    """The result of ``_per`` for a leaf that cannot become an operand."""
-
-
-_NOT = _Not()
-
-
-def _numbered(named: dict[str, Name], place: Name) -> str:
-    """Return the name within a stage for the array ``place``, which is added to ``named``.
-
-    Arrays are numbered, so that equal stages on different arrays have equal specs.
-    """
-    for number, known in enumerate(named.values()):
-        if known == place:
-            return f"in{number}"
-    named[symbol_of(name := f"in{len(named)}")] = place
-    return name
-
-
-def _per(node: Expression, tensor: Shaped) -> Per | _Not | None:
-    """Return ``per`` of the operand that a leaf becomes; ``_NOT`` if no operand can be it.
-
-    Full operands have rows without gaps.
-    """
-    assert node.tensor is not None
-    shape = node.tensor.shape
-    if isinstance(node, Input) and node.strides is not None:
-        return _NOT
-    if shape in ((), (1,)):
+    def _order(self, node: Expression) -> tuple[int, ...] | None:
+        """Return the order of axes in memory in which a view of ``node`` has no gaps."""
+        for user in self.users[id(node)]:
+            if isinstance(user, View) and user.fn == "transpose" and _keeps_last(user.how):
+                return user.how
         return None
-    if shape in (tensor.shape[1:], (1, *tensor.shape[1:])):
-        return "column"
-    if shape == (tensor.shape[0], 1):
-        return "row"
-    return "full" if shape == tensor.shape else _NOT
+
+    def _buffer(
+        self, node: Expression, order: tuple[int, ...] | None = None
+    ) -> tuple[Placed, Buffer]:
+        assert node.tensor is not None
+        type_, shape = node.tensor
+        sizes = exprs_of(shape)
+        elements: Expr = ONE
+        for size in sizes:
+            elements *= size
+        name = Name(f"value{next(self.numbers)}")
+        return Placed(name, type_, shape, tight(sizes, order)), Buffer(name, type_, elements)
 
 
-def _rebuilt(node: Expression, leaf: Callable[[Expression], Expression | None]) -> Expression:
-    """Return ``node`` with some of its nodes replaced.
-
-    A node is replaced by the result of ``leaf`` for it, unless this is None.
-    """
-    made: dict[int, Expression] = {}
-    stack = [node]
-    while stack:
-        each = stack[-1]
-        if id(each) in made:
-            stack.pop()
-            continue
-        found = None if each is node else leaf(each)
-        args = each.args if found is None and isinstance(each, Composed) else ()
-        if missing := [arg for arg in args if id(arg) not in made]:
-            stack += missing
-            continue
-        if found is None:
-            found = each
-            if isinstance(each, Composed):
-                found = each.of(each.shell, tuple(made[id(arg)] for arg in args))
-        made[id(each)] = found
-        stack.pop()
-    return made[id(node)]
+def _keeps_last(order: tuple[int, ...]) -> bool:
+    """Return True if the last axis stays the last."""
+    return order[-1] == len(order) - 1

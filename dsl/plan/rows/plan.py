@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from sympy import Expr
 
@@ -13,6 +13,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature
+from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
 
@@ -45,6 +46,7 @@ class RowsPlan(Decided):
 
     ``operands`` are its arrays by their names in C; strides are those of ``m``, the rows, and
     ``n``, the columns. ``held`` gives the array in whose row a held value waits, "" for a buffer.
+    ``leading`` is the distance of the rows of results, None if they have no gaps.
     """
 
     spec: Network
@@ -58,6 +60,7 @@ class RowsPlan(Decided):
     operands: Mapping[str, Operand] = field(hash=False)
     vector: Vector
     held: tuple[str, ...]
+    leading: Size | None = None
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -94,6 +97,12 @@ class RowsPlan(Decided):
         vectors = self.width if self.columns else min(widths)
         return Schedule(tile=(1, vectors * self.vector.lanes), threads=self.schedule.threads)
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of all sizes that are known only at the call."""
+        names = [name for name, _ in self.spec.runtime_sizes()]
+        return (*names, *([slot(self.leading)] if isinstance(self.leading, Dim) else []))
+
     def unroll(self, each: Pass) -> int:
         """Return how many vectors a pass computes at a time."""
         if self.schedule.tile is not None:
@@ -103,8 +112,13 @@ class RowsPlan(Decided):
         return min(most, PARTIAL // self.vector.lanes)
 
 
-def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
-    """Return the plan of the row program ``spec``."""
+def plan_rows(
+    spec: Network, schedule: Schedule, target: Target, leading: Size | None = None
+) -> RowsPlan:
+    """Return the plan of the row program ``spec``.
+
+    ``leading`` is the distance of the rows of results, None if they have no gaps.
+    """
     parameters = signature(spec)
     real = spec.real
     vector = widest(target, real)
@@ -117,9 +131,14 @@ def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
         found = cut(spec, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
-    operands = {each.symbol: _operand(each, found) for each in parameters.arrays}
+    arrays = [
+        each if each.role == "in" else replace(each, leading=leading) for each in parameters.arrays
+    ]
+    operands = {each.symbol: _operand(each, found) for each in arrays}
     held = _held(found, spec)
-    plan = RowsPlan(spec, schedule, target, (), found, real, rows, cols, operands, vector, held)
+    plan = RowsPlan(
+        spec, schedule, target, (), found, real, rows, cols, operands, vector, held, leading
+    )
     object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
     return plan
 

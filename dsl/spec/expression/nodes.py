@@ -18,8 +18,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 from tilewright.errors import SpecError
 
 from ..sizes import Size, real_number
-from ..types import DTypeLike
-from .opaque import Opaque
+from .opaque import ARRAY_FUNCTIONS, Opaque
 from .postop import REGISTRY, PostOp
 from .shapes import Shaped, together
 
@@ -40,26 +39,6 @@ class Expression(Opaque):
     """
 
     __slots__ = ()
-
-    @property
-    def tensor(self) -> Shaped | None:
-        """Type and shape of an expression of tensors; None for numbers and in epilogues."""
-        return None
-
-    def astype(self, type: DTypeLike) -> Expression:
-        """Return a tensor rounded to another type.
-
-        Parameters
-        ----------
-        type : str or numpy type
-            The element type. Arithmetic after it is in f32 again, on the rounded numbers.
-
-        Returns
-        -------
-        Expression
-            The rounded tensor.
-        """
-        return ARRAY_FUNCTIONS["astype"](self, type)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
         """Return the node for a numpy function, so that ``np.maximum(tw.acc, 0)`` works."""
@@ -108,8 +87,8 @@ class Expression(Opaque):
     def __rtruediv__(self, other: Term) -> Expression:
         return call("div", other, self)
 
-    def __matmul__(self, weight: Expression) -> Expression:
-        return ARRAY_FUNCTIONS["matmul"](self, weight)
+    def __matmul__(self, other: Expression) -> Expression:
+        return ARRAY_FUNCTIONS["matmul"](self, other)
 
     def __pow__(self, exponent: float) -> Expression:
         return call("pow", self, 1, parameter("pow", "beta", exponent))
@@ -166,12 +145,6 @@ _UFUNCS = {
     "greater_equal": "ge", "rint": "round", "bitwise_and": "logical_and",
     "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not",
 }  # fmt: skip
-
-
-#: Functions for numpy's functions of arrays, by numpy's name. Modules of reductions add to them.
-ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = {
-    "where": lambda condition, x, y: call("where", condition, x, y)
-}
 
 
 def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
@@ -398,6 +371,9 @@ def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Numb
     if finite and math.isinf(number):
         raise SpecError(f"{name} of {fn} must be a finite number", got=value)
     return Number(value)  # type: ignore[arg-type]
+
+
+ARRAY_FUNCTIONS["where"] = lambda condition, x, y: call("where", condition, x, y)
 
 
 # -- how to visit the nodes of an expression ----------------------------------------------------

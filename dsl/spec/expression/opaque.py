@@ -1,16 +1,179 @@
-"""Refuse what asks an expression for the numbers that only a call of the kernel has."""
+"""Give expressions the methods of arrays; refuse those that ask for numbers of a call."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.errors import SpecError, SpecTypeError
 
+from ..types import DTypeLike
+from .shapes import Shaped
+
+if TYPE_CHECKING:
+    from .nodes import Expression
+
+#: Functions for numpy's functions and methods of arrays, by numpy's name. Modules of tensors add
+#: to them.
+ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = {}
+
 
 class Opaque:
-    """A value without numbers: ``if``, ``float()``, ``x[0]`` and assignment raise an error."""
+    """A value without numbers: ``if``, ``float()`` and assignment raise an error."""
 
     __slots__ = ()
+
+    @property
+    def tensor(self) -> Shaped | None:
+        """Type and shape of an expression of tensors; None for numbers and in epilogues."""
+        return None
+
+    def astype(self, type: DTypeLike) -> Expression:
+        """Return a tensor rounded to another type.
+
+        Parameters
+        ----------
+        type : str or numpy type
+            The element type. Arithmetic after it is in f32 again, on the rounded numbers.
+
+        Returns
+        -------
+        Expression
+            The rounded tensor.
+        """
+        return ARRAY_FUNCTIONS["astype"](self, type)
+
+    def __getitem__(self, index: Any) -> Expression:
+        if self.tensor is None:
+            raise SpecTypeError(
+                "an expression has no parts: it stands for all elements",
+                got=f"x[{index!r}]",
+                expected="functions of whole tensors: operators, tw.where, tw.exp, nn.max",
+            )
+        return ARRAY_FUNCTIONS["sliced"](self, index)
+
+    @property
+    def T(self) -> Expression:  # noqa: N802
+        """A tensor with its last two axes exchanged."""
+        return ARRAY_FUNCTIONS["T"](self)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of a tensor."""
+        return 0 if self.tensor is None else len(self.tensor.shape)
+
+    def reshape(self, *shape: Any) -> Expression:
+        """Return a tensor in another shape, in numpy's order; one size may be -1.
+
+        Parameters
+        ----------
+        *shape : int or Dim
+            Sizes. Axes of fixed size are joined and cut; each dim stays an axis.
+
+        Returns
+        -------
+        Expression
+            A view: no element moves.
+        """
+        return ARRAY_FUNCTIONS["reshape"](self, *shape)
+
+    def transpose(self, *axes: Any) -> Expression:
+        """Return a tensor with its axes in another order; reversed without ``axes``.
+
+        Parameters
+        ----------
+        *axes : int
+            The axis of this tensor that becomes axis 0, 1 and so on.
+
+        Returns
+        -------
+        Expression
+            A view: no element moves.
+        """
+        return ARRAY_FUNCTIONS["transpose"](self, *axes)
+
+    def swapaxes(self, one: int, other: int) -> Expression:
+        """Return a tensor with two axes exchanged.
+
+        Parameters
+        ----------
+        one, other : int
+            The axes.
+
+        Returns
+        -------
+        Expression
+            A view: no element moves.
+        """
+        return ARRAY_FUNCTIONS["swapaxes"](self, one, other)
+
+    def sum(self, axis: int, keepdims: bool = False) -> Expression:
+        """Return the sum along an axis, as ``nn.sum`` does.
+
+        Parameters
+        ----------
+        axis : int
+            The axis.
+        keepdims : bool
+            True if the axis stays, with size 1.
+
+        Returns
+        -------
+        Expression
+            The sums.
+        """
+        return ARRAY_FUNCTIONS["sum"](self, axis, keepdims=keepdims)
+
+    def mean(self, axis: int, keepdims: bool = False) -> Expression:
+        """Return the mean along an axis, as ``nn.mean`` does.
+
+        Parameters
+        ----------
+        axis : int
+            The axis.
+        keepdims : bool
+            True if the axis stays, with size 1.
+
+        Returns
+        -------
+        Expression
+            The means.
+        """
+        return ARRAY_FUNCTIONS["mean"](self, axis, keepdims)
+
+    def max(self, axis: int, keepdims: bool = False) -> Expression:
+        """Return the maximum along an axis, as ``nn.max`` does.
+
+        Parameters
+        ----------
+        axis : int
+            The axis.
+        keepdims : bool
+            True if the axis stays, with size 1.
+
+        Returns
+        -------
+        Expression
+            The maxima.
+        """
+        return ARRAY_FUNCTIONS["max"](self, axis, keepdims=keepdims)
+
+    def min(self, axis: int, keepdims: bool = False) -> Expression:
+        """Return the minimum along an axis, as ``nn.min`` does.
+
+        Parameters
+        ----------
+        axis : int
+            The axis.
+        keepdims : bool
+            True if the axis stays, with size 1.
+
+        Returns
+        -------
+        Expression
+            The minima.
+        """
+        return ARRAY_FUNCTIONS["min"](self, axis, keepdims=keepdims)
 
     def __bool__(self) -> NoReturn:
         raise SpecError(
@@ -19,9 +182,6 @@ class Opaque:
             hint="tw.where(condition, x, y) chooses by element; a < b < c is (a < b) & (b < c), "
             "and `and`, `or` and `not` are &, | and ~",
         )
-
-    def __getitem__(self, index: Any) -> NoReturn:
-        _refuse("an expression has no parts: it stands for all elements", f"x[{index!r}]")
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         _refuse(

@@ -1,4 +1,4 @@
-"""Define the nodes of networks with products: weights, and the product of a tensor and a weight."""
+"""Define the nodes of networks with products: weights, and products of two tensors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from tilewright.errors import SpecError
 
 from ..quantized import Quantized
 from ..types import TypeName, accumulator, is_integer
-from .nodes import ARRAY_FUNCTIONS, Call, Composed, Expression, Number
-from .shapes import Shaped, said
+from .nodes import Call, Composed, Expression, Number
+from .opaque import ARRAY_FUNCTIONS
+from .shapes import Shaped, multiplied, said
 from .tensors import cast
 
 #: Types of the elements that integer products multiply.
@@ -52,7 +53,7 @@ class Weight(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Product(Composed):
-    """The product of a tensor (rows, k) and a weight (k, n).
+    """The product of tensors (..., m, k) and (..., k, n); leading axes broadcast.
 
     The sums are f32, f64 or s32, and are rounded to ``type``. The integers ``a_zero`` and
     ``b_zero`` are subtracted from the elements of both before they are multiplied.
@@ -67,27 +68,14 @@ class Product(Composed):
 
     def __post_init__(self) -> None:
         x, w = self.args
-        if x.tensor is None or not isinstance(w, Weight):
+        if x.tensor is None or w.tensor is None:
             raise SpecError(
-                "a product is of a tensor and a weight",
+                "a product is of two tensors",
                 got=f"{x!r} @ {w!r}",
                 expected='x @ w.up, with w={"up": array} in of(...)',
             )
-        for name, each in (("x", x.tensor), ("the weight", w.tensor)):
-            if len(each.shape) != 2:
-                raise SpecError(
-                    f"{name} of a product has two axes",
-                    got=f"{each} in {x!r} @ {w!r}",
-                    expected="x: (rows, k), the weight: (k, n)",
-                )
-        if x.tensor.shape[1] != w.shape[0]:
-            raise SpecError(
-                "the columns of x are not the rows of the weight",
-                got=f"{said(x.tensor.shape)} @ {said(w.shape)} in {x!r} @ {w!r}",
-                expected="(rows, k) @ (k, n)",
-                hint=f"the transposed weight {w!r}" if x.tensor.shape[1] == w.shape[1] else None,
-            )
-        if w.quantized is not None and is_integer(x.tensor.type):
+        shape = multiplied(x.tensor, w.tensor, f"{x!r} @ {w!r}")
+        if isinstance(w, Weight) and w.quantized is not None and is_integer(x.tensor.type):
             raise SpecError(
                 "a low-bit weight is multiplied by floating point",
                 got=f"{x.tensor} @ {w!r}",
@@ -101,29 +89,27 @@ class Product(Composed):
                 expected=sums,
                 hint=f"(x @ w).astype({self.type!r})",
             )
-        found = Shaped(self.type, (x.tensor.shape[0], w.shape[1]))
-        object.__setattr__(self, "tensor", found)
+        object.__setattr__(self, "tensor", Shaped(self.type, shape))
         object.__setattr__(self, "_hash", hash(("product", self.shell, self.args)))
 
     @property
     def sums(self) -> TypeName:
         """The type of the sums."""
         assert self.args[0].tensor is not None
-        return _sums(self.args[0].tensor.type, self.weight)
+        return _sums(self.args[0].tensor.type, self.args[1])
 
     @property
     def infix(self) -> str:  # type: ignore[override]
         """The operator ``@`` for a product as that makes it."""
         assert self.args[0].tensor is not None
-        plain = (_result(self.args[0].tensor.type, self.weight), 0, 0)
+        plain = (_result(self.args[0].tensor.type, self.args[1]), 0, 0)
         return "@" if self.shell == plain else ""
 
     @property
-    def weight(self) -> Weight:
-        """The second operand."""
+    def weight(self) -> Weight | None:
+        """The second operand if it is a weight, which is packed once; else None."""
         weight = self.args[1]
-        assert isinstance(weight, Weight)
-        return weight
+        return weight if isinstance(weight, Weight) and len(weight.shape) == 2 else None
 
     @property
     def shell(self) -> tuple[Hashable, ...]:
@@ -144,11 +130,13 @@ class Product(Composed):
         return f"nn.product({args[0]}, {args[1]}{kept}{''.join(more)})"
 
 
-def _sums(x: TypeName, w: Weight) -> TypeName:
-    return accumulator(x, "f32" if w.quantized else w.type)
+def _sums(x: TypeName, w: Expression) -> TypeName:
+    assert w.tensor is not None
+    low = isinstance(w, Weight) and w.quantized is not None
+    return accumulator(x, "f32" if low else w.tensor.type)
 
 
-def _result(x: TypeName, w: Weight) -> TypeName:
+def _result(x: TypeName, w: Expression) -> TypeName:
     """Return the type of ``x @ w``: that of x, but integers have sums of s32."""
     sums = _sums(x, w)
     return sums if is_integer(sums) or is_integer(x) else x
@@ -181,16 +169,16 @@ def _dequantized(x: Expression) -> _Dequantized | None:
 def product(
     x: Any, w: Any, *, type: TypeName | None = None, a_zero: int = 0, b_zero: int = 0
 ) -> Expression:
-    """Return the product of a tensor and a weight, as ``x @ w`` does, rounded to ``type``.
+    """Return the product of two tensors, as ``x @ w`` does, rounded to ``type``.
 
     If both are dequantized integers, their integers are multiplied, and the sums are scaled.
 
     Parameters
     ----------
     x : Expression
-        A tensor (rows, k).
+        A tensor (..., m, k), or (k,) for a row.
     w : Expression
-        A weight (k, n).
+        A weight (k, n), which is packed once, or a tensor (..., k, n). Leading axes broadcast.
     type : str, optional
         Type of the result: "f32" keeps the sums of bf16 and f16. By default the type of ``x``, and
         s32 for integers.
@@ -200,7 +188,7 @@ def product(
     Returns
     -------
     Expression
-        A tensor (rows, n).
+        A tensor (..., m, n).
 
     Examples
     --------
@@ -211,12 +199,14 @@ def product(
     array([[1, 3]], dtype=int32)
     """
     for each in (x, w):
-        if not isinstance(each, Expression):
+        if not isinstance(each, Expression) or each.tensor is None:
             raise SpecError(
-                "a product is of a tensor and a weight",
+                "a product is of two tensors",
                 got=each.__class__.__name__,
                 expected='x @ w.up, with w={"up": array} in of(...)',
             )
+    if 1 in (x.ndim, w.ndim):
+        return _of_vectors(x, w, type=type, a_zero=a_zero, b_zero=b_zero)
     a, b = _dequantized(x), _dequantized(w)
     if a is None and b is not None and b.scale is not None:
         raise SpecError(
@@ -226,9 +216,7 @@ def product(
             hint="nn.dequantize(nn.quantize(x, scale), scale) @ ..., or a tw.Quantized weight",
         )
     if a is None or b is None:
-        if isinstance(w, Composed):
-            Product("f32", 0, 0, (x, w))  # raises the error
-        kept = type or ("f32" if x.tensor is None else _of(x, w))
+        kept = type or _result(x.tensor.type, w)
         return Product(kept, a_zero, b_zero, (x, w))
     _check_scale("x", a.scale, x, -1)
     _check_scale("the weight", b.scale, w, -2)
@@ -238,9 +226,16 @@ def product(
     return found if type is None else cast(found, type)
 
 
-def _of(x: Expression, w: Expression) -> TypeName:
-    assert x.tensor is not None
-    return _result(x.tensor.type, w) if isinstance(w, Weight) else "f32"
+def _of_vectors(x: Expression, w: Expression, **how: Any) -> Expression:
+    """Return a product of which an operand has one axis: ``x`` is a row, ``w`` a column."""
+    reshape = ARRAY_FUNCTIONS["reshape"]
+    row, column = x.ndim == 1, w.ndim == 1
+    left = x[None] if row else x
+    right = w[:, None] if column else w
+    found = product(left, right, **how)
+    assert found.tensor is not None
+    shape = found.tensor.shape
+    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))
 
 
 def _check_scale(what: str, scale: Expression | None, of: Expression, axis: int) -> None:

@@ -83,3 +83,91 @@ def reduced(fn: str, given: Shaped | None, axis: int, keepdims: bool) -> Shaped:
     left = (1,) if keepdims else ()
     kept: TypeName = "f64" if given.type == "f64" else "f32"
     return Shaped(kept, (*given.shape[:at], *left, *given.shape[at + 1 :]))
+
+
+def grouped(
+    old: Sequence[Size], new: Sequence[Size]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return which axes of ``old`` become which axes of ``new`` in a reshape.
+
+    Each group has the smallest number of axes with the same number of elements. Axes of size 1 may
+    be in a group without axes on the other side.
+    """
+    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        ours, theirs = [i] if i < len(old) else [], [j] if j < len(new) else []
+        while _elements(old, ours) != _elements(new, theirs):
+            few = _few(_elements(old, ours), _elements(new, theirs))
+            side, sizes = (ours, old) if few else (theirs, new)
+            start = i if few else j
+            if start + len(side) == len(sizes):
+                raise SpecError(
+                    "a reshape keeps the elements, and dims stay whole",
+                    got=f"{said(old)} to {said(new)}",
+                    expected="axes of fixed size are joined and cut; each dim stays an axis",
+                )
+            side.append(start + len(side))
+        found.append((tuple(ours), tuple(theirs)))
+        i, j = i + len(ours), j + len(theirs)
+    return found
+
+
+def _elements(sizes: Sequence[Size], axes: Sequence[int]) -> tuple[int, tuple[str, ...]]:
+    """Return the product of some sizes: that of the numbers, and the names of the dims."""
+    number, names = 1, list[str]()
+    for size in (sizes[axis] for axis in axes):
+        if isinstance(size, int):
+            number *= size
+        else:
+            names.append(size.name)
+    return number, tuple(sorted(names))
+
+
+def _few(one: tuple[int, tuple[str, ...]], other: tuple[int, tuple[str, ...]]) -> bool:
+    """Return True if ``one`` needs more axes to become ``other``."""
+    if one[1] != other[1]:
+        return len(one[1]) < len(other[1]) or (len(one[1]) == len(other[1]) and one < other)
+    return one[0] < other[0]
+
+
+def joined(given: Sequence[Shaped | None], axis: int) -> Shaped:
+    """Return the type and shape of tensors one after another along an axis."""
+    first = given[0]
+    assert first is not None
+    total = 0
+    for one in given:
+        assert one is not None
+        alike = (
+            one.shape[:axis] == first.shape[:axis]
+            and one.shape[axis + 1 :] == (first.shape[axis + 1 :])
+        )
+        size = one.shape[axis] if len(one.shape) == len(first.shape) else None
+        if one.type != first.type or not alike or not isinstance(size, int):
+            raise SpecError(
+                "tensors that are joined agree in type and in all other axes",
+                got=f"{first} and {one}, along axis {axis}",
+                expected="an axis of fixed size in each",
+            )
+        total += size
+    return Shaped(first.type, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
+
+
+def multiplied(x: Shaped, y: Shaped, text: str) -> tuple[Size, ...]:
+    """Return the shape of a product: leading axes broadcast."""
+    for name, one in (("the first operand", x), ("the second operand", y)):
+        if len(one.shape) < 2:
+            raise SpecError(
+                f"{name} of a product has two or more axes",
+                got=f"{one} in {text}",
+                expected="(..., m, k) @ (..., k, n)",
+            )
+    if x.shape[-1] != y.shape[-2]:
+        raise SpecError(
+            "the columns of the first operand are not the rows of the second",
+            got=f"{said(x.shape)} @ {said(y.shape)} in {text}",
+            expected="(..., m, k) @ (..., k, n)",
+            hint="the second operand transposed, .T" if x.shape[-1] == y.shape[-1] else None,
+        )
+    lead = _both("a product", x.shape[:-2], y.shape[:-2])
+    return (*lead, x.shape[-2], y.shape[-1])

@@ -1,4 +1,7 @@
-"""Define the nodes of expressions that only tensors have: inputs, reductions, casts, extents."""
+"""Define the nodes of expressions that only tensors have: inputs, reductions, casts, views, joins.
+
+A view is another shape of the same elements: an offset and strides. It moves no elements.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from tilewright.errors import SpecError
 
 from ..sizes import Dim, Size, whole_number
 from ..types import DTypeLike, TypeName, type_name
-from .nodes import ARRAY_FUNCTIONS, Composed, Expression, Number
-from .shapes import Shaped, reduced
+from .nodes import Composed, Expression, Number
+from .opaque import ARRAY_FUNCTIONS
+from .shapes import Shaped, joined, reduced
 
 ReduceFn = Literal["sum", "max", "min"]
+ViewFn = Literal["reshape", "transpose", "expand", "slice"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,6 +129,137 @@ class Cast(Composed):
     def printed(self, args: list[str]) -> str:
         """Return the Python code that makes the cast."""
         return f"{args[0]}.astype({self.type!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class View(Composed):
+    """The elements of a tensor in another shape.
+
+    ``how`` is the new shape of ``reshape`` and ``expand``, the axes of ``transpose``, and for
+    ``slice`` the (first, count, step) of each axis.
+    """
+
+    postfix: ClassVar[bool] = True
+
+    fn: ViewFn
+    how: tuple[Any, ...]
+    args: tuple[Expression, ...]
+    tensor: Shaped = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = self.args[0].tensor
+        assert given is not None, "the functions that make views check this"
+        shape = self.how
+        if self.fn == "transpose":
+            shape = tuple(given.shape[axis] for axis in self.how)
+        elif self.fn == "slice":
+            shape = tuple(count for _, count, _ in self.how)
+        object.__setattr__(self, "tensor", Shaped(given.type, shape))
+        object.__setattr__(self, "_hash", hash((*self.shell, self.args)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """The function, and its numbers."""
+        return self.fn, self.how
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> View:
+        """Return the view with these fields and arguments."""
+        fn, how = shell
+        return View(fn, how, args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that makes the view."""
+        if self.fn == "slice":
+            given = self.args[0].tensor
+            assert given is not None
+            pairs = zip(self.how, given.shape, strict=True)
+            return f"{args[0]}[{', '.join(_slice_text(part, size) for part, size in pairs)}]"
+        if self.fn == "expand":
+            return f"nn.expand({args[0]}, {self.how!r})"
+        return f"{args[0]}.{self.fn}({self.how!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Join(Composed):
+    """Tensors one after another along an axis, counted from the first."""
+
+    axis: int
+    args: tuple[Expression, ...]
+    tensor: Shaped = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = [arg.tensor for arg in self.args]
+        object.__setattr__(self, "tensor", joined(given, self.axis))
+        object.__setattr__(self, "_hash", hash((self.axis, self.args)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """The axis."""
+        return (self.axis,)
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Join:
+        """Return the join with these fields and arguments."""
+        (axis,) = shell
+        return Join(axis, args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that makes the join."""
+        comma = "," * (len(args) == 1)
+        return f"nn.concat(({', '.join(args)}{comma}), axis={self.axis})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Full(Expression):
+    """A tensor whose elements are all one number."""
+
+    value: float
+    shape: tuple[Size, ...]
+
+    @property
+    def tensor(self) -> Shaped:
+        """Type and shape."""
+        return Shaped("f32", self.shape)
+
+    @property
+    def number(self) -> Number:
+        """The number."""
+        return Number(self.value)
+
+    def __repr__(self) -> str:
+        return f"nn.full({self.shape!r}, {self.number!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Count(Expression):
+    """The numbers 0, 1, 2 and so on: a tensor with one axis."""
+
+    size: Size
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The shape."""
+        return (self.size,)
+
+    @property
+    def tensor(self) -> Shaped:
+        """Type and shape."""
+        return Shaped("f32", (self.size,))
+
+    def __repr__(self) -> str:
+        return f"nn.arange({self.size!r})"
+
+
+def _slice_text(part: tuple[int, Size, int], size: Size) -> str:
+    first, count, step = part
+    if (first, count, step) == (0, size, 1):
+        return ":"
+    assert not isinstance(count, Dim)
+    stop = first + (count - 1) * step + 1 if count else first
+    return f"{first}:{stop}" + (f":{step}" if step != 1 else "")
 
 
 def cast(x: Expression, type: DTypeLike) -> Expression:

@@ -13,6 +13,9 @@ from ..quantized import Quantized
 from ..sizes import Size, call_text, check_extent, check_size
 from ..types import ITEMSIZE, DTypeLike, TypeName, type_name
 
+#: The largest number of axes of a tensor.
+MOST_AXES = 6
+
 
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -59,6 +62,12 @@ class Tensor:
                 "a tensor has a stride for each axis",
                 got=f"{len(steps)} strides, {len(sizes)} axes",
             )
+        if steps is not None and len(sizes) > 2:
+            raise SpecError(
+                "a tensor with more than two axes has no gaps",
+                got=f"strides {steps}",
+                expected="no strides",
+            )
         if steps and 1 not in steps:
             raise SpecError(
                 "the elements of a tensor follow each other along one axis",
@@ -79,11 +88,6 @@ def _sizes(given: Any, name: str, what: str) -> tuple[Size, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = (given,)
     found = tuple(check_size(size, what) for size in given)
-    if len(found) > 2:
-        raise SpecError(
-            f"a row program's tensors have at most 2 axes: {name} has more",
-            got=found,
-            expected="(rows, columns)",
-            hint="x.reshape(-1, x.shape[-1]) of the arrays: rows of all other axes",
-        )
+    if len(found) > MOST_AXES:
+        raise SpecError(f"a tensor has at most {MOST_AXES} axes: {name} has more", got=found)
     return found

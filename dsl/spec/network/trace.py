@@ -16,6 +16,7 @@ from ..expression.tensors import Input
 from ..quantized import Quantized
 from .tensor import Tensor
 from .value import Network
+from .views import given_shape
 from .weights import Weights
 
 
@@ -93,6 +94,7 @@ class NetworkFunction:
         if not results:
             self._refuse("the function returns nothing", given)
         made = Network(tuple(inputs), results, several)
+        made.check_told()
         for space in spaces:
             space.check_used(made.weights)
         return made
@@ -104,6 +106,7 @@ class NetworkFunction:
                 got=result if isinstance(result, Expression) else type(result).__name__,
                 expected="an expression of its tensors, or a tuple of them",
             )
+        given_shape(result, self.function.__name__)
 
     def _refuse(self, problem: str, given: dict[str, Any]) -> None:
         name = self.function.__name__

@@ -13,10 +13,10 @@ from tilewright.errors import SpecError
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Extent, Input, Reduce
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, View
 from ..names import check_name
 from ..pack import Pack, PackQuantized
-from ..signature import ArrayParameter, Parameters, Role, Stored, parameters_of, symbol_of
+from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .tensor import Tensor
 
@@ -86,7 +86,23 @@ class Network(Spec):
     def packed(self) -> tuple[Weight, ...]:
         """The weights that products use; ``pack`` brings them into the order that kernels read."""
         nodes = _distinct(self.results)
-        return tuple({node.weight: None for node in nodes if isinstance(node, Product)})
+        found = (node.weight for node in nodes if isinstance(node, Product))
+        return tuple({weight: None for weight in found if weight is not None})
+
+    @property
+    def staged(self) -> bool:
+        """True if the network has more than one loop over rows, or over columns.
+
+        It then has products, views, joins, weights, more than two axes, or reduces along both.
+        """
+        axes = set[tuple[int, int]]()
+        for node in every_node(self.results):
+            shape = () if node.tensor is None else node.tensor.shape
+            if isinstance(node, Product | View | Join | Full | Count | Weight) or len(shape) > 2:
+                return True
+            if isinstance(node, Reduce):
+                axes.add((node.args[0].ndim, node.axis))
+        return (2, -2) in axes and len(axes) > 1
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
@@ -111,7 +127,8 @@ class Network(Spec):
         total: Any = 0
         for node in _distinct(self.results):
             if isinstance(node, Product):
-                k = node.weight.shape[-2]
+                assert node.args[0].tensor is not None
+                k = known(node.args[0].tensor.shape[-1])
                 total += 2 * k * prod(map(known, node.tensor.shape))
         return total
 
@@ -132,7 +149,7 @@ class Network(Spec):
         types = dict.fromkeys(each.type for each in self.inputs)
         longest = max((each.shape for each in self.inputs), key=len, default=())
         sizes = [(size.name if isinstance(size, Dim) else "", size) for size in longest]
-        kind = "network" if self.packed else "rows"
+        kind = "network" if self.staged else "rows"
         return [kind, *types, *([sizes_word(*sizes)] if sizes else [])]
 
     @property
@@ -151,9 +168,27 @@ class Network(Spec):
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         return tuple((slot_of(name), dim) for name, dim in dict(self._sizes()).items())
 
+    def check_told(self) -> None:
+        """Raise SpecError if a size of the call is that of no input."""
+        told = {
+            size.name for each in self.inputs for size in (*each.shape, *(each.strides or ()))
+            if isinstance(size, Dim)
+        }  # fmt: skip
+        for node in every_node(self.results):
+            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
+            sizes = (node.dim,) if isinstance(node, Extent) else sizes
+            for size in sizes:
+                if isinstance(size, Dim) and size.name not in told:
+                    raise SpecError("no tensor has this size", got=node)
+
     def _sizes(self) -> Iterator[tuple[str, Dim]]:
         for each in self.inputs:
             for size in (*each.shape, *(each.strides or ())):
+                if isinstance(size, Dim):
+                    yield size.name, size
+        for node in every_node(self.results):
+            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
+            for size in (node.dim,) if isinstance(node, Extent) else sizes:
                 if isinstance(size, Dim):
                     yield size.name, size
 
@@ -176,7 +211,6 @@ def _distinct(results: tuple[Expression, ...]) -> list[Expression]:
 def _check_nodes(network: Network) -> None:
     """Raise SpecError if results use something besides the inputs, or leave one out."""
     known, used = set(network.inputs), set[Expression]()
-    told = {name for name, _ in network._sizes()}
     for node in every_node(network.results):
         if isinstance(node, Leaf | Operand):
             raise SpecError(
@@ -188,8 +222,6 @@ def _check_nodes(network: Network) -> None:
             used.add(node)
         if isinstance(node, Input) and node not in known:
             raise SpecError("a network uses a tensor of another one", got=node)
-        if isinstance(node, Extent) and node.dim.name not in told:
-            raise SpecError("no tensor has this size", got=node)
     for each in network.inputs:
         if each not in used:
             raise SpecError(
@@ -202,13 +234,6 @@ def _check_nodes(network: Network) -> None:
 def _check_weights(network: Network) -> None:
     """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
     packed = set(network.packed)
-    if network.weights and not packed:
-        raise SpecError(
-            "a network with weights has a product with one of them",
-            got=network.results,
-            expected="x @ w.up",
-            hint="tensors in place of the weights: bias=tw.Tensor(...)",
-        )
     for node in _distinct(network.results):
         args = node.args if isinstance(node, Composed) else ()
         if not isinstance(node, Product) and (both := packed.intersection(args)):
@@ -248,7 +273,7 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
-    return Parameters((*inputs, *results), True, (), places, spec.filled)
+    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.staged)
 
 
 def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
@@ -269,9 +294,10 @@ def _tensor(
     """Return the parameter for a tensor of a network: a matrix, or a vector of one axis or none."""
     chosen = role == "in" or name not in ("out", "out0")
     slots = tuple(symbol_of(s.name) if isinstance(s, Dim) else str(s) for s in shape)
-    if len(shape) < 2:
+    if len(shape) != 2:
+        kind: Kind = "vector" if len(shape) < 2 else "tensor"
         return ArrayParameter(
-            name, type_, "vector", role, shape or (1,), "C", None, slots, "", chosen=chosen
+            name, type_, kind, role, shape or (1,), "C", None, slots, "", chosen=chosen
         )
     order: Literal["C", "F"] = "C"
     leading = None if strides is None else strides[0]

@@ -1,0 +1,168 @@
+"""Plan stages without products: functions of elements, reductions, and copies, as row programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from tilewright.ir.nest import Name
+from tilewright.isa.target import Target
+from tilewright.spec.expression.nodes import Composed, Expression, walk
+from tilewright.spec.expression.tensors import Full, Input, Reduce
+from tilewright.spec.network.value import Network
+from tilewright.spec.operands import Matrix
+from tilewright.spec.pack import Copy
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Size
+from tilewright.symbolic import ONE, ZERO
+
+from ..routines.copy import CopyPlan, plan_copy
+from ..rows.plan import RowsPlan, plan_rows
+from .placed import Axis, Placed, axes_of, exprs_of, merged
+from .rebuilt import arguments, rebuilt
+from .step import Outer, Sizes, outer_loops
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage without products, with the names of its operands, without those of the network."""
+
+    plan: RowsPlan | CopyPlan
+    operands: Mapping[str, Name]
+    sizes: Mapping[str, Expr]
+    loops: tuple[Outer, ...]
+    shifts: Mapping[str, Expr]
+
+
+class Elements:
+    """One stage that computes ``node`` from values in memory, and writes it to ``target``.
+
+    ``leaves`` has the values by the ``id`` of their nodes. All are broadcast to ``shape``.
+    """
+
+    def __init__(
+        self,
+        node: Expression,
+        leaves: Mapping[int, Placed],
+        target: Placed,
+        shape: tuple[Size, ...],
+        taken: frozenset[str],
+        machine: Target,
+        schedule: Schedule,
+    ) -> None:
+        self.node, self.target, self.machine = node, target, machine
+        self.shape, self.schedule = shape or (1,), schedule
+        self.sizes = Sizes(taken)
+        read = [node, *(arg for each in walk(node, leaves) for arg in arguments(each))]
+        placed = dict.fromkeys(leaves[id(each)] for each in read if id(each) in leaves)
+        self.values = [target, *placed]
+        self.leaves = leaves
+
+    def stage(self) -> Stage:
+        """Return the stage."""
+        formulas = exprs_of(self.shape)
+        written = self.target
+        if isinstance(self.node, Reduce) and not self.node.keepdims:
+            at = len(self.shape) + self.node.axis
+            shape = (*written.shape[:at], 1, *written.shape[at:])
+            steps = (*written.strides[:at], ZERO, *written.strides[at:])
+            written = Placed(written.name, written.type, shape, steps, written.offset)
+        steps_of = [value.spread(self.shape) for value in (written, *self.values[1:])]
+        axes = axes_of(formulas, steps_of)
+        reduces = [each for each in walk(self.node, self.leaves) if isinstance(each, Reduce)]
+        if not reduces:
+            return self._pointwise(merged(axes))
+        axis = reduces[-1].axis
+        if axis == -1:
+            *lead, cols = axes
+            *outer, rows = merged(lead) or [self._none()]
+            return self._made(outer, rows, cols)
+        at = len(axes) + axis
+        *between, cols = merged(axes[at + 1 :]) or [self._none()]
+        return self._made([*merged(axes[:at]), *between], axes[at], cols, down=True)
+
+    def _none(self) -> Axis:
+        """Return a loop of one trip."""
+        return Axis(ONE, (ZERO,) * len(self.values))
+
+    def _pointwise(self, axes: list[Axis]) -> Stage:
+        if len(self.values) == 2 and (copy := self._transposed(axes)) is not None:
+            return copy
+        fits = [axis for axis in axes if self._unit(axis)]
+        cols = fits[-1] if fits else self._none()
+        rest = [axis for axis in axes if axis is not cols]
+        rows = rest.pop() if rest else self._none()
+        if self._varies(rows):
+            return self._made(rest, rows, cols)
+        return self._made([*rest, rows], self._none(), cols)
+
+    def _unit(self, axis: Axis) -> bool:
+        """Return True if vectors can go along an axis: elements follow each other, or are one."""
+        return axis.steps[0] == 1 and all(s in (0, 1) for s in axis.steps) and self._varies(axis)
+
+    def _varies(self, axis: Axis) -> bool:
+        """Return True if the computed value varies along an axis, not only its target."""
+        constant = isinstance(self.node, Full)
+        return constant or axis.size == 1 or any(step != 0 for step in axis.steps[1:])
+
+    def _transposed(self, axes: list[Axis]) -> Stage | None:
+        """Return the stage that copies a value if rows become columns; else None."""
+        target, source = self.target, self.values[1]
+        if id(self.node) not in self.leaves or target.type != source.type:
+            return None
+        across = [axis for axis in axes if axis.steps[0] == 1 and axis.steps[1] not in (0, 1)]
+        along = [axis for axis in axes if axis.steps[1] == 1 and axis.steps[0] not in (0, 1)]
+        if len(across) != 1 or len(along) != 1:
+            return None
+        (row,), (col,) = along, across
+        spec = Copy(
+            self.sizes.of(row.size), self.sizes.of(col.size), Matrix(source.type, order="F"),
+            Matrix(target.type), lda=self.sizes.of(col.steps[1]), ldd=self.sizes.of(row.steps[0]),
+        )  # fmt: skip
+        outer = [axis for axis in axes if axis not in (row, col)]
+        loops, shifts = outer_loops(outer, ("d", "a"), (target.offset, source.offset))
+        sizes = {slot: self.sizes.bound[f"{dim.name}_"] for slot, dim in spec.runtime_sizes()}
+        operands = {"d": target.name, "a": source.name}
+        return Stage(plan_copy(spec, Schedule(), self.machine), operands, sizes, loops, shifts)
+
+    def _made(self, outer: list[Axis], rows: Axis, cols: Axis, *, down: bool = False) -> Stage:
+        """Return a row program over ``rows`` and ``cols``, with loops around it."""
+        height, width = self.sizes.of(rows.size), self.sizes.of(cols.size)
+        inputs: dict[Placed, Input] = {}
+        names = ["out"]
+        for number, placed in enumerate(self.values[1:], 1):
+            step, unit = rows.steps[number], cols.steps[number]
+            shape = (1 if step == 0 else height, 1 if unit == 0 else width)
+            line = cols.size if unit != 0 else ONE
+            strides = None if step in (0, line) else (self.sizes.of(step), 1)
+            inputs[placed] = Input(f"in{number - 1}", placed.type, shape, strides)
+            names.append(f"in{number - 1}_")
+        expression = self._inner(inputs, (height, width), down=down)
+        spec = Network(tuple(inputs.values()), (expression,))
+        step = rows.steps[0]
+        line = cols.size if cols.steps[0] != 0 else ONE
+        leading = None if step in (0, line) else self.sizes.of(step)
+        plan = plan_rows(spec, self.schedule, self.machine, leading)
+        offsets = tuple(value.offset for value in self.values)
+        loops, shifts = outer_loops(outer, tuple(names), offsets)
+        operands = dict(zip(names, (value.name for value in self.values), strict=True))
+        return Stage(plan, operands, self.sizes.bound, loops, shifts)
+
+    def _inner(
+        self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool
+    ) -> Expression:
+        """Return the expression of the stage, with two axes."""
+
+        def leaf(node: Expression) -> Expression | None:
+            if isinstance(node, Full):
+                return Full(node.value, shape) if node is self.node else node.number
+            return inputs[self.leaves[id(node)]] if id(node) in self.leaves else None
+
+        def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
+            if isinstance(node, Reduce):
+                return Reduce(node.fn, -2 if down else -1, True, args)
+            return node.of(node.shell, args)
+
+        return rebuilt(self.node, leaf, changed)

@@ -1,0 +1,250 @@
+"""Plan the product of two values, with functions of elements that follow it, as one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sympy import Expr
+
+from tilewright.ir.nest import Name
+from tilewright.isa.target import Target
+from tilewright.spec.expression.leaves import Operand, Per, acc
+from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.products import Product
+from tilewright.spec.expression.tensors import Cast
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix, Order, Packed
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import symbol_of
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import is_integer
+from tilewright.symbolic import ZERO, value
+
+from ..plan import Plan
+from ..planner import make_plan
+from ..routines.stack import has_buffers
+from .placed import Axis, Placed, axes_of, exprs_of, merged, same
+from .rebuilt import rebuilt
+from .step import Outer, outer_loops
+
+#: The schedule of each product. Every element of C is summed in one chain, in the order of K. The
+#: bits of a row then depend only on that row and the weights, not on the number of rows.
+_PRODUCT = Schedule(vectorize="n", k_split=1, stores="cached")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A product as a stage, with the names of its operands, without those of the network."""
+
+    plan: Plan
+    operands: Mapping[str, Name]
+    sizes: Mapping[str, Expr]
+    loops: tuple[Outer, ...]
+    shifts: Mapping[str, Expr]
+    parallel: bool
+
+
+def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
+    """Return order and leading dimension of the last two axes; None if they are no matrix.
+
+    The leading dimension is None if there are no gaps.
+    """
+    (rows, cols), (down, right) = exprs_of(value.shape[-2:]), value.strides[-2:]
+    for order, line, lines, unit, step in _both_orders(rows, cols, down, right):
+        if unit == 1 or line == 1:
+            if lines == 1 or same(step, line):
+                return order, None
+            if _at_least(step, line):
+                return order, step
+    return None
+
+
+def _at_least(step: Expr, line: Expr) -> bool:
+    """Return True if ``step`` is surely not less than ``line``, for all sizes of 1 or more."""
+    quotient = (step / line).expand()
+    return bool(quotient.is_number and quotient >= 1) or _whole(quotient)
+
+
+def _whole(quotient: Expr) -> bool:
+    """Return True if a quotient is a sum of products of sizes."""
+    if quotient.as_numer_denom()[1] != 1 or quotient == 0:
+        return False
+    return all(factor >= 1 for factor in quotient.as_coefficients_dict().values())
+
+
+def per_of(down: Expr, right: Expr, cols: Expr) -> Per | str | None:
+    """Return ``per`` of the operand of an epilogue that has these strides; "no" if there is none.
+
+    ``cols`` is the number of columns.
+    """
+    if (down, right) == (0, 0):
+        return None
+    if (down, right) == (0, 1):
+        return "column"
+    if (down, right) == (1, 0):
+        return "row"
+    return "full" if right == 1 and same(down, cols) else "no"
+
+
+def fits_epilogue(leaf: Placed, shape: tuple[Size, ...]) -> bool:
+    """Return True if the epilogue of a product of this shape can read a value."""
+    down, right = leaf.spread(shape)[-2:]
+    rows, cols = exprs_of(shape[-2:])
+    down, right = ZERO if rows == 1 else down, ZERO if cols == 1 else right
+    return per_of(down, right, cols) != "no"
+
+
+class Products:
+    """One product: ``a`` and ``b`` in memory, the result in ``target``.
+
+    ``plans`` are those made so far: equal stages have one plan.
+    """
+
+    def __init__(
+        self, a: Placed, b: Placed, target: Placed, plans: dict[Any, Plan], schedule: Schedule
+    ) -> None:
+        self.values, self.plans = [target, a, b], plans
+        self.schedule = replace(_PRODUCT, threads=schedule.threads)
+        self.leaves: list[Placed] = []
+
+    def stage(
+        self,
+        product: Product,
+        end: Expression,
+        leaf: Callable[[Expression], Placed | None],
+        machine: Target,
+    ) -> Stage:
+        """Return the stage that computes ``end``; ``leaf`` returns the values that it reads."""
+        known: dict[int, Placed] = {}
+
+        def noted(node: Expression) -> Expression | None:
+            found = None if node is product or node is end else leaf(node)
+            if found is not None:
+                known[id(node)] = found
+            return acc if node is product or found is not None else None
+
+        rebuilt(end, noted)
+        self.leaves = list(dict.fromkeys(known.values()))
+        outer, rows = self._axes()
+        target, a, b = self.values
+        weight = product.weight
+        operands = self._operands(rows)
+
+        # The last rounding is that of the product's output.
+        last = end.args[0] if isinstance(end, Cast) else end
+        sums: Expression = acc
+        if end is not product and (product.type != product.sums or is_integer(product.type)):
+            sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
+
+        def replaced(node: Expression) -> Expression | None:
+            return sums if node is product else operands.get(known.get(id(node)))
+
+        epilogue = None if end is product else rebuilt(last, replaced)
+        epilogue = None if epilogue is acc else epilogue
+        finished = epilogue is not None or target.type != product.sums
+        bound: dict[str, Expr] = {}
+
+        def size(name: str, formula: Expr) -> Size:
+            number = value(formula)
+            if number is None:
+                bound[name] = formula
+            return Dim(name) if number is None else number
+
+        n, k = exprs_of((target.shape[-1], a.shape[-1]))
+        left = _order(rows.size, k, rows.steps[1], a.strides[-1])
+        right = ("C", None) if weight is not None else matrix_order(b)
+        over = _order(rows.size, n, rows.steps[0], target.strides[-1])
+        assert left is not None and right is not None and over is not None
+        output = "d" if finished else "c"
+        leading = [
+            None if step is None else size(f"ld{name}", step)
+            for name, (_, step) in zip(("a", "b", output), (left, right, over), strict=True)
+        ]
+        spec = Gemm(
+            m=size("m", rows.size), n=size("n", n), k=size("k", k),
+            a=Matrix(a.type, order=left[0]),
+            b=Packed(weight.declared) if weight is not None else Matrix(b.type, order=right[0]),
+            d=target.type if finished else None, lda=leading[0], ldb=leading[1],
+            a_zero=product.a_zero or None, b_zero=product.b_zero or None, epilogue=epilogue,
+            ldc=None if finished else leading[2], ldd=leading[2] if finished else None,
+        )  # fmt: skip
+        names = (output, "a", "b", *(symbol_of(one.name) for one in operands.values()))
+        values = [*self.values, *self.leaves]
+        offsets = tuple(each.offset for each in values)
+        loops, shifts = outer_loops(outer, names, offsets)
+        places = dict(zip(names, (each.name for each in values), strict=True))
+        plan, parallel = self._plan(spec, machine, threads=not loops), False
+        if loops and self.schedule.threads is not None:
+            parallel = not has_buffers(plan)
+            plan = plan if parallel else self._plan(spec, machine, threads=True)
+        return Stage(plan, places, bound, loops, shifts, parallel)
+
+    def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan:
+        """Return the plan of a product; equal ones are one."""
+        schedule = self.schedule if threads else _PRODUCT
+        if (spec, schedule) not in self.plans:
+            self.plans[spec, schedule] = make_plan(spec, schedule, machine)
+        return self.plans[spec, schedule]
+
+    def _operands(self, rows: Axis) -> dict[Placed | None, Operand]:
+        """Return the values that the epilogue reads as its operands."""
+        pers = self._pers(rows)
+        assert "no" not in pers
+        return {
+            leaf: Operand(f"in{number}", leaf.type, per)  # type: ignore[arg-type]
+            for number, (leaf, per) in enumerate(zip(self.leaves, pers, strict=True))
+        }
+
+    def _pers(self, rows: Axis) -> list[Per | str | None]:
+        """Return ``per`` of the operands of the epilogue, if these are the rows."""
+        shape = self.values[0].shape
+        (cols,) = exprs_of(shape[-1:])
+        found: list[Per | str | None] = []
+        for leaf, down in zip(self.leaves, rows.steps[3:], strict=True):
+            right = ZERO if cols == 1 else leaf.spread(shape)[-1]
+            found.append(per_of(ZERO if rows.size == 1 else down, right, cols))
+        return found
+
+    def _axes(self) -> tuple[list[Axis], Axis]:
+        """Return the loops around the product, and its rows, to which leading axes belong."""
+        target, a, b = self.values
+        lead = target.shape[:-2]
+        steps = [
+            target.strides[:-1],
+            (*_lead(a, lead), a.strides[-2]),
+            (*_lead(b, lead), ZERO),
+            *(leaf.spread(target.shape)[:-1] for leaf in self.leaves),
+        ]
+        *outer, rows = axes_of(exprs_of(target.shape[:-1]), steps)
+        found = merged(outer)
+        while found:
+            both = merged([found[-1], rows])
+            _, left, right, *_ = found[-1].steps
+            if len(both) > 1 or right != 0 or left == 0 or "no" in self._pers(both[0]):
+                break
+            found.pop()
+            rows = both[0]
+        return found, rows
+
+
+def _order(rows: Expr, cols: Expr, down: Expr, right: Expr) -> tuple[Order, Expr | None] | None:
+    """Return order and leading dimension of a matrix with these sizes and strides."""
+    for order, line, lines, unit, step in _both_orders(rows, cols, down, right):
+        if unit == 1 or line == 1:
+            return order, None if lines == 1 or same(step, line) else step
+    return None
+
+
+def _both_orders(
+    rows: Expr, cols: Expr, down: Expr, right: Expr
+) -> tuple[tuple[Order, Expr, Expr, Expr, Expr], ...]:
+    """Return order, line, number of lines, stride in a line and between lines, for both orders."""
+    return ("C", cols, rows, right, down), ("F", rows, cols, down, right)
+
+
+def _lead(value: Placed, lead: tuple[Size, ...]) -> tuple[Expr, ...]:
+    """Return the strides of the leading axes of an operand, broadcast to ``lead``."""
+    own = Placed(value.name, value.type, value.shape[:-2], value.strides[:-2])
+    return own.spread(lead)

@@ -1,0 +1,92 @@
+"""Define ``Step``, one stage of a network, and the sizes within it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from tilewright.ir.nest import Name
+from tilewright.ir.stages import Buffer
+from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.tensors import Input
+from tilewright.spec.network.value import slot_of
+from tilewright.spec.sizes import Dim, Size
+from tilewright.symbolic import symbol, value
+
+from ..plan import Plan
+from ..routines.copy import CopyPlan
+from ..rows.plan import RowsPlan
+from .placed import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """A loop around a stage: its counter, and its trips."""
+
+    counter: str
+    trips: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage: its plan, the array that it writes, and the names of its operands and sizes.
+
+    ``operands`` and ``sizes`` map names of the stage to those of the network. ``buffer`` is the
+    array if it is an intermediate tensor that no earlier stage wrote to. ``said`` is what the stage
+    computes. ``loops`` are around the stage; ``shifts`` are the elements from the start of an
+    operand's array to its first element, by name of the stage. If ``parallel``, threads share the
+    outermost loop.
+    """
+
+    plan: Plan | RowsPlan | CopyPlan
+    written: Name
+    buffer: Buffer | None
+    operands: Mapping[str, Name]
+    sizes: Mapping[str, Expr]
+    said: str
+    loops: tuple[Outer, ...] = ()
+    shifts: Mapping[str, Expr] = field(default_factory=dict)
+    parallel: bool = False
+
+
+class Sizes:
+    """The sizes within a stage that are formulas of the network's sizes: each gets a dim."""
+
+    def __init__(self, taken: frozenset[str]) -> None:
+        self.taken = taken
+        self.bound: dict[str, Expr] = {}
+        self._made: dict[Expr, Dim] = {}
+
+    def of(self, formula: Expr) -> Size:
+        """Return a size with this value."""
+        known = value(formula)
+        if known is not None:
+            return known
+        if formula not in self._made:
+            count = len(self._made)
+            name = f"size{count}"
+            while name in self.taken:
+                name = f"{name}x"
+            self._made[formula] = Dim(name)
+            self.bound[slot_of(name)] = formula
+        return self._made[formula]
+
+
+def outer_loops(
+    axes: list[Axis], operands: tuple[str, ...], offsets: tuple[Expr, ...]
+) -> tuple[tuple[Outer, ...], dict[str, Expr]]:
+    """Return loops over ``axes``, and the shifts of operands that begin at ``offsets``."""
+    loops = tuple(Outer(f"outer{number}", axis.size) for number, axis in enumerate(axes))
+    shifts = dict(zip(operands, offsets, strict=True))
+    for loop, axis in zip(loops, axes, strict=True):
+        for name, step in zip(operands, axis.steps, strict=True):
+            shifts[name] += symbol(loop.counter) * step
+    return loops, {name: shift for name, shift in shifts.items() if shift != 0}
+
+
+def shown_as(node: Expression, name: Name) -> Expression:
+    """Return an array as a tensor of its name, for texts."""
+    assert node.tensor is not None
+    return Input(str(name), *node.tensor)
