@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from math import prod
+from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError
 
@@ -120,6 +121,20 @@ class Network(Spec):
         if weight.quantized is not None:
             return PackQuantized(k, n, weight.quantized, a=x.type)
         return Pack(k, n, weight.type, a=x.type, ldb=ldb)
+
+    def flops(self, sizes: Mapping[str, Any]) -> Any:
+        """Return the operations of all products: 2 m n k each. ``sizes`` are those of the dims."""
+
+        def known(size: Size) -> Any:
+            return sizes[size.name] if isinstance(size, Dim) else size
+
+        total: Any = 0
+        for node in _distinct(self.results):
+            if isinstance(node, Product):
+                assert node.args[0].tensor is not None
+                k = known(node.args[0].tensor.shape[-1])
+                total += 2 * k * prod(map(known, node.tensor.shape))
+        return total
 
     @property
     def names(self) -> tuple[str, ...]:
