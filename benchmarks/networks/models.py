@@ -83,7 +83,8 @@ class Model:
     def _function(self, x: Any, w: Any) -> Any:
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
-            weight, kept = w[f"w{number}"], None
+            weight: Any = w[f"w{number}"]
+            kept: Any = None
             if self.type == "int8":
                 zero = 0 if number else ZERO
                 q = nn.quantize(x, layer.of_input, zero, "u8")

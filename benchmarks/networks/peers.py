@@ -120,14 +120,14 @@ def _onnx(model: Model) -> bytes:
         last = i + 1 == len(model.layers)
         h = node("Add", [h, constant(f"b{i}", layer.bias)], "y" if last else f"a{i}")
         h = h if last else node("Relu", [h], f"r{i}")
-    ends = [
+    given, made = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])]
         for name, columns in (("x", model.widths[0]), ("y", model.widths[-1]))
-    ]
-    graph = helper.make_graph(nodes, "mlp", *ends, constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(made)
-    data: bytes = made.SerializeToString()
+    )
+    graph = helper.make_graph(nodes, "mlp", given, made, constants)
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(whole)
+    data: bytes = whole.SerializeToString()
     return data
 
 

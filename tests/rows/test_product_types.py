@@ -77,13 +77,14 @@ def test_they_are_the_python_that_makes_them() -> None:
 
 def test_dequantize_product_quantize_is_one_stage() -> None:
     rng = np.random.default_rng(1)
-    w = {"a": rng.integers(-128, 128, (13, 40), np.int8), "b": np.float32(rng.random(40)),
+    w: dict[str, Any] = {
+         "a": rng.integers(-128, 128, (13, 40), np.int8), "b": np.float32(rng.random(40)),
          "sa": np.float32(rng.uniform(0.01, 0.02, 40)),
          "c": rng.integers(-128, 128, (40, 24), np.int8),
          "sc": np.float32(rng.uniform(0.01, 0.02, (1, 24)))}  # fmt: skip
     net = tw.compile(of(static, "u8", 13, w))
     text = net.explain(rows=8)
-    assert text.count("stage ") == 2 and "value0: 40 * rows_ bytes" in text
+    assert text.count("\nstage ") == 2 and "value0: 40 * rows_ bytes" in text
     x = rng.integers(0, 256, (9, 13), np.uint8)
     sums: Any = (x.astype(np.int64) - 3) @ w["a"].astype(np.int64)
     one = np.maximum(sums.astype(np.float32) * np.float32(0.05) * w["sa"] + w["b"], 0)
