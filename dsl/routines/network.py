@@ -10,7 +10,7 @@ from typing import Any
 from sympy import Expr
 
 from tilewright.explain.decisions import flops_of, text_of
-from tilewright.ir.nest import Argument, BlockLoop, Program
+from tilewright.ir.nest import Argument, BlockLoop, Lookup, Program
 from tilewright.ir.nodes import mapped
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
@@ -132,6 +132,9 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
         program = replace(program, nest=mapped(program.nest, Argument, shifted))
     found = embedded(program, prefix, step.operands, step.sizes)
     nest = found.nest
+    if step.found is not None:
+        each = step.found
+        nest = (Lookup(each.name, each.indices, each.at, each.count, nest),)
     for place, loop in reversed(list(enumerate(step.loops))):
         parallel = step.parallel and place == 0
         nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel),)
