@@ -74,7 +74,7 @@ class Product(Composed):
                 got=f"{x!r} @ {w!r}",
                 expected='x @ w.up, with w={"up": array} in of(...)',
             )
-        shape = multiplied(x.tensor, w.tensor, f"{x!r} @ {w!r}")
+        shape = multiplied(x.tensor, w.tensor, self.args)
         if isinstance(w, Weight) and w.quantized is not None and is_integer(x.tensor.type):
             raise SpecError(
                 "a low-bit weight is multiplied by floating point",
