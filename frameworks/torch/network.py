@@ -185,7 +185,7 @@ class _Import:
             )
         type_ = INPUT_TYPES[tensor.dtype]
         declared = Tensor(type_, self.shapes[len(self.inputs)])
-        found = Input(self.names.give(node.name), declared.type, declared.shape)
+        found = Input(self.names.give(node.name), type_, declared.shape)
         self.inputs.append(found)
         return found
 

@@ -183,10 +183,11 @@ def _packer(member: Member) -> Iterator[Member]:
     A low-bit B is given as elements, scales and zero points, with rows without padding.
     """
     spec = member.spec
-    for weight in spec.packed if isinstance(spec, Network) and not member.weights else ():
-        pack = spec.packing(weight, dim("ldb"))
-        name = f"{member.name}_pack_{weight.name}"
-        yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
+    if isinstance(spec, Network) and not member.weights:
+        for weight in spec.packed:
+            pack = spec.packing(weight, dim("ldb"))
+            name = f"{member.name}_pack_{weight.name}"
+            yield Member(name, pack, Schedule(), packs=member.name, operand=weight.name)
     if isinstance(spec, Gemm) and isinstance(spec.a, Packed):
         raise SpecError(
             f"kernel {member.name!r}: a library has no function that packs an A",
