@@ -7,6 +7,7 @@ that keep a tensor's shape also keep its type.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 from tilewright.errors import SpecError
 from tilewright.spec.expression.arithmetic import sqrt
@@ -371,6 +372,14 @@ def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expre
     array([[0., 3.]], dtype=float32)
     """
     return (x - zero if zero else x) * scale
+
+
+@overload
+def heads(x: Expression, count: int, parts: Literal[1] = 1) -> Expression: ...
+
+
+@overload
+def heads(x: Expression, count: int, parts: int) -> tuple[Expression, ...]: ...
 
 
 def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expression, ...]:

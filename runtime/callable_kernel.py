@@ -188,7 +188,7 @@ class CallableKernel:
                 return made
         elif self._new is not None:
             given = arrays
-            given += (self._new(),)
+            given += (self._new(arrays),)
             if self._fast_out[0](given) == 0:
                 return given[output]
         return self._general(arrays, {})

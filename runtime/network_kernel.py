@@ -109,6 +109,15 @@ class NetworkKernel(SeveralResults):
         ArgumentError
             An argument does not fit. Nothing was written.
         """
+        if not named and len(arrays) == self._tensors + 1:
+            packed = arrays[-1]
+            if type(packed) is PackedWeights and packed.layout is self._layout:
+                given = arrays[:-1] + packed.arrays
+                made = out
+                if out is None and self._new is not None:
+                    made = self._new(given)
+                if made is not None and self._fast_out[0]((*given, made)) == 0:
+                    return made
         arrays, named = self._expanded(arrays, named)
         if self._network.several:
             return super().__call__(*arrays, out=out, **named)
@@ -140,6 +149,7 @@ class NetworkKernel(SeveralResults):
                 expected=", ".join(map(repr, self._network.weights)),
                 hint="net.pack(weights) of this kernel",
             )
+        packed.adopt(self._layout)
         if len(given) == self._tensors:
             return (*given, *packed.arrays), named
         weights = self._network.weights

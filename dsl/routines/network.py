@@ -106,7 +106,7 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
 
     Equal stages have one entry in ``programs``: the start of its tiles' names, and its program.
     """
-    key = step.plan.spec, getattr(step.plan, "leading", None)
+    key = tuple(getattr(step.plan, name, None) for name in ("spec", "schedule", "leading"))
     if key not in programs:
         one = in_order(routine_of(step.plan).stages(step.plan))
         programs[key] = f"stage{len(programs)}_", one
@@ -120,8 +120,9 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
         program = replace(program, nest=mapped(program.nest, Argument, shifted))
     found = embedded(program, prefix, step.operands, step.sizes)
     nest = found.nest
-    for loop in reversed(step.loops):
-        nest = (BlockLoop(loop.counter, loop.trips, nest),)
+    for place, loop in reversed(list(enumerate(step.loops))):
+        parallel = step.parallel and place == 0
+        nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel),)
     return replace(found, nest=nest)
 
 

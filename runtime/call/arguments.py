@@ -79,9 +79,16 @@ class Arranger:
         return in_order and last == self.signature.output.name and not self._scalars
 
     @property
-    def new_array(self) -> Callable[[], Any] | None:
-        """Function that makes a new numpy output, None if its shape depends on the call."""
-        return None if self._new is None else partial(new_array, *self._new[:3])
+    def new_array(self) -> Callable[[tuple[Any, ...]], Any] | None:
+        """Function that makes a new numpy output for the inputs in order.
+
+        It returns None if an input is no numpy array with the axis that tells a size. There is no
+        such function if finding the output's shape needs more than that.
+        """
+        if self._new is None:
+            return _made_by_shapes(self.signature)
+        made = partial(new_array, *self._new[:3])
+        return lambda _: made()
 
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
@@ -290,6 +297,45 @@ def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
     shape = tuple(size for size in sizes if isinstance(size, int))
     tight = output.leading is None and output.batch_stride is None
     return shape if tight and len(shape) == len(sizes) else None
+
+
+def _made_by_shapes(signature: Signature) -> Callable[[tuple[Any, ...]], Any] | None:
+    """Return a function that makes an output, some of whose sizes are those of inputs."""
+    output = signature.output
+    if output.leading is not None or output.kind not in ("matrix", "vector"):
+        return None
+    places = [_told_by(size, signature) for size in output.shape]
+    if None in places:
+        return None
+    known = [place for place in places if place is not None]
+    kept = None if output.type in FOREIGN else preferred(output.type)
+    order = output.order
+
+    def made(arrays: tuple[Any, ...]) -> Any:
+        shape = []
+        for at, axis in known:
+            if at < 0:
+                shape.append(axis)
+                continue
+            given = arrays[at]
+            if type(given) is not np.ndarray or given.ndim <= axis:
+                return None
+            shape.append(given.shape[axis])
+        return new_array(tuple(shape), kept or preferred(output.type), order)
+
+    return made
+
+
+def _told_by(size: Size, signature: Signature) -> tuple[int, int] | None:
+    """Return the input and its axis that tell a size of the output; (-1, size) for a fixed one."""
+    if isinstance(size, int):
+        return -1, size
+    for at, parameter in enumerate(p for p in signature.arrays if p is not signature.output):
+        if parameter.kind in ("matrix", "vector") and not parameter.packed:
+            for axis, each in enumerate(parameter.shape):
+                if each == size:
+                    return at, axis
+    return None
 
 
 def _new_output(signature: Signature) -> New | None:

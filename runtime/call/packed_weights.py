@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.runtime.arrays.dtypes import DTYPES, accepts, title
+from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import ALIGNMENT, in_large_pages
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.expression.products import Weight
 from tilewright.spec.sizes import MAX_SIZE
 from tilewright.spec.types import is_integer
@@ -79,6 +80,10 @@ class PackedWeights:
 
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"packed weights are immutable: {name} cannot be deleted")
+
+    def adopt(self, layout: Layout) -> None:
+        """Replace the layout by an equal one, so that later calls find the same object."""
+        object.__setattr__(self, "layout", layout)
 
     @property
     def names(self) -> tuple[str, ...]:

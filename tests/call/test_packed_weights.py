@@ -124,6 +124,16 @@ def test_nan_in_weights_is_refused() -> None:
         network(given).pack(given)
 
 
+def test_threads_change_no_bit() -> None:
+    given = weights()
+    one = network(given)
+    two = tw.compile(one.spec, tw.Schedule(threads=2))
+    assert "run_parallel(" in two.source and two.schedule == tw.Schedule(threads=2)
+    x = np.float32(np.random.default_rng(7).standard_normal((600, 24)))
+    packed = one.pack(given)
+    np.testing.assert_array_equal(two(x, packed), one(x, packed))
+
+
 def test_calls_from_several_threads_have_memory_of_their_own() -> None:
     given = weights()
     net = network(given)

@@ -218,7 +218,7 @@ A = {"a": tw.Tensor("f32", (13, 5))}
         (lambda: tw.network(lambda w_a, w: w_a @ w.a).of(w_a=tw.Tensor("f32", (2, 13)), w=A),
          "one name"),
         (lambda: tw.Tensor("f32", (3, 4), (40, 2)), "follow each other"),
-        (lambda: tw.compile(of(relu3, SMALL), tw.Schedule(threads=2)), "no schedule"),
+        (lambda: tw.compile(of(relu3, SMALL), tw.Schedule(tile=(1, 64))), "no schedule"),
         (lambda: tw.tune(of(relu3, SMALL), seconds=1), "not tuned"),
         (lambda: list(tw.variants(of(relu3, SMALL))), "without products"),
     ],

@@ -113,7 +113,7 @@ def test_a_network_is_the_python_that_makes_it(name: str) -> None:
 
 def test_a_layer_is_right_and_a_row_is_its_own() -> None:
     rng = np.random.default_rng(5)
-    shapes = {name: tensor.shape for name, tensor in LAYER.items()}
+    shapes: dict[str, Any] = {name: tensor.shape for name, tensor in LAYER.items()}
     weights = {n: rng.standard_normal(s).astype(np.float32) / 5 for n, s in shapes.items()}
     net = tw.compile(spec_of("layer of a batch"))
     packed = net.pack(weights)

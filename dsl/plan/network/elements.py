@@ -50,9 +50,10 @@ class Elements:
         shape: tuple[Size, ...],
         taken: frozenset[str],
         machine: Target,
+        schedule: Schedule,
     ) -> None:
         self.node, self.target, self.machine = node, target, machine
-        self.shape = shape or (1,)
+        self.shape, self.schedule = shape or (1,), schedule
         self.sizes = Sizes(taken)
         read = [node, *(arg for each in walk(node, leaves) for arg in arguments(each))]
         placed = dict.fromkeys(leaves[id(each)] for each in read if id(each) in leaves)
@@ -143,7 +144,7 @@ class Elements:
         step = rows.steps[0]
         line = cols.size if cols.steps[0] != 0 else ONE
         leading = None if step in (0, line) else self.sizes.of(step)
-        plan = plan_rows(spec, Schedule(), self.machine, leading)
+        plan = plan_rows(spec, self.schedule, self.machine, leading)
         offsets = tuple(value.offset for value in self.values)
         loops, shifts = outer_loops(outer, tuple(names), offsets)
         operands = dict(zip(names, (value.name for value in self.values), strict=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sympy import Expr
 
@@ -23,6 +24,7 @@ from tilewright.symbolic import ZERO, value
 
 from ..plan import Plan
 from ..planner import make_plan
+from ..routines.stack import has_buffers
 from .placed import Axis, Placed, axes_of, exprs_of, merged, same
 from .rebuilt import rebuilt
 from .step import Outer, outer_loops
@@ -41,6 +43,7 @@ class Stage:
     sizes: Mapping[str, Expr]
     loops: tuple[Outer, ...]
     shifts: Mapping[str, Expr]
+    parallel: bool
 
 
 def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
@@ -99,8 +102,11 @@ class Products:
     ``plans`` are those made so far: equal stages have one plan.
     """
 
-    def __init__(self, a: Placed, b: Placed, target: Placed, plans: dict[Gemm, Plan]) -> None:
+    def __init__(
+        self, a: Placed, b: Placed, target: Placed, plans: dict[Any, Plan], schedule: Schedule
+    ) -> None:
         self.values, self.plans = [target, a, b], plans
+        self.schedule = replace(_PRODUCT, threads=schedule.threads)
         self.leaves: list[Placed] = []
 
     def stage(
@@ -169,9 +175,18 @@ class Products:
         offsets = tuple(each.offset for each in values)
         loops, shifts = outer_loops(outer, names, offsets)
         places = dict(zip(names, (each.name for each in values), strict=True))
-        if spec not in self.plans:
-            self.plans[spec] = make_plan(spec, _PRODUCT, machine)
-        return Stage(self.plans[spec], places, bound, loops, shifts)
+        plan, parallel = self._plan(spec, machine, threads=not loops), False
+        if loops and self.schedule.threads is not None:
+            parallel = not has_buffers(plan)
+            plan = plan if parallel else self._plan(spec, machine, threads=True)
+        return Stage(plan, places, bound, loops, shifts, parallel)
+
+    def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan:
+        """Return the plan of a product; equal ones are one."""
+        schedule = self.schedule if threads else _PRODUCT
+        if (spec, schedule) not in self.plans:
+            self.plans[spec, schedule] = make_plan(spec, schedule, machine)
+        return self.plans[spec, schedule]
 
     def _operands(self, rows: Axis) -> dict[Placed | None, Operand]:
         """Return the values that the epilogue reads as its operands."""

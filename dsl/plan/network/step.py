@@ -36,7 +36,8 @@ class Step:
     ``operands`` and ``sizes`` map names of the stage to those of the network. ``buffer`` is the
     array if it is an intermediate tensor that no earlier stage wrote to. ``said`` is what the stage
     computes. ``loops`` are around the stage; ``shifts`` are the elements from the start of an
-    operand's array to its first element, by name of the stage.
+    operand's array to its first element, by name of the stage. If ``parallel``, threads share the
+    outermost loop.
     """
 
     plan: Plan | RowsPlan | CopyPlan
@@ -47,6 +48,7 @@ class Step:
     said: str
     loops: tuple[Outer, ...] = ()
     shifts: Mapping[str, Expr] = field(default_factory=dict)
+    parallel: bool = False
 
 
 class Sizes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 from sympy import Expr
 
@@ -20,7 +21,6 @@ from tilewright.spec.expression.nodes import Call, Expression, Number, nodes_of,
 from tilewright.spec.expression.nodes import walk as walked
 from tilewright.spec.expression.products import Product, Weight
 from tilewright.spec.expression.tensors import Cast, Count, Extent, Full, Input, Join, Reduce, View
-from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
@@ -56,18 +56,22 @@ class NetworkPlan(Decided):
 
 def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPlan:
     """Return the plan of a network with products."""
-    if schedule != Schedule():
+    if schedule != Schedule(threads=schedule.threads):
         raise ScheduleError(
-            "a network with products has no schedule to choose", got=schedule, expected="none"
+            "a network with products has no schedule to choose but its threads",
+            got=schedule,
+            expected="tw.Schedule(threads=2), or none",
         )
-    return NetworkPlan(spec, schedule, target, (), _Cutter(spec, target).steps())
+    steps = _Cutter(spec, target, schedule.threads).steps()
+    return NetworkPlan(spec, schedule, target, (), steps)
 
 
 class _Cutter:
     """Cuts a network into stages. ``values`` are the places of nodes, by their ``id``."""
 
-    def __init__(self, spec: Network, target: Target) -> None:
+    def __init__(self, spec: Network, target: Target, threads: int | None) -> None:
         self.spec, self.target = spec, target
+        self.schedule = Schedule(threads=threads)
         self.nodes = nodes_of(rows(*spec.results))
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
         by_value = {node: node for node in self.nodes}
@@ -89,7 +93,7 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
-        self.products: dict[Gemm, Plan] = {}
+        self.products: dict[Any, Plan] = {}
         self.numbers = count()
         self.written: set[Name] = set()
 
@@ -153,12 +157,14 @@ class _Cutter:
             b = self._matrix(y)
         end = self._end(product)
         written, buffer = self._new(end)
-        stage = Products(a, b, written, self.products).stage(product, end, self._ready, self.target)
+        stage = Products(a, b, written, self.products, self.schedule).stage(
+            product, end, self._ready, self.target
+        )
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         self.made.append(
             Step(
                 stage.plan, written.name, buffer, stage.operands, stage.sizes, said, stage.loops,
-                stage.shifts,
+                stage.shifts, stage.parallel,
             )
         )  # fmt: skip
         self.values[id(end)] = written
@@ -232,7 +238,9 @@ class _Cutter:
         shape, leaves = self._leaves(node) if not known else (target.shape, {})
         if known:
             leaves = {id(node): self.values[id(node)]}
-        stage = Elements(node, leaves, target, shape, self.taken, self.target).stage()
+        stage = Elements(
+            node, leaves, target, shape, self.taken, self.target, self.schedule
+        ).stage()
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
         self.made.append(

@@ -187,10 +187,10 @@ def _parallel(schedule: Schedule, each: Plan | None) -> bool:
         return False
     if schedule.loops:
         return schedule.loops[0] == "B"
-    return (schedule.threads or 1) > 1 and (each is None or not _has_buffers(each))
+    return (schedule.threads or 1) > 1 and (each is None or not has_buffers(each))
 
 
-def _has_buffers(plan: Plan) -> bool:
+def has_buffers(plan: Plan) -> bool:
     """True if a product has buffers that may be too large for a thread's stack."""
     # A matrix unit reads the tail of K from a buffer.
     copied = any(f"{name}_tail" in plan.operands for name in "ab")

@@ -155,12 +155,12 @@ def _dequantized(x: Expression) -> _Dequantized | None:
     scale: Expression | None = None
     if isinstance(x, Call) and x.fn == "mul":
         x, scale = x.args
+    less = x.args[1] if isinstance(x, Call) and x.fn == "sub" else None
     zero = 0
-    if isinstance(x, Call) and x.fn == "sub" and isinstance(x.args[1], Number):
-        x, (_, number) = x.args[0], x.args
-        if not isinstance(number, Number) or not float(number.value).is_integer():
+    if isinstance(x, Call) and isinstance(less, Number):
+        if not float(less.value).is_integer():
             return None
-        zero = int(number.value)
+        x, zero = x.args[0], int(less.value)
     if x.tensor is None or x.tensor.type not in _BYTES:
         return None
     return _Dequantized(x, zero, scale)
