@@ -245,8 +245,10 @@ def _batch_norm(
     _: float, eps: float, *__: Any,
 ) -> Any:  # fmt: skip
     found = use.tensor(x)
-    if training or len(_shape(found)) != 2:
-        use.refuse("a batch norm is of a matrix, in evaluation mode", _shape(found), "(rows, n)")
+    if training:
+        use.refuse("networks are not trained", "batch norm in training mode", "module.eval()")
+    if len(_shape(found)) != 2:
+        use.refuse("a batch norm is of a matrix", _shape(found), "(rows, n)")
     factor = (variance.tensor.double() + eps).rsqrt()
     factor = factor if weight is None else factor * weight.tensor.double()
     shift = -mean.tensor.double() * factor
@@ -363,6 +365,19 @@ def _select(use: Use, x: Any, axis: int, index: int) -> Any:
     found = use.tensor(x)
     at = _axis(use, axis, len(_shape(found)))
     return found[(slice(None),) * at + (index,)]
+
+
+@_operator("unbind")
+def _unbind(use: Use, x: Any, axis: int = 0) -> list[Any]:
+    size = _shape(use.tensor(x))[_axis(use, axis, len(_shape(use.tensor(x))))]
+    if isinstance(size, Dim):
+        use.refuse("an axis of free size is not cut", size)
+    return [_select(use, x, axis, index) for index in range(size)]
+
+
+@_operator("numpy_T")
+def _reversed(use: Use, x: Any) -> Any:
+    return use.tensor(x).transpose()
 
 
 @_operator("slice.Tensor")

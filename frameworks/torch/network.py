@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,6 +113,10 @@ def _exported(
         }
         for shape in shapes
     )
+    names = inspect.signature(module.forward).parameters.values()
+    fixed = sum(each.kind is not each.VAR_POSITIONAL for each in names)
+    if any(each.kind is each.VAR_POSITIONAL for each in names):
+        free = (*free[:fixed], free[fixed:])  # type: ignore[assignment]
     try:
         with torch.no_grad():
             return torch.export.export(module, given, dynamic_shapes=free if made else None)
