@@ -312,8 +312,6 @@ def _made_by_shapes(signature: Signature) -> Callable[[tuple[Any, ...]], Any] | 
     order = output.order
 
     def made(arrays: tuple[Any, ...]) -> Any:
-        if type(arrays[0]) is not np.ndarray:
-            return None
         shape = []
         for at, axis in known:
             if at < 0:
