@@ -8,14 +8,25 @@ from functools import reduce
 from typing import Any
 
 from tilewright.spec.expression import (
-from tilewright.spec.expression.comparisons import eq, ge, gt, le, logical_and, logical_not, logical_or, logical_xor, lt, ne, where
     activations,
     arithmetic,
-    comparisons,
     exponential,
     gaussian,
     logarithm,
     trigonometry,
+)
+from tilewright.spec.expression.comparisons import (
+    eq,
+    ge,
+    gt,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    lt,
+    ne,
+    where,
 )
 from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.types import is_integer
@@ -47,9 +58,7 @@ def _asinh(x: Expression) -> Expression:
 
 
 def _sign(x: Expression) -> Expression:
-    return where(
-        eq(x, 0) | ne(x, x), x, arithmetic.copysign(x * 0 + 1, x)
-    )
+    return where(eq(x, 0) | ne(x, x), x, arithmetic.copysign(x * 0 + 1, x))
 
 
 _UNARY: dict[str, Callable[[Expression], Any]] = {

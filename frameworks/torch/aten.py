@@ -13,14 +13,24 @@ from tilewright import nn
 from tilewright.errors import SpecError
 from tilewright.runtime.imported import Constants
 from tilewright.spec.expression import (
-from tilewright.spec.expression.comparisons import eq, ge, gt, le, logical_and, logical_not, logical_or, lt, ne, where
     activations,
     arithmetic,
-    comparisons,
     exponential,
     gaussian,
     logarithm,
     trigonometry,
+)
+from tilewright.spec.expression.comparisons import (
+    eq,
+    ge,
+    gt,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    ne,
+    where,
 )
 from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.sizes import Dim, Size
@@ -91,12 +101,31 @@ def _axis(use: Use, axis: int, count: int) -> int:
 # --- elements ------------------------------------------------------------------------------------
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "relu": activations.relu, "sigmoid": exponential.logistic, "tanh": exponential.tanh, "exp": exponential.exp, "log": logarithm.log,
-    "sqrt": arithmetic.sqrt, "abs": abs, "neg": lambda x: -x, "erf": gaussian.erf, "sin": trigonometry.sin, "cos": trigonometry.cos,
-    "silu": exponential.silu, "mish": exponential.mish, "hardswish": activations.hardswish, "square": arithmetic.square,
-    "hardsigmoid": activations.hardsigmoid, "floor": arithmetic.floor, "ceil": arithmetic.ceil, "round": arithmetic.round,
-    "rsqrt": lambda x: 1 / arithmetic.sqrt(x), "reciprocal": lambda x: 1 / x, "expm1": exponential.expm1,
-    "log1p": logarithm.log1p, "relu6": lambda x: arithmetic.clip(x, 0, 6), "logical_not": logical_not,
+    "relu": activations.relu,
+    "sigmoid": exponential.logistic,
+    "tanh": exponential.tanh,
+    "exp": exponential.exp,
+    "log": logarithm.log,
+    "sqrt": arithmetic.sqrt,
+    "abs": abs,
+    "neg": lambda x: -x,
+    "erf": gaussian.erf,
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "silu": exponential.silu,
+    "mish": exponential.mish,
+    "hardswish": activations.hardswish,
+    "square": arithmetic.square,
+    "hardsigmoid": activations.hardsigmoid,
+    "floor": arithmetic.floor,
+    "ceil": arithmetic.ceil,
+    "round": arithmetic.round,
+    "rsqrt": lambda x: 1 / arithmetic.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "expm1": exponential.expm1,
+    "log1p": logarithm.log1p,
+    "relu6": lambda x: arithmetic.clip(x, 0, 6),
+    "logical_not": logical_not,
     "softsign": lambda x: x / (1 + abs(x)),
 }
 for _name, _function in _UNARY.items():
@@ -105,9 +134,17 @@ for _name, _function in _UNARY.items():
     )
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "mul": lambda x, y: x * y, "maximum": arithmetic.maximum, "minimum": arithmetic.minimum, "eq": eq,
-    "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge,
-    "logical_and": logical_and, "logical_or": logical_or,
+    "mul": lambda x, y: x * y,
+    "maximum": arithmetic.maximum,
+    "minimum": arithmetic.minimum,
+    "eq": eq,
+    "ne": ne,
+    "lt": lt,
+    "le": le,
+    "gt": gt,
+    "ge": ge,
+    "logical_and": logical_and,
+    "logical_or": logical_or,
 }
 for _name, _both in _BINARY.items():
     FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, y, function=_both: function(
