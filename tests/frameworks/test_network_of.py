@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import re
 from typing import Any
 
@@ -51,6 +53,13 @@ def shapes(_: Any, x: Any) -> Any:
     first, second = x.reshape(x.shape[0], 2, 6).permute(1, 0, 2).unbind(0)
     a, b, c = x.split([2, 4, 6], dim=1)
     return torch.cat([first + second, b * 2, a, c[:, ::2]], dim=-1)
+
+
+def test_the_example_runs() -> None:
+    text = inspect.getdoc(tt.network_of) or ""
+    example = doctest.DocTestParser().get_doctest(text, {"tw": tw}, "network_of", None, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+    assert runner.run(example).failed == 0
 
 
 MODULES = {
