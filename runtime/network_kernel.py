@@ -124,7 +124,7 @@ class NetworkKernel(SeveralResults):
             if type(packed) is PackedWeights and packed.layout is self._layout:
                 given = arrays[:-1] + packed.arrays
                 made = out
-                if out is None and self._new is not None:
+                if out is None and self._new is not None and type(arrays[0]) is np.ndarray:
                     made = self._new(given)
                 if made is not None and self._fast_out[0]((*given, made)) == 0:
                     return made

@@ -18,6 +18,12 @@ fi
         --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
     echo "PyTorch 2.13 for CPUs cannot be installed: the tests of tilewright.torch are skipped"
 
+# Trained models that the tests of tilewright.onnx read; their licence is CC BY-NC-SA 4.0, and nothing of
+# them is shipped. The package's own code is not run, so that what it requires is not installed.
+.venv/bin/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('openwakeword') is None)" ||
+    .venv/bin/python -m pip install --quiet --retries 0 --no-deps "openwakeword==0.5.1" 2>/dev/null ||
+    echo "openwakeword 0.5.1 cannot be installed: the tests of its models are skipped"
+
 phases=5
 phase=0
 begin() { # $1: what is done

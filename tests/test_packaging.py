@@ -46,7 +46,7 @@ def test_a_wheel_holds_every_module_template_and_core(wheel: Path) -> None:
         files = [f for kind in ("py", "j2", "json") for f in (ROOT / folder).rglob(f"*.{kind}")]
         inner = [file.relative_to(ROOT / folder).as_posix() for file in files]
         expected |= {f"{package.replace('.', '/')}/{name}" for name in inner}
-    for part in ("cmake_project", "cython_loop"):  # in C, and in Cython
+    for part in ("cmake_project", "cython_loop", "digits_server"):  # in C, and in Cython
         files = [f for f in (ROOT / "examples" / part).iterdir() if f.is_file()]
         expected |= {f"tilewright/examples/{part}/{file.name}" for file in files}
     assert held == expected

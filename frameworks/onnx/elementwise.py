@@ -7,7 +7,27 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-import tilewright as tw
+from tilewright.spec.expression import (
+    activations,
+    arithmetic,
+    exponential,
+    gaussian,
+    logarithm,
+    trigonometry,
+)
+from tilewright.spec.expression.comparisons import (
+    eq,
+    ge,
+    gt,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    lt,
+    ne,
+    where,
+)
 from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.types import is_integer
 
@@ -25,44 +45,46 @@ def _unary(function: Callable[[Expression], Any]) -> Importer:
 
 
 def _sinh(x: Expression) -> Expression:
-    e = tw.expm1(x)
+    e = exponential.expm1(x)
     return (e + e / (e + 1)) * 0.5
 
 
 def _asinh(x: Expression) -> Expression:
     size = abs(x)
     squared = size * size
-    return tw.copysign(tw.log1p(size + squared / (tw.sqrt(squared + 1) + 1)), x)
+    return arithmetic.copysign(
+        logarithm.log1p(size + squared / (arithmetic.sqrt(squared + 1) + 1)), x
+    )
 
 
 def _sign(x: Expression) -> Expression:
-    return tw.where(tw.eq(x, 0) | tw.ne(x, x), x, tw.copysign(x * 0 + 1, x))
+    return where(eq(x, 0) | ne(x, x), x, arithmetic.copysign(x * 0 + 1, x))
 
 
 _UNARY: dict[str, Callable[[Expression], Any]] = {
-    "Relu": tw.relu,
-    "Sigmoid": tw.logistic,
-    "Tanh": tw.tanh,
-    "Exp": tw.exp,
-    "Log": tw.log,
-    "Sqrt": tw.sqrt,
-    "Floor": tw.floor,
-    "Ceil": tw.ceil,
-    "Round": tw.round,
-    "Erf": tw.erf,
-    "Sin": tw.sin,
-    "Cos": tw.cos,
-    "Tan": lambda x: tw.sin(x) / tw.cos(x),
+    "Relu": activations.relu,
+    "Sigmoid": exponential.logistic,
+    "Tanh": exponential.tanh,
+    "Exp": exponential.exp,
+    "Log": logarithm.log,
+    "Sqrt": arithmetic.sqrt,
+    "Floor": arithmetic.floor,
+    "Ceil": arithmetic.ceil,
+    "Round": arithmetic.round,
+    "Erf": gaussian.erf,
+    "Sin": trigonometry.sin,
+    "Cos": trigonometry.cos,
+    "Tan": lambda x: trigonometry.sin(x) / trigonometry.cos(x),
     "Sinh": _sinh,
-    "Cosh": lambda x: (tw.exp(x) + tw.exp(-x)) * 0.5,
+    "Cosh": lambda x: (exponential.exp(x) + exponential.exp(-x)) * 0.5,
     "Asinh": _asinh,
-    "Acosh": lambda x: tw.log1p(x - 1 + tw.sqrt((x - 1) * (x + 1))),
-    "Atanh": lambda x: tw.log1p(2 * x / (1 - x)) * 0.5,
+    "Acosh": lambda x: logarithm.log1p(x - 1 + arithmetic.sqrt((x - 1) * (x + 1))),
+    "Atanh": lambda x: logarithm.log1p(2 * x / (1 - x)) * 0.5,
     "Reciprocal": lambda x: 1 / x,
-    "Softplus": tw.soft_relu,
+    "Softplus": exponential.soft_relu,
     "Softsign": lambda x: x / (1 + abs(x)),
-    "Mish": tw.mish,
-    "HardSwish": tw.hardswish,
+    "Mish": exponential.mish,
+    "HardSwish": activations.hardswish,
 }
 for _name, _function in _UNARY.items():
     operator(_name)(_unary(_function))
@@ -89,7 +111,7 @@ def _kept(node: Node) -> Value | None:
     """Return the mask of a Dropout: it keeps all elements."""
     if node.operator == "Identity" or len(node.proto.output) < 2:
         return None
-    return node.traced(tw.eq(node.tensor(0) * 0, 0) | 1, "bool")
+    return node.traced(eq(node.tensor(0) * 0, 0) | 1, "bool")
 
 
 @operator("Elu", "Celu", "Selu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Shrink", "Swish")
@@ -98,24 +120,26 @@ def _with_parameters(node: Node) -> Result:
     alpha = float(node.attribute("alpha", _ALPHA.get(node.operator, 1.0)))
     match node.operator:
         case "Elu":
-            found = tw.elu(x, alpha)
+            found = exponential.elu(x, alpha)
         case "Celu":
-            found = tw.maximum(x, 0) + tw.minimum(alpha * tw.expm1(x / alpha), 0)
+            found = arithmetic.maximum(x, 0) + arithmetic.minimum(
+                alpha * exponential.expm1(x / alpha), 0
+            )
         case "Selu":
             gamma = float(node.attribute("gamma", 1.0507010221481323))
-            found = gamma * tw.elu(x, alpha)
+            found = gamma * exponential.elu(x, alpha)
         case "LeakyRelu":
-            found = tw.relu(x, alpha)
+            found = activations.relu(x, alpha)
         case "ThresholdedRelu":
-            found = tw.where(tw.gt(x, alpha), x, 0)
+            found = where(gt(x, alpha), x, 0)
         case "HardSigmoid":
-            found = tw.hardsigmoid(x, alpha, float(node.attribute("beta", 0.5)))
+            found = activations.hardsigmoid(x, alpha, float(node.attribute("beta", 0.5)))
         case "Swish":
-            found = tw.swish(x, alpha)
+            found = exponential.swish(x, alpha)
         case _:
             bias, edge = (float(node.attribute(*each)) for each in (("bias", 0.0), ("lambd", 0.5)))
-            inner = tw.where(tw.gt(x, edge), x - bias, 0)
-            found = tw.where(tw.lt(x, -edge), x + bias, inner)
+            inner = where(gt(x, edge), x - bias, 0)
+            found = where(lt(x, -edge), x + bias, inner)
     return node.result(found, type_)
 
 
@@ -126,7 +150,9 @@ _ALPHA = {"Selu": 1.6732631921768188, "LeakyRelu": 0.01, "HardSigmoid": 0.2}
 @operator("Gelu")
 def _gelu(node: Node) -> Result:
     tanh = node.attribute("approximate", "none") == "tanh"
-    return node.result((tw.gelu_tanh if tanh else tw.gelu_erf)(node.tensor(0)), node.floating())
+    return node.result(
+        (exponential.gelu_tanh if tanh else gaussian.gelu_erf)(node.tensor(0)), node.floating()
+    )
 
 
 @operator("IsNaN", "IsInf")
@@ -134,16 +160,16 @@ def _is(node: Node) -> Result:
     x = node.tensor(0)
     node.floating()
     if node.operator == "IsNaN":
-        return node.result(tw.ne(x, x), "bool")
+        return node.result(ne(x, x), "bool")
     below, above = (bool(node.attribute(f"detect_{each}", 1)) for each in ("negative", "positive"))
     size = abs(x) if below and above else -x if below else x
-    found = tw.eq(size, math.inf) if below or above else x * 0
+    found = eq(size, math.inf) if below or above else x * 0
     return node.result(found, "bool")
 
 
 def _truncated(x: Expression) -> Expression:
     """Return numbers rounded towards zero."""
-    return tw.where(tw.lt(x, 0), tw.ceil(x), tw.floor(x))
+    return where(lt(x, 0), arithmetic.ceil(x), arithmetic.floor(x))
 
 
 def _wrapped(x: Expression, type_: str) -> Expression:
@@ -152,7 +178,7 @@ def _wrapped(x: Expression, type_: str) -> Expression:
     if bits == 32:
         return x
     low = 0.0 if type_.startswith("u") else -(2.0 ** (bits - 1))
-    return x - 2.0**bits * tw.floor((x - low) * 2.0**-bits)
+    return x - 2.0**bits * arithmetic.floor((x - low) * 2.0**-bits)
 
 
 @operator("Mod")
@@ -161,7 +187,7 @@ def _mod(node: Node) -> Result:
     x, y = node.tensor(0), node.tensor(1)
     if WHOLE.get(node.type, 32) > 16:
         node.refuse("a remainder is of short integers", got=node.type, expected="s8, u8, s16, u16")
-    quotient = (_truncated if node.attribute("fmod", 0) else tw.floor)(x / y)
+    quotient = (_truncated if node.attribute("fmod", 0) else arithmetic.floor)(x / y)
     return node.result(x - quotient * y, node.type)
 
 
@@ -170,7 +196,7 @@ _BINARY: dict[str, Callable[[Any, Any], Expression]] = {
     "Sub": lambda x, y: x - y,
     "Mul": lambda x, y: x * y,
     "Div": lambda x, y: x / y,
-    "PRelu": tw.prelu,
+    "PRelu": activations.prelu,
 }
 
 
@@ -199,7 +225,7 @@ def _several(node: Node) -> Result:
         node.floating()
     parts = [node.tensor(index) for index in range(len(node.inputs))]
     functions: dict[str, Callable[[Any, Any], Expression]] = {
-        "Max": tw.maximum, "Min": tw.minimum,
+        "Max": arithmetic.maximum, "Min": arithmetic.minimum,
     }  # fmt: skip
     found = reduce(functions.get(node.operator, _BINARY["Add"]), parts)
     if node.operator == "Mean" and len(parts) > 1:
@@ -225,21 +251,21 @@ def _power(x: Expression, exponent: float) -> Expression:
         case 1.0:
             return x
         case 2.0:
-            return tw.square(x)
+            return arithmetic.square(x)
         case 0.5:
-            return tw.sqrt(x)
+            return arithmetic.sqrt(x)
         case -1.0:
             return 1 / x
         case 3.0:
-            return tw.square(x) * x
-    return tw.pow(x, 1, exponent)
+            return arithmetic.square(x) * x
+    return logarithm.pow(x, 1, exponent)
 
 
 @operator("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 def _compared(node: Node) -> Result:
     functions = {
-        "Equal": tw.eq, "Less": tw.lt, "LessOrEqual": tw.le, "Greater": tw.gt,
-        "GreaterOrEqual": tw.ge,
+        "Equal": eq, "Less": lt, "LessOrEqual": le, "Greater": gt,
+        "GreaterOrEqual": ge,
     }  # fmt: skip
     return node.result(functions[node.operator](node.tensor(0), node.tensor(1)), "bool")
 
@@ -248,8 +274,12 @@ def _compared(node: Node) -> Result:
 def _logical(node: Node) -> Result:
     x = node.tensor(0)
     if node.operator == "Not":
-        return node.result(tw.logical_not(x), "bool")
-    functions = {"And": tw.logical_and, "Or": tw.logical_or, "Xor": tw.logical_xor}
+        return node.result(logical_not(x), "bool")
+    functions = {
+        "And": logical_and,
+        "Or": logical_or,
+        "Xor": logical_xor,
+    }
     return node.result(functions[node.operator](x, node.tensor(1)), "bool")
 
 
@@ -257,7 +287,7 @@ def _logical(node: Node) -> Result:
 def _where(node: Node) -> Result:
     condition, x, y = (node.value(index) for index in range(3))
     type_ = y.type if isinstance(x, Known) else x.type
-    found = tw.where(*(node.expression(each) for each in (condition, x, y)))
+    found = where(*(node.expression(each) for each in (condition, x, y)))
     return node.result(found, type_)
 
 
@@ -272,8 +302,8 @@ def _clip(node: Node) -> Result:
             node.tensor(index) if node.given(index) else None if old is None else Number(old)
         )
     low, high = ends
-    x = x if low is None else tw.maximum(x, low)
-    return node.result(x if high is None else tw.minimum(x, high), type_)
+    x = x if low is None else arithmetic.maximum(x, low)
+    return node.result(x if high is None else arithmetic.minimum(x, high), type_)
 
 
 @operator("Cast", "CastLike")
@@ -294,7 +324,7 @@ def converted(node: Node, value: Traced, to: str) -> Result:
     if given == to:
         return (value,)
     if to == "bool":
-        return node.result(tw.ne(x, 0), to)
+        return node.result(ne(x, 0), to)
     if to == "s64":
         to = "s32"
     if to not in (*FLOATING, *WHOLE, *_LARGEST):
@@ -312,7 +342,7 @@ def saturated(node: Node, x: Expression, to: str) -> Expression:
         return x
     if not node.attribute("saturate", 1):
         node.refuse("numbers beyond the type's range are saturated", got="saturate=0")
-    return tw.minimum(tw.maximum(x, -_LARGEST[to]), _LARGEST[to])
+    return arithmetic.minimum(arithmetic.maximum(x, -_LARGEST[to]), _LARGEST[to])
 
 
 #: The largest finite numbers of the types that saturate.

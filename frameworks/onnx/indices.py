@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import tilewright as tw
 from tilewright import nn
 from tilewright.runtime.imported import Array
+from tilewright.spec.expression.comparisons import eq, lt, where
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.sizes import Dim, Size
 
@@ -28,9 +28,9 @@ def _arg(node: Node) -> Result:
     best = (nn.max if node.operator == "ArgMax" else nn.min)(x, axis=axis, keepdims=True)
     place = nn.index(x, axis)
     if node.attribute("select_last_index", 0):
-        found = nn.max(tw.where(tw.eq(x, best), place, -1), axis=axis, keepdims=kept)
+        found = nn.max(where(eq(x, best), place, -1), axis=axis, keepdims=kept)
     else:
-        found = nn.min(tw.where(tw.eq(x, best), place, 2**24), axis=axis, keepdims=kept)
+        found = nn.min(where(eq(x, best), place, 2**24), axis=axis, keepdims=kept)
     return node.result(found, "s32")
 
 
@@ -40,11 +40,11 @@ def _hardmax(node: Node) -> Result:
     axis = node.axis(default=-1, of=len(shape))
     place = nn.index(x, axis)
     first = nn.min(
-        tw.where(tw.eq(x, nn.max(x, axis=axis, keepdims=True)), place, 2**24),
+        where(eq(x, nn.max(x, axis=axis, keepdims=True)), place, 2**24),
         axis=axis,
         keepdims=True,
     )
-    return node.result(tw.eq(place, first), node.floating())
+    return node.result(eq(place, first), node.floating())
 
 
 @operator("OneHot")
@@ -55,8 +55,8 @@ def _one_hot(node: Node) -> Result:
     axis = node.axis(default=-1, of=len(shape), end=1)
     wide = index.reshape(*shape[:axis], 1, *shape[axis:])
     places = nn.arange(depth).reshape(*[1] * axis, depth, *[1] * (len(shape) - axis))
-    least = tw.where(tw.lt(wide, 0), wide + depth, wide)
-    return node.result(tw.where(tw.eq(least, places), on, off), node.value(2).type)
+    least = where(lt(wide, 0), wide + depth, wide)
+    return node.result(where(eq(least, places), on, off), node.value(2).type)
 
 
 @operator("CumSum")

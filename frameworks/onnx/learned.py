@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import tilewright as tw
 from tilewright import nn
+from tilewright.spec.expression import arithmetic
+from tilewright.spec.expression.comparisons import eq, gt, where
 from tilewright.spec.expression.nodes import Expression, Number
 
 from .moves import chosen
@@ -38,14 +39,14 @@ def _normalizer(node: Node) -> Result:
     elif kind == "L1":
         size = nn.sum(abs(x), keepdims=True)
     else:
-        size = tw.sqrt(nn.sum(tw.square(x), keepdims=True))
-    return node.result(tw.where(tw.eq(size, 0), x, x / size), "f32")
+        size = arithmetic.sqrt(nn.sum(arithmetic.square(x), keepdims=True))
+    return node.result(where(eq(size, 0), x, x / size), "f32")
 
 
 @operator("ai.onnx.ml.Binarizer")
 def _binarizer(node: Node) -> Result:
     limit = float(node.attribute("threshold", 0.0))
-    return node.result(tw.gt(node.tensor(0), limit), node.floating())
+    return node.result(gt(node.tensor(0), limit), node.floating())
 
 
 @operator("ai.onnx.ml.ArrayFeatureExtractor")

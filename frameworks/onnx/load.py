@@ -62,14 +62,17 @@ def load(
 
     Examples
     --------
-    >>> import tilewright.onnx
-    >>> network, weights = tilewright.onnx.load(onnx_file)
+    >>> import onnx, tilewright.onnx
+    >>> text = '<ir_version: 8, opset_import: ["" : 17]> layer (float[n, 2] x) => (float[n, 2] y) '
+    >>> text += "<float[2, 2] up = {1, 2, 3, 4}> { h = MatMul (x, up) y = Relu (h) }"
+    >>> file = onnx.parser.parse_model(text)
+    >>> network, weights = tilewright.onnx.load(file)
     >>> network
-    network(lambda x, w: relu(x @ w.up_B)).of(x=Tensor('f32', (dim('n'), 3)),
-        w={'up_B': Tensor('f32', (3, 2))})
+    network(lambda x, w: relu(x @ w.up)).of(x=Tensor('f32', (dim('n'), 2)),
+        w={'up': Tensor('f32', (2, 2))})
     >>> net = tw.compile(network)
-    >>> net(np.float32([[1, 2, 3]]), net.pack(weights))
-    array([[6., 6.]], dtype=float32)
+    >>> net(np.float32([[1, 2]]), net.pack(weights))
+    array([[ 7., 10.]], dtype=float32)
     """
     model = _model(path)
     found = _Import(model, constants or {})

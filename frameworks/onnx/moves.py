@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import tilewright as tw
 from tilewright import nn
 from tilewright.runtime.imported import Array
+from tilewright.spec.expression.comparisons import eq, lt, where
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Dim, Size
@@ -186,10 +186,10 @@ def _slices(node: Node, axis: int) -> list[Expression]:
 
 def chosen(parts: Sequence[Expression], index: Expression) -> Expression:
     """Return the part with the number that ``index`` has; negative numbers count from the end."""
-    place = tw.where(tw.lt(index, 0), index + len(parts), index)
-    found = tw.where(tw.eq(place, 0), parts[0], parts[-1])
+    place = where(lt(index, 0), index + len(parts), index)
+    found = where(eq(place, 0), parts[0], parts[-1])
     for number, part in enumerate(parts[1:-1], 1):
-        found = tw.where(tw.eq(place, number), part, found)
+        found = where(eq(place, number), part, found)
     return found
 
 
@@ -262,7 +262,7 @@ def _trilu(node: Node) -> Result:
     upper = bool(node.attribute("upper", 1))
     mask = np.ones((rows, cols), np.float32)
     held = Known(np.triu(mask, k) if upper else np.tril(mask, k), node.proto.output[0])
-    return node.result(tw.where(node.expression(held), node.tensor(0), 0), node.type)
+    return node.result(where(node.expression(held), node.tensor(0), 0), node.type)
 
 
 def _given(node: Node) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import tilewright as tw
+from tilewright.spec.expression import arithmetic
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.types import is_integer
 
@@ -29,7 +29,7 @@ def _quantize(node: Node) -> Result:
         node.refuse("tensors are not quantized to this type", got=to, expected=", ".join(_TYPES))
     quotient = x / _spread(node, 1, len(shape))
     if is_integer(to):
-        quotient = tw.round(quotient)
+        quotient = arithmetic.round(quotient)
     zero = _spread(node, 2, len(shape)) if node.given(2) else None
     found = quotient if zero is None else quotient + zero
     return node.result(saturated(node, found, to), to)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-import tilewright as tw
 from tilewright import nn
+from tilewright.spec.expression import arithmetic, exponential, logarithm
+from tilewright.spec.expression.comparisons import eq, where
 from tilewright.spec.expression.nodes import Expression, Number
 
 from .node import Node, operator
@@ -22,10 +23,10 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Expression], Any, Any]] = {
     "ReduceMean": (nn.mean, None, None),
     "ReduceMax": (nn.max, None, None),
     "ReduceMin": (nn.min, None, None),
-    "ReduceSumSquare": (nn.sum, tw.square, None),
+    "ReduceSumSquare": (nn.sum, arithmetic.square, None),
     "ReduceL1": (nn.sum, abs, None),
-    "ReduceL2": (nn.sum, tw.square, tw.sqrt),
-    "ReduceLogSum": (nn.sum, None, tw.log),
+    "ReduceL2": (nn.sum, arithmetic.square, arithmetic.sqrt),
+    "ReduceLogSum": (nn.sum, None, logarithm.log),
 }
 
 
@@ -54,8 +55,8 @@ def _log_sum_exp(node: Node) -> Result:
         node.refuse("this reduction is along one axis", got=axes)
     (axis,) = axes
     top = nn.max(x, axis=axis, keepdims=True)
-    total = nn.sum(tw.exp(x - top), axis=axis, keepdims=_kept(node))
-    return node.result(tw.log(total) + nn.max(x, axis=axis, keepdims=_kept(node)), type_)
+    total = nn.sum(exponential.exp(x - top), axis=axis, keepdims=_kept(node))
+    return node.result(logarithm.log(total) + nn.max(x, axis=axis, keepdims=_kept(node)), type_)
 
 
 def _kept(node: Node) -> bool:
@@ -109,7 +110,7 @@ def _norm(node: Node) -> Result:
         return results
     mean = nn.mean(x, keepdims=True)
     centred = x - mean
-    inverse = 1 / tw.sqrt(nn.mean(centred * centred, keepdims=True) + eps)
+    inverse = 1 / arithmetic.sqrt(nn.mean(centred * centred, keepdims=True) + eps)
     kept = (*shape[:axis], *[1] * len(norms))
     return (*results, *(node.traced(each.reshape(*kept), "f32") for each in (mean, inverse)))
 
@@ -137,9 +138,9 @@ def _lp(node: Node) -> Result:
     axis, p = node.axis(default=-1, of=len(node.value(0).shape)), int(node.attribute("p", 2))
     if p not in (1, 2):
         node.refuse("a norm is of order 1 or 2", got=p)
-    size = nn.sum(abs(x) if p == 1 else tw.square(x), axis=axis, keepdims=True)
-    size = size if p == 1 else tw.sqrt(size)
-    return node.result(tw.where(tw.eq(size, 0), 0, x / size), type_)
+    size = nn.sum(abs(x) if p == 1 else arithmetic.square(x), axis=axis, keepdims=True)
+    size = size if p == 1 else arithmetic.sqrt(size)
+    return node.result(where(eq(size, 0), 0, x / size), type_)
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")
@@ -159,7 +160,7 @@ def _batch_norm(node: Node) -> Result:
     parts = [node.value(index) for index in range(1, 5)]
     if not all(isinstance(each, Known) for each in parts):
         factor, shift, centre, spread = (_by_channel(node, index, rest) for index in range(1, 5))
-        found = (node.tensor(0) - centre) / tw.sqrt(spread + eps) * factor + shift
+        found = (node.tensor(0) - centre) / arithmetic.sqrt(spread + eps) * factor + shift
         return node.result(found, node.floating())
     scale, bias, mean, variance = (
         node.constant(index, "a norm").astype(np.float64) for index in range(1, 5)

@@ -8,11 +8,30 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-import tilewright as tw
 import torch
 from tilewright import nn
 from tilewright.errors import SpecError
 from tilewright.runtime.imported import Constants
+from tilewright.spec.expression import (
+    activations,
+    arithmetic,
+    exponential,
+    gaussian,
+    logarithm,
+    trigonometry,
+)
+from tilewright.spec.expression.comparisons import (
+    eq,
+    ge,
+    gt,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    ne,
+    where,
+)
 from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.sizes import Dim, Size
 
@@ -82,24 +101,51 @@ def _axis(use: Use, axis: int, count: int) -> int:
 # --- elements ------------------------------------------------------------------------------------
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "relu": tw.relu, "sigmoid": tw.logistic, "tanh": tw.tanh, "exp": tw.exp, "log": tw.log,
-    "sqrt": tw.sqrt, "abs": abs, "neg": lambda x: -x, "erf": tw.erf, "sin": tw.sin, "cos": tw.cos,
-    "silu": tw.silu, "mish": tw.mish, "hardswish": tw.hardswish, "square": tw.square,
-    "hardsigmoid": tw.hardsigmoid, "floor": tw.floor, "ceil": tw.ceil, "round": tw.round,
-    "rsqrt": lambda x: 1 / tw.sqrt(x), "reciprocal": lambda x: 1 / x, "expm1": tw.expm1,
-    "log1p": tw.log1p, "relu6": lambda x: tw.clip(x, 0, 6), "logical_not": tw.logical_not,
+    "relu": activations.relu,
+    "sigmoid": exponential.logistic,
+    "tanh": exponential.tanh,
+    "exp": exponential.exp,
+    "log": logarithm.log,
+    "sqrt": arithmetic.sqrt,
+    "abs": abs,
+    "neg": lambda x: -x,
+    "erf": gaussian.erf,
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "silu": exponential.silu,
+    "mish": exponential.mish,
+    "hardswish": activations.hardswish,
+    "square": arithmetic.square,
+    "hardsigmoid": activations.hardsigmoid,
+    "floor": arithmetic.floor,
+    "ceil": arithmetic.ceil,
+    "round": arithmetic.round,
+    "rsqrt": lambda x: 1 / arithmetic.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "expm1": exponential.expm1,
+    "log1p": logarithm.log1p,
+    "relu6": lambda x: arithmetic.clip(x, 0, 6),
+    "logical_not": logical_not,
     "softsign": lambda x: x / (1 + abs(x)),
-}  # fmt: skip
+}
 for _name, _function in _UNARY.items():
     FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, function=_function: function(
         use.tensor(x)
     )
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "mul": lambda x, y: x * y, "maximum": tw.maximum, "minimum": tw.minimum, "eq": tw.eq,
-    "ne": tw.ne, "lt": tw.lt, "le": tw.le, "gt": tw.gt, "ge": tw.ge,
-    "logical_and": tw.logical_and, "logical_or": tw.logical_or,
-}  # fmt: skip
+    "mul": lambda x, y: x * y,
+    "maximum": arithmetic.maximum,
+    "minimum": arithmetic.minimum,
+    "eq": eq,
+    "ne": ne,
+    "lt": lt,
+    "le": le,
+    "gt": gt,
+    "ge": ge,
+    "logical_and": logical_and,
+    "logical_or": logical_or,
+}
 for _name, _both in _BINARY.items():
     FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, y, function=_both: function(
         use.tensor(x), use.tensor(y)
@@ -134,18 +180,18 @@ def _div(use: Use, x: Any, y: Any, rounding_mode: str | None = None) -> Expressi
 def _pow(use: Use, x: Any, exponent: float) -> Any:
     found = use.tensor(x)
     if exponent == 2:
-        return tw.square(found)
-    return tw.sqrt(found) if exponent == 0.5 else tw.pow(found, 1, float(exponent))
+        return arithmetic.square(found)
+    return arithmetic.sqrt(found) if exponent == 0.5 else logarithm.pow(found, 1, float(exponent))
 
 
 @_operator("where.self", "where.ScalarOther", "where.ScalarSelf")
 def _where(use: Use, condition: Any, x: Any, y: Any) -> Any:
-    return tw.where(*(use.tensor(each) for each in (condition, x, y)))
+    return where(*(use.tensor(each) for each in (condition, x, y)))
 
 
 @_operator("masked_fill")
 def _masked_fill(use: Use, x: Any, mask: Any, value: Any) -> Any:
-    return tw.where(use.tensor(mask), use.tensor(value), use.tensor(x))
+    return where(use.tensor(mask), use.tensor(value), use.tensor(x))
 
 
 @_operator("clamp", "hardtanh", "clamp_min", "clamp_max")
@@ -157,34 +203,36 @@ def _clamp(use: Use, x: Any, low: Any = None, high: Any = None, **ends: Any) -> 
         low, high = None, low
     low, high = ends.get("min", low), ends.get("max", high)
     found = use.tensor(x)
-    found = found if low is None else tw.maximum(found, use.tensor(low))
-    return found if high is None else tw.minimum(found, use.tensor(high))
+    found = found if low is None else arithmetic.maximum(found, use.tensor(low))
+    return found if high is None else arithmetic.minimum(found, use.tensor(high))
 
 
 @_operator("gelu")
 def _gelu(use: Use, x: Any, approximate: str = "none") -> Any:
-    return (tw.gelu_tanh if approximate == "tanh" else tw.gelu_erf)(use.tensor(x))
+    return (exponential.gelu_tanh if approximate == "tanh" else gaussian.gelu_erf)(use.tensor(x))
 
 
 @_operator("leaky_relu", "leaky_relu_")
 def _leaky_relu(use: Use, x: Any, slope: float = 0.01) -> Any:
-    return tw.relu(use.tensor(x), slope)
+    return activations.relu(use.tensor(x), slope)
 
 
 @_operator("elu", "elu_")
 def _elu(use: Use, x: Any, alpha: float = 1.0, scale: float = 1, input_scale: float = 1) -> Any:
-    found = tw.elu(use.tensor(x) if input_scale == 1 else use.tensor(x) * input_scale, alpha)
+    found = exponential.elu(
+        use.tensor(x) if input_scale == 1 else use.tensor(x) * input_scale, alpha
+    )
     return found if scale == 1 else found * scale
 
 
 @_operator("softplus")
 def _softplus(use: Use, x: Any, beta: float = 1, threshold: float = 20) -> Any:
-    return tw.soft_relu(use.tensor(x), beta)
+    return exponential.soft_relu(use.tensor(x), beta)
 
 
 @_operator("prelu")
 def _prelu(use: Use, x: Any, slope: Any) -> Any:
-    return tw.prelu(use.tensor(x), use.tensor(slope))
+    return activations.prelu(use.tensor(x), use.tensor(slope))
 
 
 @_operator("dropout", "dropout_", "feature_dropout", "alpha_dropout")
@@ -245,8 +293,10 @@ def _batch_norm(
     _: float, eps: float, *__: Any,
 ) -> Any:  # fmt: skip
     found = use.tensor(x)
-    if training or len(_shape(found)) != 2:
-        use.refuse("a batch norm is of a matrix, in evaluation mode", _shape(found), "(rows, n)")
+    if training:
+        use.refuse("networks are not trained", "batch norm in training mode", "module.eval()")
+    if len(_shape(found)) != 2:
+        use.refuse("a batch norm is of a matrix", _shape(found), "(rows, n)")
     factor = (variance.tensor.double() + eps).rsqrt()
     factor = factor if weight is None else factor * weight.tensor.double()
     shift = -mean.tensor.double() * factor
@@ -363,6 +413,19 @@ def _select(use: Use, x: Any, axis: int, index: int) -> Any:
     found = use.tensor(x)
     at = _axis(use, axis, len(_shape(found)))
     return found[(slice(None),) * at + (index,)]
+
+
+@_operator("unbind")
+def _unbind(use: Use, x: Any, axis: int = 0) -> list[Any]:
+    size = _shape(use.tensor(x))[_axis(use, axis, len(_shape(use.tensor(x))))]
+    if isinstance(size, Dim):
+        use.refuse("an axis of free size is not cut", size)
+    return [_select(use, x, axis, index) for index in range(size)]
+
+
+@_operator("numpy_T")
+def _reversed(use: Use, x: Any) -> Any:
+    return use.tensor(x).transpose()
 
 
 @_operator("slice.Tensor")

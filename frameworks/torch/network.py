@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,9 +113,14 @@ def _exported(
         }
         for shape in shapes
     )
+    kinds = [each.kind for each in inspect.signature(module.forward).parameters.values()]
+    several: tuple[Any, ...] = free
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        fixed = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        several = (*free[:fixed], free[fixed:])
     try:
         with torch.no_grad():
-            return torch.export.export(module, given, dynamic_shapes=free if made else None)
+            return torch.export.export(module, given, dynamic_shapes=several if made else None)
     except TilewrightError:
         raise
     except Exception as error:  # torch.export raises errors of many classes

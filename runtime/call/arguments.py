@@ -331,7 +331,7 @@ def _told_by(size: Size, signature: Signature) -> tuple[int, int] | None:
     if isinstance(size, int):
         return -1, size
     for at, parameter in enumerate(p for p in signature.arrays if p is not signature.output):
-        if parameter.kind in ("matrix", "vector") and not parameter.packed:
+        if parameter.kind in ("matrix", "vector", "tensor") and not parameter.packed:
             for axis, each in enumerate(parameter.shape):
                 if each == size:
                     return at, axis

@@ -16,7 +16,7 @@ from tilewright.runtime.call.packed_weights import weights_by_name
 from tilewright.runtime.reference.pack_b import packed_in
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.network.value import Network
-from tilewright.spec.types import TypeName, type_name
+from tilewright.spec.types import ITEMSIZE, TypeName, is_integer, type_name
 
 #: Most bytes of the weights that are compiled into a library, before they are packed. Compilers
 #: take seconds for each MiB.
@@ -38,6 +38,14 @@ def compiled_in(name: str, spec: object, given: object) -> dict[str, Array]:
         raise type(error)(
             f"kernel {name!r}: {error.problem}", got=error.got, expected=error.expected
         ) from None
+    for weight in found:
+        if weight.quantized is not None:
+            raise SpecError(
+                f"kernel {name!r}: a low-bit weight is not compiled in",
+                got=repr(weight),
+                expected="elements of one type",
+                hint="without weights=: the C function takes packed weights as arguments",
+            )
     total = sum(array.nbytes for array in found.values())
     if total > MOST:
         raise SpecError(
@@ -61,7 +69,10 @@ class Constant:
     @property
     def lines(self) -> Iterator[str]:
         """The initializer, line by line."""
-        texts = [_spelled(value) for value in np.frombuffer(self.data, DTYPES[self.element])]
+        plain = self.element in ("f32", "f64") or is_integer(self.element)
+        # C has the other numbers as the bits of their elements.
+        held = DTYPES[self.element] if plain else np.dtype(f"u{ITEMSIZE[self.element]}")
+        texts = [_spelled(value) for value in np.frombuffer(self.data, held)]
         for at in range(0, len(texts), _LINE):
             yield ", ".join(texts[at : at + _LINE])
 

@@ -25,7 +25,7 @@ RUN = [
     if {block.language for block in blocks(page)} & {"python", "console"}
 ]
 LINK = re.compile(r"\]\(([^)#\s]+)|(?:src|srcset)=\"([^\"]+)\"")
-IMPORT = re.compile(r"^import (torch|numba|jax|onnx|sklearn)\b", re.MULTILINE)
+IMPORT = re.compile(r"^import (torch|numba|jax|onnx|skl2onnx)\b", re.MULTILINE)
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 #: A page has one purpose, which fits into so many words.
 MOST_WORDS = 1500

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,15 @@ def call(loaded: Any, *arrays: Any) -> Any:
     net = tw.compile(loaded.network)
     packed = [net.pack(loaded.weights)] if loaded.weights else []
     return net(*arrays, *packed)
+
+
+def test_the_example_of_load_runs() -> None:
+    names = {"tw": tw, "np": np, "onnx": onnx}
+    flags = doctest.NORMALIZE_WHITESPACE
+    runner = doctest.DocTestRunner(optionflags=flags, verbose=False)
+    text = inspect.getdoc(tilewright.onnx.load) or ""
+    example = doctest.DocTestParser().get_doctest(text, names, "load", None, 0)
+    assert runner.run(example).failed == 0
 
 
 # --- trained models ------------------------------------------------------------------------------

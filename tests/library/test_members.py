@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -16,6 +17,14 @@ from tilewright.targets import NAMES, load
 
 M, N, K = tw.dim("m"), tw.dim("n"), tw.dim("k")
 SMALL = tw.Gemm(4, 4, 4)
+
+ONES = np.ones((513, 512), np.float32)
+
+
+def net(k: int, n: int) -> tw.Network:
+    """A product of rows and a weight."""
+    x, u = tw.Tensor("f32", (M, k)), tw.Tensor("f32", (k, n))
+    return tw.network(lambda x, w: x @ w.u).of(x=x, w={"u": u})
 
 
 def make(kernels: Any, targets: Any = ("scalar",), name: str = "small", **more: Any) -> Any:
@@ -46,6 +55,15 @@ def test_targets_have_schedules_of_their_own() -> None:
     assert member.schedule_on("avx2") == tw.Schedule()
 
 
+def test_equal_weights_are_one_constant_and_each_format_has_one() -> None:
+    weights = {"a": {"u": np.eye(3, 5, dtype=np.float32)}, "b": {"u": np.eye(3, 5, dtype="f4")}}
+    made = make({"a": net(3, 5), "b": net(3, 5)}, ["scalar", "avx2"], weights=weights)
+    text = made.files["src/small_weights.h"]
+    assert text.count("static _Alignas(64) const float") == 2  # one for each target
+    assert made.kernels == ("a", "b")
+    assert "weights=weights" in made.manifest["command"]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -74,6 +92,18 @@ def test_targets_have_schedules_of_their_own() -> None:
             lambda: make({"f": SMALL, "f_scalar": SMALL}),
             SpecError,
             "would be called small_f_scalar",
+        ),
+        (lambda: make({"f": SMALL}, weights={"g": {}}), SpecError, "by the kernels' names"),
+        (lambda: make({"f": SMALL}, weights={"f": {}}), SpecError, "'f' has no weights"),
+        (
+            lambda: make({"f": net(4, 4)}, weights={"f": {"v": np.ones((4, 4), np.float32)}}),
+            TilewrightError,
+            "kernel 'f': the weights of w are not those",
+        ),
+        (
+            lambda: make({"f": net(513, 512)}, weights={"f": {"u": ONES}}),
+            SpecError,
+            "too large to be compiled in",
         ),
         (lambda: make({"f": SMALL}, version="1.0"), SpecError, "version is three numbers"),
         (lambda: make({"f": SMALL}, description="a\nb"), SpecError, "one line of text"),

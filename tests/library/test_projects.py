@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.source_tree import ROOT
 
@@ -205,3 +206,30 @@ def test_the_project_of_the_page_builds(installed: Path, tmp_path: Path) -> None
     line = "smallmm 1.2.0 on scalar: 600\n"
     assert ran(tmp_path / "build" / "network", SMALLMM_TARGET="scalar") == line
     assert f"prints: {line}" in page
+
+
+def test_a_trained_network_is_served_by_a_short_program(tmp_path: Path) -> None:
+    """Weights are compiled in, in the format of each target; the program reads images alone."""
+    needed("cc")
+    source = ROOT / "examples" / "digits_server"
+    assert len((source / "main.c").read_text().splitlines()) <= 40
+    made = runpy.run_path(str(source / "network.py"))
+    library, network, weights = made["library"], made["network"], made["weights"]
+    assert library.kernels == ("classes",)
+    declared = "digits_classes(const float *pixels_, float *out, int64_t images_, void *scratch)"
+    assert declared in library.files["include/digits.h"]
+    (built,) = library.build(tmp_path / "digits", architectures=[host.machine()], jobs=1)
+    assert built.passed and built.static is not None
+    ran("cc", f"-I{tmp_path / 'digits' / 'include'}", source / "main.c", built.static, "-lm",
+        "-o", tmp_path / "serve")  # fmt: skip
+    images, labels = made["images"][:150], made["labels"][:150]
+    text = "\n".join(" ".join(f"{pixel:g}" for pixel in image * 16) for image in images)
+    done = subprocess.run(
+        [tmp_path / "serve"], input=text, capture_output=True, text=True, check=True
+    )
+    said = [line.split() for line in done.stdout.splitlines()]
+    net = tw.compile(network)
+    share = net(images, net.pack(weights))
+    assert [int(digit) for digit, _ in said] == share.argmax(axis=1).tolist()
+    np.testing.assert_allclose([float(each) for _, each in said], share.max(axis=1), atol=2e-3)
+    assert np.mean(share.argmax(axis=1) == labels) > 0.98

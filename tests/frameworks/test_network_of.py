@@ -1,0 +1,145 @@
+"""Modules of PyTorch as networks: results, weights by name, and what is refused."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ArgumentError, SpecError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from torch import nn  # noqa: E402
+
+import tilewright.torch as tt  # noqa: E402
+
+ROWS = tw.dim("rows")
+
+
+class Function(nn.Module):
+    """A function of tensors, and layers, as a module."""
+
+    def __init__(self, function: Any, **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *tensors: Any) -> Any:
+        return self.function(self, *tensors)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(7, 20), nn.ReLU(), nn.LayerNorm(20), nn.Dropout(), nn.Linear(20, 9), nn.GELU(),
+        nn.BatchNorm1d(9), nn.Linear(9, 5, bias=False), nn.Softmax(-1),
+    )  # fmt: skip
+
+
+def elements(_: Any, x: Any) -> Any:
+    y = torch.clamp(x, -1, 1) + nn.functional.hardtanh(x, -0.5, 2) - x.pow(2) / 3
+    y = torch.where(x > 0.5, torch.tanh(y), nn.functional.leaky_relu(y, 0.2)) * torch.rsqrt(
+        x**2 + 1
+    )
+    return y + x.mean(-1, keepdim=True) - torch.amax(x, 1, keepdim=True), x.sum(1)
+
+
+def shapes(_: Any, x: Any) -> Any:
+    first, second = x.reshape(x.shape[0], 2, 6).permute(1, 0, 2).unbind(0)
+    a, b, c = x.split([2, 4, 6], dim=1)
+    return torch.cat([first + second, b * 2, a, c[:, ::2]], dim=-1)
+
+
+def test_the_example_runs() -> None:
+    text = inspect.getdoc(tt.network_of) or ""
+    example = doctest.DocTestParser().get_doctest(text, {"tw": tw}, "network_of", None, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+    assert runner.run(example).failed == 0
+
+
+MODULES = {
+    "mlp": (mlp, [(ROWS, 7)]),
+    "elements": (lambda: Function(elements), [(ROWS, 6)]),
+    "shapes": (lambda: Function(shapes), [(ROWS, 12)]),
+    "transformer": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True),
+        [(2, 5, 16)],
+    ),
+    "two inputs": (
+        lambda: Function(lambda m, x, y: m.a(x) @ y.T, a=nn.Linear(4, 3)),
+        [(ROWS, 4), (6, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_results_are_near_those_of_the_module(name: str) -> None:
+    make, wanted = MODULES[name]
+    torch.manual_seed(0)
+    module = make().eval()
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.running_mean.uniform_(-1, 1)
+            layer.running_var.uniform_(0.5, 2)
+            layer.weight.data.uniform_(0.5, 2)
+            layer.bias.data.uniform_(-1, 1)
+
+    def drawn(rows: int) -> list[Any]:
+        return [
+            torch.randn([size if isinstance(size, int) else rows for size in shape])
+            for shape in wanted
+        ]
+
+    network, weights = tt.network_of(module, tuple(drawn(4)), shapes=wanted)
+    net = tw.compile(network)
+    packed = [net.pack(weights)] if weights else []
+    for rows in (11, 1):
+        given = drawn(rows)
+        with torch.no_grad():
+            right = module.double()(*(each.double() for each in given))
+        found = net(*given, *packed)
+        both = (each if isinstance(each, tuple) else (each,) for each in (found, right))
+        for one, other in zip(*both, strict=True):
+            assert isinstance(one, torch.Tensor)
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)
+
+
+def test_weights_are_copies_under_the_names_of_the_module() -> None:
+    module = mlp().eval()
+    network, weights = tt.network_of(module, torch.ones(2, 7))
+    assert network.inputs[0].shape == (2, 7)
+    assert [*weights][:3] == ["n0_weight", "n0_bias", "n2_weight"]
+    before = weights["n0_weight"].copy()
+    module[0].weight.data.zero_()
+    np.testing.assert_array_equal(weights["n0_weight"], before)
+    assert weights["n0_weight"].shape == (7, 20) and weights["n0_weight"].flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("make", "example", "wanted", "says"),
+    [
+        (lambda: nn.Dropout().train(), (2, 3), None, "networks are not trained"),
+        (lambda: nn.Conv1d(3, 2, 1), (1, 3, 4), None, r"aten\.conv1d.*not imported"),
+        (lambda: nn.Linear(3, 2), (4, 3), [(3, 3)], "not those of the example"),
+        (lambda: nn.Linear(3, 2), (1, 3), [(ROWS, 3)], "torch.export cannot"),
+        (lambda: Function(lambda m, x: x if x.sum() > 0 else -x), (2, 3), None, "torch.export"),
+        (lambda: nn.BatchNorm1d(3).train(), (2, 3), None, "networks are not trained"),
+        (lambda: Function(lambda m, x: torch.ones(3)), (2, 3), None, ""),
+    ],
+)  # fmt: skip
+def test_what_no_network_can_be_is_refused(make: Any, example: Any, wanted: Any, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        tt.network_of(make(), torch.ones(*example), shapes=wanted)
+    assert re.search(says, caught.value.problem)
+
+
+def test_other_arguments_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="made of a module"):
+        tt.network_of(3, torch.ones(1))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="an example is a tensor"):
+        tt.network_of(nn.Linear(3, 2), 3)
