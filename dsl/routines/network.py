@@ -9,7 +9,7 @@ from typing import Any
 
 from sympy import Expr
 
-from tilewright.explain.decisions import flops_of, text_of
+from tilewright.explain.decisions import text_of
 from tilewright.ir.nest import Argument, BlockLoop, Lookup, Program
 from tilewright.ir.nodes import mapped
 from tilewright.ir.stages import Stage, embedded, in_order
@@ -19,7 +19,6 @@ from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.estimate.rows import estimate_rows
 from tilewright.plan.loops import Decided
 from tilewright.plan.network.step import Step
-from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
@@ -102,9 +101,8 @@ class Layers(Routine[Network, NetworkPlan]):
         """Return the flops of all products."""
         total: Expr = ZERO
         for step in plan.products:
-            assert isinstance(step.plan, Plan)
             own = {symbol(name): size for name, size in step.sizes.items()}
-            total += flops_of(step.plan).xreplace(own)
+            total += routine_of(step.plan).flops(step.plan).xreplace(own)
         return total
 
     def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:

@@ -11,9 +11,10 @@ from tilewright.spec.signature import signature
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import evaluate
 
+from ..plan import NOMINAL
 from ..rows.plan import RowsPlan
 from .caches import Cycles, Nest, Piece, Region, Repeat
-from .kernel import NOMINAL, Estimate, estimate_of
+from .kernel import Estimate, estimate_of
 
 #: Elementary operations that only the multiplying units of a core compute.
 MULTIPLIED = frozenset(("mul", "fma", "div", "sqrt"))

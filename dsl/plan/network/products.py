@@ -38,7 +38,7 @@ _PRODUCT = Schedule(vectorize="n", k_split=1, stores="cached")
 class Stage:
     """A product as a stage, with the names of its operands, without those of the network."""
 
-    plan: Plan
+    plan: Plan | ByRows
     operands: Mapping[str, Name]
     sizes: Mapping[str, Expr]
     loops: tuple[Outer, ...]

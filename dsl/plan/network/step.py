@@ -15,7 +15,7 @@ from tilewright.spec.network.value import slot_of
 from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import symbol, value
 
-from ..plan import Plan
+from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
 from ..rows.plan import RowsPlan
 from .placed import Axis
@@ -50,7 +50,7 @@ class Step:
     outermost loop. ``found`` is a number that shifts depend on.
     """
 
-    plan: Plan | RowsPlan | CopyPlan
+    plan: Plan | ByRows | RowsPlan | CopyPlan
     written: Name
     buffer: Buffer | None
     operands: Mapping[str, Name]
