@@ -82,52 +82,54 @@ tilewright emit --target avx2 --name gemm_f32_mx4xk_fcc_a_in_panels -o gemm_f32_
   --spec "Gemm(dim('m'), 4, dim('k'), a=Matrix(type='f32', order='F'), lda=dim('lda'), ldb=dim('ldb'), ldc=dim('ldc'))"
  */
 
-/* 4 lines of 2 elements */
+/* pack0 a copy 4x2 */
 static inline void pack0_a_copy_4x2(const float *x, float *restrict out, int64_t lda)
 {
     BARRIER;
     const __m256i ymm_2 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)2), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256 x0_0 = _mm256_maskload_ps(x, ymm_2);
-    _mm256_maskstore_ps(out, ymm_2, x0_0);
+    _mm_storel_epi64((__m128i *)out, _mm_castps_si128(_mm256_castps256_ps128(x0_0)));
     __m256 x1_0 = _mm256_maskload_ps(x + lda, ymm_2);
-    _mm256_maskstore_ps(out + 2, ymm_2, x1_0);
+    _mm_storel_epi64((__m128i *)(out + 2), _mm_castps_si128(_mm256_castps256_ps128(x1_0)));
     __m256 x2_0 = _mm256_maskload_ps(x + 2 * lda, ymm_2);
-    _mm256_maskstore_ps(out + 4, ymm_2, x2_0);
+    _mm_storel_epi64((__m128i *)(out + 4), _mm_castps_si128(_mm256_castps256_ps128(x2_0)));
     __m256 x3_0 = _mm256_maskload_ps(x + 3 * lda, ymm_2);
-    _mm256_maskstore_ps(out + 6, ymm_2, x3_0);
+    _mm_storel_epi64((__m128i *)(out + 6), _mm_castps_si128(_mm256_castps256_ps128(x3_0)));
 }
 
-/* 1 lines of 2 elements */
-static inline void pack0_a_copy_1x2(const float *x, float *restrict out)
+/* pack0 a copy 2 */
+static inline void pack0_a_copy_2(const float *x, float *restrict out)
 {
     BARRIER;
     const __m256i ymm_2 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)2), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256 x0_0 = _mm256_maskload_ps(x, ymm_2);
-    _mm256_maskstore_ps(out, ymm_2, x0_0);
+    _mm_storel_epi64((__m128i *)out, _mm_castps_si128(_mm256_castps256_ps128(x0_0)));
 }
 
-/* 4 lines of 1 elements */
-static inline void pack0_a_copy_4x1(const float *x, float *restrict out, int64_t lda)
+/* pack0 a copy 4xtail */
+static inline void pack0_a_copy_4xtail(const float *x, float *restrict out, int64_t lda, int64_t mc)
 {
     BARRIER;
-    const __m256i ymm_1 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)1), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    __m256 x0_0 = _mm256_maskload_ps(x, ymm_1);
-    _mm256_maskstore_ps(out, ymm_1, x0_0);
-    __m256 x1_0 = _mm256_maskload_ps(x + lda, ymm_1);
-    _mm256_maskstore_ps(out + 2, ymm_1, x1_0);
-    __m256 x2_0 = _mm256_maskload_ps(x + 2 * lda, ymm_1);
-    _mm256_maskstore_ps(out + 4, ymm_1, x2_0);
-    __m256 x3_0 = _mm256_maskload_ps(x + 3 * lda, ymm_1);
-    _mm256_maskstore_ps(out + 6, ymm_1, x3_0);
+    const __m256i ymm_tail = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(mc % 2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5,
+        6, 7));
+    __m256 wx0 = _mm256_maskload_ps(x, ymm_tail);
+    _mm256_maskstore_ps(out, ymm_tail, wx0);
+    __m256 wx1_0 = _mm256_maskload_ps(x + lda, ymm_tail);
+    _mm256_maskstore_ps(out + 2, ymm_tail, wx1_0);
+    __m256 wx2_0 = _mm256_maskload_ps(x + 2 * lda, ymm_tail);
+    _mm256_maskstore_ps(out + 4, ymm_tail, wx2_0);
+    __m256 wx3_0 = _mm256_maskload_ps(x + 3 * lda, ymm_tail);
+    _mm256_maskstore_ps(out + 6, ymm_tail, wx3_0);
 }
 
-/* 1 lines of 1 elements */
-static inline void pack0_a_copy_1x1(const float *x, float *restrict out)
+/* pack0 a copy tail */
+static inline void pack0_a_copy_tail(const float *x, float *restrict out, int64_t mc)
 {
     BARRIER;
-    const __m256i ymm_1 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)1), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    __m256 x0_0 = _mm256_maskload_ps(x, ymm_1);
-    _mm256_maskstore_ps(out, ymm_1, x0_0);
+    const __m256i ymm_tail = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(mc % 2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5,
+        6, 7));
+    __m256 wx0 = _mm256_maskload_ps(x, ymm_tail);
+    _mm256_maskstore_ps(out, ymm_tail, wx0);
 }
 
 /* 2 x 4 of C: 8 accumulators + 1 A + 1 B = 10 of 16 xmm, K over 4 sets
@@ -438,30 +440,30 @@ void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, in
                             const int64_t mc = (m_step < (-m0 * m_step + m) ? m_step : (-m0 * m_step + m));
                             {
                                 _Alignas(64) float a_packed[128];
-                                for (int64_t kp = 0; kp < kc / 4; kp++) { /* pack */
+                                for (int64_t kp = 0; kp < kc / 4; kp++) { /* rows */
                                     for (int64_t pp = 0; pp < mc / 2; pp++) { /* panels of 2 */
                                         pack0_a_copy_4x2(a + 2 * pp + 4 * kp * lda + k0 * k_step * lda + m0 * m_step,
                                             a_packed + 2 * kc * pp + 8 * kp, lda);
                                     }
                                 }
-                                for (int64_t kp = 0; kp < kc % 4; kp++) { /* pack */
+                                for (int64_t kp = 0; kp < kc % 4; kp++) { /* rows */
                                     for (int64_t pp = 0; pp < mc / 2; pp++) { /* panels of 2 */
-                                        pack0_a_copy_1x2(a + 2 * pp + k0 * k_step * lda + (4 * (kc / 4) + kp) * lda
+                                        pack0_a_copy_2(a + 2 * pp + k0 * k_step * lda + (4 * (kc / 4) + kp) * lda
                                             + m0 * m_step, a_packed + 2 * kc * pp + 2 * kp + 8 * (kc / 4));
                                     }
                                 }
                                 if (mc % 2 > 0) {
-                                    for (int64_t vp = 0; vp < mc % 2; vp++) { /* pack */
-                                        for (int64_t kp = 0; kp < kc / 4; kp++) { /* pack */
-                                            pack0_a_copy_4x1(a + 2 * (mc / 2) + 4 * kp * lda + k0 * k_step * lda
-                                                + m0 * m_step + vp, a_packed + 2 * (mc / 2) * kc + 8 * kp + vp, lda);
+                                    for (int64_t kp = 0; kp < kc / 4; kp++) { /* rows */
+                                        if (mc % 2 > 0) {
+                                            pack0_a_copy_4xtail(a + 2 * (mc / 2) + 4 * kp * lda + k0 * k_step * lda
+                                                + m0 * m_step, a_packed + 2 * (mc / 2) * kc + 8 * kp, lda, mc);
                                         }
                                     }
-                                    for (int64_t vp = 0; vp < mc % 2; vp++) { /* pack */
-                                        for (int64_t kp = 0; kp < kc % 4; kp++) { /* pack */
-                                            pack0_a_copy_1x1(a + 2 * (mc / 2) + k0 * k_step * lda + (4 * (kc / 4)
-                                                + kp) * lda + m0 * m_step + vp,
-                                                a_packed + 2 * (mc / 2) * kc + 2 * kp + 8 * (kc / 4) + vp);
+                                    for (int64_t kp = 0; kp < kc % 4; kp++) { /* rows */
+                                        if (mc % 2 > 0) {
+                                            pack0_a_copy_tail(a + 2 * (mc / 2) + k0 * k_step * lda + (4 * (kc / 4)
+                                                + kp) * lda + m0 * m_step,
+                                                a_packed + 2 * (mc / 2) * kc + 2 * kp + 8 * (kc / 4), mc);
                                         }
                                     }
                                 }

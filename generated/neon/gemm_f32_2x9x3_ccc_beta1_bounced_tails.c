@@ -92,7 +92,7 @@ static inline void pack0_b_pad_3(float *restrict out)
     vst1q_f32(out + 24, zero);
 }
 
-/* 3 lines of 9 elements */
+/* pack0 b copy 3x9 */
 static inline void pack0_b_copy_3x9(const float *x, float *restrict out)
 {
     BARRIER;
