@@ -10,9 +10,9 @@ from typing import Any
 from sympy import Expr
 
 from tilewright.explain.decisions import text_of
-from tilewright.ir.nest import Argument, BlockLoop, Lookup, Program
+from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program
 from tilewright.ir.nodes import mapped
-from tilewright.ir.stages import Stage, embedded, in_order
+from tilewright.ir.stages import Buffer, Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
 from tilewright.plan.estimate.kernel import Estimate
@@ -38,8 +38,9 @@ class RowProgram(Routine[Network, RowsPlan]):
         return make(spec, schedule, target)  # type: ignore[return-value]
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
-        """Return the only stage: the passes over all rows."""
-        return (Stage(rows_program(plan)),)
+        """Return the only stage: the passes over all rows, and buffers too large for the stack."""
+        fills = (Buffer(Name(name), plan.real, plan.cols) for name in plan.in_scratch)
+        return (Stage(rows_program(plan), tuple(fills)),)
 
     def head(self, plan: RowsPlan) -> Iterator[str]:
         """Yield the rows and the expressions."""

@@ -28,7 +28,7 @@ def rows_program(plan: RowsPlan) -> Program:
     tiles, kept = _passes(plan)
     if plan.together == 1:
         row = symbol("row")
-        body: tuple[NestNode, ...] = (_row_call(plan, tiles[0], row, row),)
+        body: tuple[NestNode, ...] = (_row_call(plan, tiles[0], row, ZERO),)
         return Program((_shared(plan, "row", plan.rows, body, _work(tiles)),), tiles)
     count = Integer(plan.together)
     blocks, left = div(plan.rows, count), mod(plan.rows, count)

@@ -23,7 +23,7 @@ def row_ops(plan: RowsPlan, numbers: Sequence[int], kept: Collection[Known]) -> 
     A value of an earlier pass is read from the array with its name.
     """
     row = _Row(plan, kept)
-    if len(numbers) == len(plan.passes):
+    if len(numbers) == len(plan.passes) and not plan.in_scratch:
         row.buffers()
     row.before([plan.passes[number] for number in numbers])
     for number in numbers:

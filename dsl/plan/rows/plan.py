@@ -35,6 +35,8 @@ TURNS = 4
 #: A block of columns has at most this number of vectors.
 _WIDEST = 4
 #: The values of one row that are held between passes may take this number of bytes of the stack.
+#: Larger ones are in the scratch memory of the call. If threads share the rows, values that need
+#: more than this are computed again instead.
 HELD_BYTES = 1 << 15
 #: A pass computes several vectors of columns at a time. The partial results of their reductions
 #: take at most the number of the target's registers divided by ``_SHARE``. A pass without
@@ -117,6 +119,14 @@ class RowsPlan(Decided):
         return max(1, most if known is None else min(most, known))
 
     @property
+    def in_scratch(self) -> tuple[str, ...]:
+        """The buffers of held values in the scratch memory of a call: too large for the stack."""
+        known = value(self.cols)
+        buffers = [f"held{place}" for place, name in enumerate(self.held) if not name]
+        small = known is not None and known * len(buffers) * ITEMSIZE[self.real] <= HELD_BYTES
+        return () if small else tuple(buffers)
+
+    @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the passes that a tile program makes, for each tile program."""
         every = tuple(range(len(self.passes)))
@@ -179,7 +189,7 @@ def plan_rows(
     columns = found.grid.cols
     if found.columns and "" in _held(found, spec):
         found = cut(spec, lambda count: not count)
-    elif not _fits(found, columns, real) or "" in _held(found, spec):
+    elif (schedule.threads or 1) > 1 and not _may_hold(_held(found, spec).count(""), columns, real):
         found = cut(spec, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
@@ -201,11 +211,6 @@ def _may_hold(count: int, columns: object, real: str) -> bool:
     if not count:
         return True
     return known is not None and count * known * ITEMSIZE[real] <= HELD_BYTES
-
-
-def _fits(found: Cut, columns: object, real: str) -> bool:
-    helds = sum(len(each.holds) for each in found.passes)
-    return helds <= 1 or _may_hold(helds - 1, columns, real)
 
 
 def _held(found: Cut, spec: Network) -> tuple[str, ...]:
@@ -305,6 +310,7 @@ def _decisions(plan: RowsPlan) -> Iterator[Decision]:
     )
     for place, name in enumerate(plan.held):
         where = f"in the row of {name}" if name else "in a buffer of one row"
+        where += " of the call's scratch memory" if f"held{place}" in plan.in_scratch else ""
         yield Decision(
             f"held{place}", where, "several passes need it, and it takes long to compute"
         )
