@@ -276,7 +276,7 @@ class QuantizeRows(Spec):
     >>> pack = tw.compile(tw.QuantizeRows(tw.dim("m"), 4, rows, w8))
     >>> packed = pack(np.eye(2, 4, dtype=np.float32))
     >>> packed.format
-    's8 rows with f32 scales for a row, blocks of 8, 2x4'
+    's8 rows with f32 scales for each row, blocks of 8, 2x4'
     """
 
     routine: ClassVar[str] = "tilewright.routines.pack"
