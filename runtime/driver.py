@@ -332,8 +332,7 @@ class Copier(Kernel):
             given = packed_row(given, forms["a"].text)
         if out is not None or "d" not in forms:
             return super().__call__(given, out=out)
-        form = forms["d"]
-        assert isinstance(form, PackedFormat)
+        form: Any = forms["d"]
         block = new_block(form.nbytes)
         super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, (form.k, form.n), block)

@@ -473,8 +473,7 @@ class Kernel(CallableKernel):
         Parameters
         ----------
         a : array
-            The matrix, m x k. Its type is the spec's type of A, or float32, which is converted. An
-        A of ``tw.Quantize`` has the type that is given there.
+            The matrix, m x k, of A's type or float32; of A's type alone if it is quantized.
 
         Raises
         ------

@@ -71,8 +71,7 @@ class Gemm(Spec):
     a, b : type, Matrix, Packed, Quantize or Quantized
         Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
         ``tw.Packed`` is a B that ``pack_b`` packed, or an A that ``pack_a`` packed.
-        ``tw.Quantize`` is an A that the kernel quantizes, and ``tw.Packed(tw.Quantize(...))`` one
-        that ``pack_a`` quantized.
+        ``tw.Quantize`` is an A that the kernel quantizes, or ``pack_a`` inside ``tw.Packed``.
     c, d : type or Matrix
         Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
     order : {"C", "F"}
@@ -356,9 +355,8 @@ class Gemm(Spec):
     @property
     def quantize(self) -> Quantize | None:
         """How A is quantized, by the kernel or by ``pack_a``; None if it is not."""
-        if isinstance(self.a, Packed):
-            return self.a.quantize
-        return self.a if isinstance(self.a, Quantize) else None
+        how = self.a.quantize if isinstance(self.a, Packed) else self.a
+        return how if isinstance(how, Quantize) else None
 
     @property
     def scales_of_blocks(self) -> int | None:
@@ -556,9 +554,7 @@ def _check_types(spec: Gemm) -> None:
     for name in ("a", "b", "b2", "c", "d"):
         operand = getattr(spec, name)
         if isinstance(operand, Packed) and name not in ("a", "b", "b2"):
-            raise SpecError(
-                f"only A and B can be packed, not {name.upper()}", hint="tw.Matrix(type)"
-            )
+            raise SpecError(f"only A and B can be packed, not {name.upper()}", hint="tw.Matrix")
         if isinstance(operand, Quantize) and name != "a":
             raise SpecError(
                 f"only A is quantized by the kernel, not {name.upper()}",

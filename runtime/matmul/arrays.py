@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from tilewright.errors import ArgumentTypeError
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
+from tilewright.runtime.call.overlap import disjoint
 from tilewright.spec.operands import Order
 from tilewright.spec.types import INPUTS, TYPES, TypeName, is_integer, mixes, type_name
 
+Array = np.ndarray[Any, Any]
 #: numpy's names of orders, indexed by the result of ``contiguous_axis``.
 ORDERS: tuple[Order, Order] = ("F", "C")
 
@@ -109,3 +111,29 @@ def factors(a: str, b: str) -> tuple[TypeName, TypeName]:
     if "f64" in (a, b):
         return "f64", "f64"
     return type_name(a), type_name(b)
+
+
+def checked_out(out: Any, shape: tuple[int, ...]) -> Array:
+    """Return ``out`` if a product of this shape can be written to it; ArgumentError otherwise."""
+    type_of(out, "out")
+    if out.shape != shape:
+        raise ArgumentValueError("matmul: out has the wrong shape", got=out.shape, expected=shape)
+    if not out.flags.writeable:
+        raise ArgumentValueError("matmul: out is read-only", hint="a writable out")
+    if not disjoint(out):
+        raise ArgumentValueError(
+            "matmul: elements of out share memory",
+            got=f"shape {out.shape}, strides {out.strides}",
+            hint="an array of its own",
+        )
+    result: Array = out
+    return result
+
+
+def refuse_overlap(name: str, given: Array, out: Array) -> NoReturn:
+    """Raise the error for an ``out`` that shares memory with ``given``, called ``name``."""
+    raise ArgumentValueError(
+        f"matmul: out shares memory with {name}",
+        got=f"{name} {given.shape} and out {out.shape} have elements in common",
+        hint=f"{name}.copy(), or a new out",
+    )

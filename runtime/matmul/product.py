@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import signature
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, get_overloads, overload
+from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
-from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import check_number
 from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
@@ -25,7 +24,7 @@ from tilewright.spec.sums import Math
 from tilewright.spec.types import ITEMSIZE, accumulator
 
 from .across import as_it_lies, copied
-from .arrays import contiguous_axis, factors, type_of
+from .arrays import checked_out, contiguous_axis, factors, refuse_overlap, type_of
 from .asked import asked_for, check_operands, routes_of
 from .constant import PackedB, product_with
 from .empty import computed as empty_product
@@ -368,10 +367,10 @@ def _product(
         made = _made(given[0], shape, sums)
         out = as_array(made, "out")
     _remember(given[0], given[1], sums, options)
-    result = _checked_out(out, shape)
+    result = checked_out(out, shape)
     for name, array in (("a", a), ("b", b)):
         if np.shares_memory(array, result):
-            _refuse_overlap(name, array, result)
+            refuse_overlap(name, array, result)
     written = type_of(result, "out")
     held = computed_as(types, a.shape[-1], written, options, packed=packed is not None)
     check_read(result, held.held, options)
@@ -396,30 +395,6 @@ def _made(like: Any, shape: tuple[int, ...], type_: str) -> Any:
             "matmul: the result is too large", got=shape, expected=f"at most {MAX_BYTES} bytes"
         )
     return empty(like, shape, type_)
-
-
-def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
-    type_of(out, "out")
-    if out.shape != shape:
-        raise ArgumentValueError("matmul: out has the wrong shape", got=out.shape, expected=shape)
-    if not out.flags.writeable:
-        raise ArgumentValueError("matmul: out is read-only", hint="a writable out")
-    if not disjoint(out):
-        raise ArgumentValueError(
-            "matmul: elements of out share memory",
-            got=f"shape {out.shape}, strides {out.strides}",
-            hint="an array of its own",
-        )
-    result: Array = out
-    return result
-
-
-def _refuse_overlap(name: str, given: Array, out: Array) -> NoReturn:
-    raise ArgumentValueError(
-        f"matmul: out shares memory with {name}",
-        got=f"{name} {given.shape} and out {out.shape} have elements in common",
-        hint=f"{name}.copy(), or a new out",
-    )
 
 
 def _of_type(x: Array, type_: str) -> Array:

@@ -28,7 +28,7 @@ from .quantized_b import ROW_UNIT, quantized_format, quantized_product
 _SUMS = {"": "", "zeros": "negated", "minima": "scaled"}
 _TEXT = re.compile(
     r"(?P<integers>[su](?:8|16|32)) rows with f32 scales(?P<zeros> and s32 zeros)? "
-    r"for (?P<per>a row|a block)(?:, sums times (?P<bias>-?[0-9]{1,9}))?"
+    r"for each (?P<per>row|block)(?:, sums times (?P<bias>-?[0-9]{1,9}))?"
     r"(?:, (?P<sums>negated|scaled) sums)?"
     r", blocks of (?P<block>[0-9]{1,9}), "
     r"(?P<m>[0-9]{1,19}|any m)x(?P<k>[0-9]{1,19})"
@@ -65,9 +65,9 @@ class QuantizedRows:
         zeros = " and s32 zeros" if self.zeros else ""
         sums = f", sums times {-self.bias}" if self.bias else ""
         sums += f", {self.sums} sums" if self.sums else ""
-        rows, each = "any m" if self.is_open else self.m, "a row" if self.whole else "a block"
+        rows, each = "any m" if self.is_open else self.m, "row" if self.whole else "block"
         return (
-            f"{self.integers} rows with f32 scales{zeros} for {each}{sums}, "
+            f"{self.integers} rows with f32 scales{zeros} for each {each}{sums}, "
             f"blocks of {self.block}, {rows}x{self.k}"
         )
 
@@ -181,7 +181,7 @@ def rows_format_named(text: str) -> QuantizedRows | None:
         m=None if found["m"] == "any m" else int(found["m"]),
         k=int(found["k"]),
         block=int(found["block"]),
-        whole=found["per"] == "a row",
+        whole=found["per"] == "row",
         zeros=found["zeros"] is not None,
         bias=-int(found["bias"] or 0),
         sums=found["sums"] or "",
