@@ -25,6 +25,7 @@ from benchmarks.measure.native import Effort, MissingError
 from benchmarks.measure.neighbour import neighbour, verdict
 from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
+from benchmarks.networks import section as networks
 from benchmarks.peers.f32 import Peer, load
 from benchmarks.rows import section as row_programs
 from benchmarks.sections import (
@@ -49,7 +50,7 @@ from benchmarks.weights import section as quantized
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
     "calls", "peaks", "startup", "compile", "planning", "spills", "threads", "beside", "sizes",
-    "products", "few", "small", "torch", "quantized", "rows",
+    "products", "few", "small", "torch", "quantized", "rows", "networks",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -98,6 +99,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(threads.run(options))
     if "beside" in wanted:
         sections.append(beside.run(options))
+    if "networks" in wanted:
+        sections.append(networks.run(options, threads=2))
     machine.pin(arguments.core)
     if "gemm" in wanted:
         sections.append(gemm.run(options, peers))
@@ -136,6 +139,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(quantized.run(options))
     if "rows" in wanted:
         sections.append(row_programs.run(options))
+    if "networks" in wanted:
+        sections.append(networks.run(options))
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

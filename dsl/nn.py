@@ -6,7 +6,6 @@ that keep a tensor's shape also keep its type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, overload
 
 from tilewright.errors import SpecError
@@ -17,14 +16,24 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
 from tilewright.spec.expression.tensors import Extent, cast, reduction
 from tilewright.spec.expression.tensors import mean as _mean
-from tilewright.spec.network import views
-from tilewright.spec.sizes import Dim, Size, whole_number
+from tilewright.spec.network.views import (
+    arange,
+    concat,
+    expand,
+    full,
+    given_shape,
+    index,
+    pad,
+    split,
+    take,
+)
+from tilewright.spec.sizes import Dim, whole_number
 from tilewright.spec.types import DTypeLike
 
 __all__ = [
     "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
     "layer_norm", "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "product",
-    "quantize", "rms_norm", "softmax", "split", "sum",
+    "quantize", "rms_norm", "softmax", "split", "sum", "take",
 ]  # fmt: skip
 
 
@@ -335,7 +344,7 @@ def quantize(
 
     Examples
     --------
-    >>> q = tw.network(lambda x: nn.quantize(x, 0.5, zero=3, type="u8"))
+    >>> q = tw.network(lambda x: tw.nn.quantize(x, 0.5, zero=3, type="u8"))
     >>> tw.compile(q.of(x=tw.Tensor("f32", (1, 3))))(np.float32([[1, -2, 999]]))
     array([[  5,   0, 255]], dtype=uint8)
     """
@@ -366,7 +375,7 @@ def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expre
     Examples
     --------
     >>> w = {"up": np.eye(2, dtype=np.int8), "scale": np.float32([2, 3])}
-    >>> layer = lambda x, w: nn.dequantize(x, 0.5, 3) @ nn.dequantize(w.up, w.scale)
+    >>> layer = lambda x, w: tw.nn.dequantize(x, 0.5, 3) @ tw.nn.dequantize(w.up, w.scale)
     >>> net = tw.compile(tw.network(layer).of(x=tw.Tensor("u8", (1, 2)), w=w))
     >>> net(np.uint8([[3, 5]]), net.pack(w))
     array([[0., 3.]], dtype=float32)
@@ -375,7 +384,9 @@ def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expre
 
 
 @overload
-def heads(x: Expression, count: int, parts: Literal[1] = 1) -> Expression: ...
+def heads(  # type: ignore[overload-overlap]
+    x: Expression, count: int, parts: Literal[1] = 1
+) -> Expression: ...
 
 
 @overload
@@ -409,7 +420,7 @@ def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expre
     >>> kernel(np.float32([[0, 1, 2, 3, 4, 5]]))
     array([[[2.]], [[3.]]], dtype=float32)
     """
-    *lead, rows, width = views.given_shape(x, "nn.heads")
+    *lead, rows, width = given_shape(x, "nn.heads")
     each, number = whole_number(count), whole_number(parts)
     if isinstance(width, Dim) or not each or not number or width % (each * number):
         raise SpecError(
@@ -444,7 +455,7 @@ def merge(x: Expression) -> Expression:
     >>> tw.compile(both.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[0, 1, 2, 3]]))
     array([[0., 1., 2., 3.]], dtype=float32)
     """
-    *lead, count, rows, depth = views.given_shape(x, "nn.merge")
+    *lead, count, rows, depth = given_shape(x, "nn.merge")
     if isinstance(count, Dim) or isinstance(depth, Dim):
         raise SpecError("nn.merge has heads of fixed number and width", got=x)
     return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
@@ -481,186 +492,13 @@ def attention(
     >>> net(np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), np.float32([[3, 4]]))
     array([[3., 4.]], dtype=float32)
     """
-    depth = views.given_shape(q, "nn.attention")[-1]
+    depth = given_shape(q, "nn.attention")[-1]
     if scale is None:
         if isinstance(depth, Dim):
             raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
         scale = float(depth**-0.5)
     scores = q @ k.T * scale
     return softmax(scores if mask is None else scores + mask) @ v
-
-
-def split(x: Expression, parts: int, axis: int = -1) -> tuple[Expression, ...]:
-    """Return equal parts of ``x`` along an axis: views, no element moves.
-
-    Parameters
-    ----------
-    x : Expression
-        A tensor.
-    parts : int
-        The number of parts. It divides the size of the axis.
-    axis : int
-        The axis, of fixed size.
-
-    Returns
-    -------
-    tuple of Expression
-        The parts.
-
-    Examples
-    --------
-    >>> @tw.network
-    ... def product(x):
-    ...     one, other = tw.nn.split(x, 2)
-    ...     return one * other
-    >>> tw.compile(product.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[1, 2, 3, 4]]))
-    array([[3., 8.]], dtype=float32)
-    """
-    return views.split(x, parts, axis)
-
-
-def concat(tensors: Sequence[Expression], axis: int = 0) -> Expression:
-    """Return tensors one after another along an axis.
-
-    Parameters
-    ----------
-    tensors : sequence of Expression
-        They agree in all other axes, and in type.
-    axis : int
-        The axis, of fixed size in each.
-
-    Returns
-    -------
-    Expression
-        The joined tensor.
-
-    Examples
-    --------
-    >>> twice = tw.network(lambda x: tw.nn.concat((x, x + 1), axis=1))
-    >>> tw.compile(twice.of(x=tw.Tensor("f32", (1, 2))))(np.float32([[1, 5]]))
-    array([[1., 5., 2., 6.]], dtype=float32)
-    """
-    return views.concat(tensors, axis)
-
-
-def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Expression:
-    """Return ``x`` with more elements before and after it.
-
-    Parameters
-    ----------
-    x : Expression
-        A tensor.
-    widths : sequence of (int, int)
-        Elements before and after, for each axis; (0, 0) for an axis of the call's size.
-    value : float
-        The new elements.
-
-    Returns
-    -------
-    Expression
-        The larger tensor.
-
-    Examples
-    --------
-    >>> wider = tw.network(lambda x: tw.nn.pad(x, ((0, 0), (1, 1))))
-    >>> tw.compile(wider.of(x=tw.Tensor("f32", (1, 2))))(np.float32([[1, 5]]))
-    array([[0., 1., 5., 0.]], dtype=float32)
-    """
-    return views.pad(x, widths, value)
-
-
-def expand(x: Expression, shape: Sequence[Size]) -> Expression:
-    """Return ``x`` broadcast to a shape: a view, no element moves.
-
-    Parameters
-    ----------
-    x : Expression
-        A tensor.
-    shape : sequence of int or Dim
-        The shape.
-
-    Returns
-    -------
-    Expression
-        The broadcast tensor.
-
-    Examples
-    --------
-    >>> rows = tw.network(lambda x: tw.nn.expand(x, (2, 2)))
-    >>> tw.compile(rows.of(x=tw.Tensor("f32", 2)))(np.float32([1, 5]))
-    array([[1., 5.], [1., 5.]], dtype=float32)
-    """
-    return views.expand(x, shape)
-
-
-def full(shape: Sequence[Size], value: float) -> Expression:
-    """Return a tensor of f32 whose elements are all one number.
-
-    Parameters
-    ----------
-    shape : sequence of int or Dim
-        The shape.
-    value : float
-        The number.
-
-    Returns
-    -------
-    Expression
-        The tensor.
-
-    Examples
-    --------
-    >>> led = tw.network(lambda x: tw.nn.concat((tw.nn.full((1,), 7), x)))
-    >>> tw.compile(led.of(x=tw.Tensor("f32", 2)))(np.float32([1, 5]))
-    array([7., 1., 5.], dtype=float32)
-    """
-    return views.full(shape, value)
-
-
-def arange(size: Size) -> Expression:
-    """Return the numbers 0, 1, 2 and so on in f32, exact up to 2**24.
-
-    Parameters
-    ----------
-    size : int or Dim
-        How many.
-
-    Returns
-    -------
-    Expression
-        A tensor with one axis.
-
-    Examples
-    --------
-    >>> add = tw.network(lambda x: x + tw.nn.arange(3))
-    >>> tw.compile(add.of(x=tw.Tensor("f32", 3)))(np.float32([10, 20, 30]))
-    array([10., 21., 32.], dtype=float32)
-    """
-    return views.arange(size)
-
-
-def index(x: Expression, axis: int = -1) -> Expression:
-    """Return the place of each element of ``x`` along an axis, for masks and rotations.
-
-    Parameters
-    ----------
-    x : Expression
-        A tensor.
-    axis : int
-        The axis.
-
-    Returns
-    -------
-    Expression
-        A tensor of f32 with the axes of ``x``, all of size 1 but this one.
-
-    Examples
-    --------
-    >>> lower = tw.network(lambda x: tw.where(tw.nn.index(x, 1) <= tw.nn.index(x, 0), x, 0))
-    >>> tw.compile(lower.of(x=tw.Tensor("f32", (2, 2))))(np.ones((2, 2), np.float32))
-    array([[1., 0.], [1., 1.]], dtype=float32)
-    """
-    return views.index(x, axis)
 
 
 def _as(found: Expression, x: Expression) -> Expression:

@@ -45,6 +45,16 @@ class NetworkKernel(SeveralResults):
         self._layout = tuple((repr(w), w.shape, formats[w.name] or w.type) for w in spec.weights)
         self._first = spec.weights[0].name
 
+    @property
+    def flops(self) -> Any:
+        """Floating-point operations of all products of a call: an int, or a formula of the dims."""
+        dims = dict(self._network.runtime_sizes()).values()
+        if not dims:
+            return self._network.flops({})
+        from tilewright.symbolic import size_expr
+
+        return self._network.flops({each.name: size_expr(each.name, each) for each in dims})
+
     def pack(self, weights: Any) -> PackedWeights:
         """Return the weights of a network in the order that its kernel reads.
 

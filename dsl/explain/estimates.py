@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.plan.estimate.caches import PAGE
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.loops import Decided
 from tilewright.plan.routine import routine_of
+from tilewright.spec.signature import signature
+from tilewright.spec.sizes import Dim
+from tilewright.symbolic import evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ def told(
 
     Nothing is yielded if the cost model has no estimate.
     """
+    yield from _parts(plan, sizes)
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
     if hot is None or cold is None:
         return
@@ -41,6 +46,20 @@ def told(
             f"{_count(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
             f"{_time(measured.seconds)}; the estimate is {_differs(hot.cycles / cycles)}",
         )
+
+
+def _parts(plan: Decided, sizes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each stage: its estimate for data in cache, and the bytes of its arrays."""
+    for name, part, own in routine_of(plan).parts(plan):
+        known = {**sizes, **{slot: evaluate(expr, sizes) for slot, expr in own.items()}}
+        found = estimated(part, known, cold=False)
+        told = "no estimate" if found is None else summary(found)
+        dims = {dim.name: known[slot] for slot, dim in part.spec.runtime_sizes() if slot in known}
+        nbytes = {"in": 0, "out": 0}
+        for array in signature(part.spec).arrays:
+            shape = [dims[each.name] if isinstance(each, Dim) else each for each in array.shape]
+            nbytes["out" if array.role == "out" else "in"] += prod(shape) * array.itemsize
+        yield name, f"{told}; arrays of {_bytes(nbytes['in'])} in, {_bytes(nbytes['out'])} out"
 
 
 def estimated(plan: Decided, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:

@@ -16,6 +16,7 @@ from tilewright.ir.nest import (
     Call,
     Configuration,
     Configure,
+    Lookup,
     NestNode,
     Pack,
     Program,
@@ -269,6 +270,10 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
             case Bind():
                 each = (f"{bound.name} = {text_of(bound.value)}" for bound in node.bound)
                 yield f"{pad}with {', '.join(each)}"
+                yield from _nest(node.body, depth + 1)
+            case Lookup():
+                found = f"{node.name} = {node.indices}[{text_of(node.at)}]"
+                yield f"{pad}with {found}, at most {text_of(node.count - 1)}"
                 yield from _nest(node.body, depth + 1)
             case SelectBatch():
                 names = _listed([str(selected.name).upper() for selected in node.selected])

@@ -13,6 +13,7 @@ from tilewright.ir.nest import (
     BlockLoop,
     Call,
     Configure,
+    Lookup,
     NestNode,
     Pack,
     Program,
@@ -81,6 +82,8 @@ class _Machine:
                     for bound in node.bound:
                         inside[bound.name] = evaluate(bound.value, inside)
                     self.run(node.body, inside, operands)
+                case Lookup():
+                    self.run(node.body, {**env, node.name: _found(node, env, operands)}, operands)
                 case SelectBatch():
                     self.run(node.body, env, self._select(node, env, operands))
                 case When():
@@ -130,6 +133,15 @@ class _Machine:
             offset = evaluate(argument.offset, env)
             tile.bind(parameter, operands.get(argument.symbol), offset, argument.cast)
         run()
+
+
+def _found(node: Lookup, env: Mapping[str, int], operands: Mapping[str, Any]) -> int:
+    """Return the number that a node reads, limited to those below its count."""
+    segment, start = pointer_to(operands[str(node.indices)])
+    count = evaluate(node.count, env)
+    (given,) = segment.read(start + evaluate(node.at, env), 1, segment.element, "the nest")
+    counted = int(given) + (count if given < 0 else 0)
+    return max(0, min(counted, count - 1))
 
 
 __all__ = ["Counts", "interpret"]

@@ -196,6 +196,21 @@ class Bind(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup(Node):
+    """Read a number from element ``at`` of ``indices``, then run ``body``, which may use it.
+
+    The number counts from the end if it is negative, and is then limited to 0 to ``count`` - 1.
+    """
+
+    kind: ClassVar[str] = "lookup"
+    name: Writes[CounterName]
+    indices: Reads[Name]
+    at: Sizes[Expr]
+    count: Sizes[Expr]
+    body: Body["tuple[NestNode, ...]"]
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """A configuration of a matrix unit: rows, and bytes of a row, that each register uses."""
 
@@ -228,7 +243,9 @@ class WhenSame(Node):
     otherwise: Body["tuple[NestNode, ...]"]
 
 
-NestNode = Call | BlockLoop | Beside | Bind | SelectBatch | Pack | When | WhenSame | Configure
+NestNode = (
+    Call | BlockLoop | Beside | Bind | Lookup | SelectBatch | Pack | When | WhenSame | Configure
+)
 
 
 #: Three functions that take a node. They return the operands that the node uses, the formulas in

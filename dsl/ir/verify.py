@@ -17,7 +17,7 @@ from sympy import Expr
 from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 from tilewright.spec.signature import Signature
-from tilewright.spec.types import ELEMENTS, ITEMSIZE
+from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import bounds, slots, value
 
 from .alive import live_registers, verify_alive
@@ -31,6 +31,7 @@ from .nest import (
     Call,
     Configuration,
     Configure,
+    Lookup,
     NestNode,
     Pack,
     Program,
@@ -275,6 +276,22 @@ def _bind(n: _Nest, node: Bind) -> None:
     n.sizes -= {bound.name for bound in node.bound}
 
 
+def _lookup(n: _Nest, node: Lookup) -> None:
+    if node.name in n.counters or node.name in n.sizes:
+        n.refuse(node, f"reads {node.name} again", "a number of its own")
+    held = n.operands.get(str(node.indices))
+    if held is None or not is_integer(held.element):
+        n.refuse(node, f"reads {node.indices}", "an array of integers")
+    n.size(node, node.at)
+    n.size(node, node.count)
+    count = value(node.count)
+    if count is not None and count < 1:
+        n.refuse(node, f"finds one of {count}", "1 or more")
+    n.counters[node.name] = None if count is None else (0, count - 1)
+    n.nodes(node.body)
+    del n.counters[node.name]
+
+
 def _select_batch(n: _Nest, node: SelectBatch) -> None:
     at = n.size(node, node.index)
     outside, chosen = n.operands, dict(n.operands)
@@ -401,6 +418,7 @@ NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     BlockLoop: _block_loop,
     Beside: _beside,
     Bind: _bind,
+    Lookup: _lookup,
     SelectBatch: _select_batch,
     Pack: _pack,
     When: _when,

@@ -104,6 +104,10 @@ class Routine(Generic[S, P]):
         """
         return None
 
+    def parts(self, plan: P) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
+        """Yield the stages that have estimates: name, plan, and its sizes by those of the call."""
+        yield from ()
+
     def resolved(self, plan: P, program: Program) -> Schedule | None:
         """Return a complete schedule that leads to the same plan, if there is one."""
         return None

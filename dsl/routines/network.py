@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from sympy import Expr
 
 from tilewright.explain.decisions import flops_of, text_of
-from tilewright.ir.nest import Argument, BlockLoop, Program
+from tilewright.ir.nest import Argument, BlockLoop, Lookup, Program
 from tilewright.ir.nodes import mapped
 from tilewright.ir.stages import Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
+from tilewright.plan.loops import Decided
 from tilewright.plan.network.step import Step
 from tilewright.plan.plan import Plan
 from tilewright.plan.routine import Routine, Row, register, routine_of
@@ -22,7 +24,7 @@ from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.expression.nodes import text_of as results_text
 from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
-from tilewright.symbolic import ZERO, symbol
+from tilewright.symbolic import ONE, ZERO, symbol
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -72,6 +74,9 @@ class Layers(Routine[Network, NetworkPlan]):
         for step in plan.steps:
             if step.buffer is not None:
                 yield f"buffer    {step.written}: {text_of(step.buffer.nbytes)} bytes"
+        if plan.steps[1:]:
+            scratch = in_order(self.stages(plan)).scratch
+            yield f"scratch   {text_of(scratch)} bytes, in which the buffers are in turn"
 
     def decisions(self, plan: NetworkPlan, program: Program) -> Iterator[Row]:
         """Yield the decisions on each stage."""
@@ -91,6 +96,13 @@ class Layers(Routine[Network, NetworkPlan]):
             own = {symbol(name): size for name, size in step.sizes.items()}
             total += flops_of(step.plan).xreplace(own)
         return total
+
+    def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
+        """Yield the stages in order."""
+        for number, step in enumerate(plan.steps):
+            times = prod((loop.trips for loop in step.loops), start=ONE)
+            often = "" if times == 1 else f", {text_of(times)} times"
+            yield f"stage {number}{often}", step.plan, step.sizes
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:
         """Return the schedule: the plan follows from the spec alone."""
@@ -120,6 +132,9 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
         program = replace(program, nest=mapped(program.nest, Argument, shifted))
     found = embedded(program, prefix, step.operands, step.sizes)
     nest = found.nest
+    if step.found is not None:
+        each = step.found
+        nest = (Lookup(each.name, each.indices, each.at, each.count, nest),)
     for place, loop in reversed(list(enumerate(step.loops))):
         parallel = step.parallel and place == 0
         nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel),)

@@ -20,6 +20,7 @@ from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.machine import host
 from tilewright.runtime.reference.arguments import Sample, Sampled, gain, sample
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.value import Network
 
 from .peak import Meter
 
@@ -202,6 +203,8 @@ def operations(spec: Spec, held: Sample) -> int:
 
     ``held`` are the arguments of the call.
     """
+    if isinstance(spec, Network):
+        return int(spec.flops(held.sizes))
     if not isinstance(spec, Gemm):
         return 0
     sizes = {name: held.size(getattr(spec, name)) for name in "mnk"}

@@ -20,6 +20,7 @@ from tilewright.spec.expression.tensors import (
     Input,
     Join,
     Reduce,
+    Take,
     View,
 )
 from tilewright.spec.network.value import Network
@@ -92,6 +93,8 @@ class _Evaluation(Evaluation):
                 return _viewed(node, self._whole(given), self._shape_of(node))
             case Join(axis, args):
                 return _joined([self._whole(each) for each in args], axis)
+            case Take(args=(table, rows)):
+                return _taken(self._whole(table), self._whole(rows).value)
             case Full(value, shape):
                 return self._constant(value).spread(self._shape(shape))
             case Count(size):
@@ -162,6 +165,15 @@ def _viewed(view: View, given: Interval, shape: tuple[int, ...]) -> Interval:
 
     value, low, high = map(viewed, (given.value, given.low, given.high))
     return Interval(value, low, high, given.element)
+
+
+def _taken(table: Interval, rows: Array) -> Interval:
+    """Return rows of a table, by numbers that are limited to those of its rows."""
+    count = table.value.shape[0]
+    counted = np.where(rows < 0, rows + count, rows)
+    at = np.clip(counted, 0, count - 1).astype(np.int64)
+    value, low, high = (part[at] for part in (table.value, table.low, table.high))
+    return Interval(value, low, high, table.element)
 
 
 def _joined(parts: list[Interval], axis: int) -> Interval:

@@ -18,7 +18,7 @@ ROWS, T = tw.dim("rows"), tw.Tensor
 Q4 = tw.Quantized("s4", scale="f16", block=16)
 
 
-def of(function: Callable[..., Any], type_: str, columns: int, w: Any) -> tw.Network:
+def of(function: Callable[..., Any], type_: Any, columns: int, w: Any) -> tw.Network:
     return tw.network(function).of(x=T(type_, (ROWS, columns)), w=w)
 
 
@@ -43,7 +43,7 @@ def dynamic(x: Any, w: Any) -> Any:
     return nn.dequantize(nn.quantize(x, scale), scale) @ nn.dequantize(w.a, w.sa)
 
 
-def floats(type_: str) -> dict[str, tw.Tensor]:
+def floats(type_: Any) -> dict[str, tw.Tensor]:
     return {"a": T(type_, (13, 40)), "b": T("f32", 40), "c": T(type_, (40, 24)), "d": T("f32", 24)}
 
 
@@ -77,15 +77,16 @@ def test_they_are_the_python_that_makes_them() -> None:
 
 def test_dequantize_product_quantize_is_one_stage() -> None:
     rng = np.random.default_rng(1)
-    w = {"a": rng.integers(-128, 128, (13, 40), np.int8), "b": np.float32(rng.random(40)),
+    w: dict[str, Any] = {
+         "a": rng.integers(-128, 128, (13, 40), np.int8), "b": np.float32(rng.random(40)),
          "sa": np.float32(rng.uniform(0.01, 0.02, 40)),
          "c": rng.integers(-128, 128, (40, 24), np.int8),
          "sc": np.float32(rng.uniform(0.01, 0.02, (1, 24)))}  # fmt: skip
     net = tw.compile(of(static, "u8", 13, w))
     text = net.explain(rows=8)
-    assert text.count("stage ") == 2 and "value0: 40 * rows_ bytes" in text
+    assert text.count("\nstage ") == 2 and "value0: 40 * rows_ bytes" in text
     x = rng.integers(0, 256, (9, 13), np.uint8)
-    sums = (x.astype(np.int64) - 3) @ w["a"].astype(np.int64)
+    sums: Any = (x.astype(np.int64) - 3) @ w["a"].astype(np.int64)
     one = np.maximum(sums.astype(np.float32) * np.float32(0.05) * w["sa"] + w["b"], 0)
     h = np.clip(np.rint(one * np.float32(10) + np.float32(7)), 0, 255).astype(np.int64)
     sums = (h - 7) @ (w["c"].astype(np.int64) + 2)

@@ -85,6 +85,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "counted": (lambda x: x * nn.arange(R), {"x": t(B, R)}),
     "steps": (lambda x: x[:, 1:6:2] * x[:, 0:3], {"x": t(R, 6)}),
     "expanded": (lambda x, z: nn.expand(x, (B, R, 4)) + z, {"x": t(R, 1), "z": t(B, 1, 1)}),
+    "rows of a table": (
+        lambda ids, more, w: nn.layer_norm(nn.take(w.e, ids) + w.p, w.g) + nn.take(w.p, more),
+        {"ids": tw.Tensor("s64", (B, R)), "more": tw.Tensor("u8", (R,)),
+         "w": {"e": t(9, 6), "p": t(1, 6), "g": t(6)}},
+    ),
     "norm": (nn.layer_norm, {"x": t(B, R, 6), "weight": t(6)}),
 }  # fmt: skip
 
@@ -144,6 +149,16 @@ def _right(x: Any, mask: Any, w: Any) -> Any:
     h = y @ w["up"] + w["bup"]
     gelu = h / 2 * (1 + np.vectorize(__import__("math").erf)(h / np.sqrt(2)))
     return norm(y + gelu @ w["down"] + w["bdown"], w["g2"], w["b2"])
+
+
+def test_rows_of_a_table_are_those_of_numpy_and_never_beyond_it() -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    spec = tw.network(nn.take).of(table=t(4, 3), rows=tw.Tensor("s64", (B,)))
+    rows = np.array([3, 0, -1, -4, 4, -5, 2**40, -(2**40)])
+    np.testing.assert_array_equal(tw.compile(spec)(table, rows), table[np.clip(rows, -4, 3)])
+    assert tw.network(lambda x, i: np.take(x, i, axis=0)).of(
+        x=t(4, 3), i=tw.Tensor("s64", (R,))
+    ).results[0].shape == (R, 3)
 
 
 def test_heads_are_strides() -> None:

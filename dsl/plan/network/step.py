@@ -30,6 +30,16 @@ class Outer:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A number that a stage reads from an array within its loops: see ``Lookup``."""
+
+    name: str
+    indices: Name
+    at: Expr
+    count: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One stage: its plan, the array that it writes, and the names of its operands and sizes.
 
@@ -37,7 +47,7 @@ class Step:
     array if it is an intermediate tensor that no earlier stage wrote to. ``said`` is what the stage
     computes. ``loops`` are around the stage; ``shifts`` are the elements from the start of an
     operand's array to its first element, by name of the stage. If ``parallel``, threads share the
-    outermost loop.
+    outermost loop. ``found`` is a number that shifts depend on.
     """
 
     plan: Plan | RowsPlan | CopyPlan
@@ -49,6 +59,7 @@ class Step:
     loops: tuple[Outer, ...] = ()
     shifts: Mapping[str, Expr] = field(default_factory=dict)
     parallel: bool = False
+    found: Found | None = None
 
 
 class Sizes:

@@ -20,7 +20,17 @@ from tilewright.isa.target import Target
 from tilewright.spec.expression.nodes import Call, Expression, Number, nodes_of, rows
 from tilewright.spec.expression.nodes import walk as walked
 from tilewright.spec.expression.products import Product, Weight
-from tilewright.spec.expression.tensors import Cast, Count, Extent, Full, Input, Join, Reduce, View
+from tilewright.spec.expression.tensors import (
+    Cast,
+    Count,
+    Extent,
+    Full,
+    Input,
+    Join,
+    Reduce,
+    Take,
+    View,
+)
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
@@ -29,11 +39,11 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.elements import Elements
-from ..network.placed import Placed, expr_of, exprs_of, tight
+from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Outer, Step, shown_as
+from ..network.step import Found, Outer, Sizes, Step, outer_loops, shown_as
 from ..plan import Plan
 from ..rows.plan import plan_rows
 
@@ -103,7 +113,7 @@ class _Cutter:
             if isinstance(node, Product):
                 if id(node) not in self.multiplied:
                     self._product(node)
-            elif isinstance(node, Join) or id(node) in self.shared:
+            elif isinstance(node, Join | Take) or id(node) in self.shared:
                 self.place(node)
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
@@ -122,6 +132,8 @@ class _Cutter:
                     self._join(node)
                 case Count():
                     self._count(node)
+                case Take():
+                    self._take(node)
                 case _:
                     written, buffer = self._new(node)
                     self._elements(node, written, buffer)
@@ -322,6 +334,33 @@ class _Cutter:
         )  # fmt: skip
         self.values[id(node)] = written
 
+    def _take(self, node: Take) -> None:
+        """Add the stage that copies rows of a table."""
+        table, rows = map(self.place, node.args)
+        width: Expr = ONE
+        for size in table.shape[1:]:
+            width *= expr_of(size)
+        if not all(same(x, y) for x, y in zip(table.strides, tight(table.sizes), strict=True)):
+            table = self._copied(node.args[0])
+        written, buffer = self._new(node)
+        sizes = Sizes(self.taken)
+        row = Input("in0", table.type, (1, sizes.of(width)))
+        plan = plan_rows(Network((row,), (row,)), Schedule(), self.target)
+        count = len(rows.shape)
+        axes = merged(axes_of(rows.sizes, (written.strides[:count], rows.strides)))
+        loops, shifts = outer_loops(axes, ("out", "rows"), (written.offset, rows.offset))
+        at = shifts.pop("rows", ZERO)
+        shifts["in0_"] = table.offset + symbol("found") * table.strides[0]
+        found = Found("found", rows.name, at, expr_of(table.shape[0]))
+        operands = {"out": written.name, "in0_": table.name}
+        self.made.append(
+            Step(
+                plan, written.name, buffer, operands, sizes.bound, repr(node), loops, shifts,
+                found=found,
+            )
+        )  # fmt: skip
+        self.values[id(node)] = written
+
     def _join(self, node: Join) -> None:
         """Add the stages that write the parts of a join."""
         written, buffer = self._new(node)
@@ -348,7 +387,7 @@ class _Cutter:
         assert node.tensor is not None
         shape = node.tensor.shape
         target = Placed(output, node.tensor.type, shape, tight(exprs_of(shape)))
-        known = id(node) in self.values or isinstance(node, View | Product | Join | Count)
+        known = id(node) in self.values or isinstance(node, View | Product | Join | Take | Count)
         if known:
             self.place(node)
         if output in self.written:

@@ -212,6 +212,36 @@ class Join(Composed):
         return f"nn.concat(({', '.join(args)}{comma}), axis={self.axis})"
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Take(Composed):
+    """Rows of a table, by a tensor of row numbers."""
+
+    args: tuple[Expression, ...]
+    tensor: Shaped = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        table, rows = (arg.tensor for arg in self.args)
+        assert table is not None and rows is not None, "nn.take checks this"
+        found = Shaped(table.type, (*rows.shape, *table.shape[1:]))
+        object.__setattr__(self, "tensor", found)
+        object.__setattr__(self, "_hash", hash(("take", self.args)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """Nothing: it has its arguments alone."""
+        return ()
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Take:
+        """Return the rows for these arguments."""
+        return Take(args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that takes the rows."""
+        return f"nn.take({', '.join(args)})"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Full(Expression):
     """A tensor whose elements are all one number."""

@@ -53,8 +53,6 @@ class Tensor:
         strides: Iterable[Size] | None = None,
     ) -> None:
         found = type if isinstance(type, Quantized) else type_name(type)
-        if found == "s64":
-            raise SpecError("a tensor cannot have this type", got=found, hint="s32, or f64")
         sizes = _sizes(shape, "shape", "a size of a tensor")
         steps = None if strides is None else _sizes(strides, "strides", "a stride of a tensor")
         if steps is not None and len(steps) != len(sizes):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from math import prod
+from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError
 
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, View
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, Take, View
 from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
@@ -23,6 +24,10 @@ from .tensor import Tensor
 SHARED = 4
 #: Names that a tensor cannot have, because calls or printed networks use them.
 TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
+
+
+#: Nodes that no row program computes.
+_OF_STAGES = Product | View | Join | Take | Full | Count | Weight
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,7 +102,7 @@ class Network(Spec):
         axes = set[tuple[int, int]]()
         for node in every_node(self.results):
             shape = () if node.tensor is None else node.tensor.shape
-            if isinstance(node, Product | View | Join | Full | Count | Weight) or len(shape) > 2:
+            if isinstance(node, _OF_STAGES) or len(shape) > 2:
                 return True
             if isinstance(node, Reduce):
                 axes.add((node.args[0].ndim, node.axis))
@@ -116,6 +121,20 @@ class Network(Spec):
         if weight.quantized is not None:
             return PackQuantized(k, n, weight.quantized, a=x.type)
         return Pack(k, n, weight.type, a=x.type, ldb=ldb)
+
+    def flops(self, sizes: Mapping[str, Any]) -> Any:
+        """Return the operations of all products: 2 m n k each. ``sizes`` are those of the dims."""
+
+        def known(size: Size) -> Any:
+            return sizes[size.name] if isinstance(size, Dim) else size
+
+        total: Any = 0
+        for node in _distinct(self.results):
+            if isinstance(node, Product):
+                assert node.args[0].tensor is not None
+                k = known(node.args[0].tensor.shape[-1])
+                total += 2 * k * prod(map(known, node.tensor.shape))
+        return total
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,7 +160,16 @@ class Network(Spec):
     def filled(self) -> frozenset[Dim]:
         """The dims that a maximum or minimum is taken along: they cannot be 0."""
         reduced = (node for node in every_node(self.results) if isinstance(node, Reduce))
-        sizes = (node.along for node in reduced if node.fn != "sum")
+        sizes = [node.along for node in reduced if node.fn != "sum"]
+        nodes = list(every_node(self.results))
+        for node in nodes:
+            if isinstance(node, Take | View):
+                given = node.args[0].tensor
+                assert given is not None
+                cut = node.how if isinstance(node, View) and node.fn == "slice" else ()
+                pairs = zip(cut, given.shape, strict=False)
+                sizes += [size for (_, count, _), size in pairs if count != size]
+                sizes += given.shape[:1] if isinstance(node, Take) else ()
         return frozenset(size for size in sizes if isinstance(size, Dim))
 
     @property
@@ -205,6 +233,13 @@ def _check_nodes(network: Network) -> None:
             )
         if isinstance(node, Input):
             used.add(node)
+        long = [arg for arg in (node.args if isinstance(node, Composed) else ()) if _is_long(arg)]
+        if (long and not isinstance(node, Take)) or (_is_long(node) and node in network.results):
+            raise SpecError(
+                "a tensor of s64 has the numbers of rows for nn.take, and no other use",
+                got=node,
+                hint="s32, or f64",
+            )
         if isinstance(node, Input) and node not in known:
             raise SpecError("a network uses a tensor of another one", got=node)
     for each in network.inputs:
@@ -214,6 +249,10 @@ def _check_nodes(network: Network) -> None:
                 got=network.results,
                 hint=f"a function without the argument {each.name}",
             )
+
+
+def _is_long(node: Expression) -> bool:
+    return node.tensor is not None and node.tensor.type == "s64"
 
 
 def _check_weights(network: Network) -> None:
@@ -242,9 +281,12 @@ def _check_weights(network: Network) -> None:
     spaces = dict.fromkeys(each.space for each in network.weights)
     names = [*(each.name for each in network.inputs), *spaces]
     names += [each.name for each in network.weights]
+    names += dict(network._sizes())
     for name in names:
         if names.count(name) > 1 or name in network.names:
-            raise SpecError("two arrays of a network have one name", got=name, hint="another name")
+            raise SpecError(
+                "two arrays or sizes of a network have one name", got=name, hint="another name"
+            )
 
 
 @parameters_of(Network)

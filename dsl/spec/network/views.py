@@ -10,8 +10,9 @@ from tilewright.errors import SpecError
 from ..expression.nodes import Expression, Number, as_expression
 from ..expression.opaque import ARRAY_FUNCTIONS
 from ..expression.shapes import grouped, said
-from ..expression.tensors import Count, Full, Join, View
+from ..expression.tensors import Count, Full, Join, Take, View
 from ..sizes import Dim, Size, whole_number
+from ..types import is_integer
 
 
 def given_shape(x: Any, fn: str) -> tuple[Size, ...]:
@@ -62,8 +63,27 @@ def swapaxes(x: Any, one: Any, other: Any) -> Expression:
     return transpose(x, tuple(order))
 
 
-def expand(x: Any, shape: Any) -> Expression:
-    """Return ``x`` broadcast to a shape."""
+def expand(x: Expression, shape: Sequence[Size]) -> Expression:
+    """Return ``x`` broadcast to a shape: a view, no element moves.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    shape : sequence of int or Dim
+        The shape.
+
+    Returns
+    -------
+    Expression
+        The broadcast tensor.
+
+    Examples
+    --------
+    >>> rows = tw.network(lambda x: tw.nn.expand(x, (2, 2)))
+    >>> tw.compile(rows.of(x=tw.Tensor("f32", 2)))(np.float32([1, 5]))
+    array([[1., 5.], [1., 5.]], dtype=float32)
+    """
     old, new = given_shape(x, "expand"), _several((shape,))
     fits = len(new) >= len(old) and all(
         size in (1, wide) for size, wide in zip(old[::-1], new[::-1], strict=False)
@@ -105,8 +125,32 @@ def sliced(x: Any, index: Any) -> Expression:
     return reshape(found, tuple(shape))
 
 
-def split(x: Any, parts: Any, axis: Any = -1) -> tuple[Expression, ...]:
-    """Return equal parts of ``x`` along an axis."""
+def split(x: Expression, parts: int, axis: int = -1) -> tuple[Expression, ...]:
+    """Return equal parts of ``x`` along an axis: views, no element moves.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    parts : int
+        The number of parts. It divides the size of the axis.
+    axis : int
+        The axis, of fixed size.
+
+    Returns
+    -------
+    tuple of Expression
+        The parts.
+
+    Examples
+    --------
+    >>> @tw.network
+    ... def product(x):
+    ...     one, other = tw.nn.split(x, 2)
+    ...     return one * other
+    >>> tw.compile(product.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[1, 2, 3, 4]]))
+    array([[3., 8.]], dtype=float32)
+    """
     shape = given_shape(x, "nn.split")
     at, count = _axis(axis, len(shape), x), whole_number(parts)
     size = shape[at]
@@ -121,8 +165,27 @@ def split(x: Any, parts: Any, axis: Any = -1) -> tuple[Expression, ...]:
     return tuple(sliced(x, (*[slice(None)] * at, cut)) for cut in cuts)
 
 
-def concat(tensors: Any, axis: Any = 0) -> Expression:
-    """Return tensors one after another along an axis."""
+def concat(tensors: Sequence[Expression], axis: int = 0) -> Expression:
+    """Return tensors one after another along an axis.
+
+    Parameters
+    ----------
+    tensors : sequence of Expression
+        They agree in all other axes, and in type.
+    axis : int
+        The axis, of fixed size in each.
+
+    Returns
+    -------
+    Expression
+        The joined tensor.
+
+    Examples
+    --------
+    >>> twice = tw.network(lambda x: tw.nn.concat((x, x + 1), axis=1))
+    >>> tw.compile(twice.of(x=tw.Tensor("f32", (1, 2))))(np.float32([[1, 5]]))
+    array([[1., 5., 2., 6.]], dtype=float32)
+    """
     given = list(tensors)
     if not given:
         raise SpecError("nn.concat joins tensors", got="none", expected="one or more")
@@ -133,8 +196,29 @@ def concat(tensors: Any, axis: Any = 0) -> Expression:
     return given[0] if len(given) == 1 else Join(at, tuple(given))
 
 
-def pad(x: Any, widths: Any, value: float = 0.0) -> Expression:
-    """Return ``x`` with (before, after) more elements along each axis."""
+def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Expression:
+    """Return ``x`` with more elements before and after it.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    widths : sequence of (int, int)
+        Elements before and after, for each axis; (0, 0) for an axis of the call's size.
+    value : float
+        The new elements.
+
+    Returns
+    -------
+    Expression
+        The larger tensor.
+
+    Examples
+    --------
+    >>> wider = tw.network(lambda x: tw.nn.pad(x, ((0, 0), (1, 1))))
+    >>> tw.compile(wider.of(x=tw.Tensor("f32", (1, 2))))(np.float32([[1, 5]]))
+    array([[0., 1., 5., 0.]], dtype=float32)
+    """
     shape = given_shape(x, "nn.pad")
     pairs = list(widths)
     sides = [[whole_number(side) for side in pair] for pair in pairs]
@@ -161,21 +245,111 @@ def _has(x: Expression, axis: int) -> bool:
     return x.tensor.shape[axis] != 0
 
 
-def full(shape: Any, value: Any) -> Expression:
-    """Return a tensor whose elements are all ``value``."""
+def take(table: Expression, rows: Expression) -> Expression:
+    """Return rows of a table, for example embeddings of tokens.
+
+    A negative number counts from the last row. Numbers beyond the table are those of its first or
+    last row.
+
+    Parameters
+    ----------
+    table : Expression
+        A tensor (n, ...), for example a weight.
+    rows : Expression
+        A tensor of integers: an input of type s32 or s64, or ``x.astype("s32")``.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape of ``rows``, followed by that of a row.
+
+    Examples
+    --------
+    >>> net = tw.network(tw.nn.take).of(table=tw.Tensor("f32", (3, 2)), rows=tw.Tensor("s32", 2))
+    >>> tw.compile(net)(np.float32([[0, 1], [2, 3], [4, 5]]), np.int32([2, 0]))
+    array([[4., 5.], [0., 1.]], dtype=float32)
+    """
+    shape, numbers = given_shape(table, "nn.take"), given_shape(rows, "nn.take")
+    assert rows.tensor is not None
+    if not shape or shape[0] == 0 or not is_integer(rows.tensor.type):
+        raise SpecError(
+            "nn.take is of a table and of integers, the numbers of its rows",
+            got=f"a table {said(shape)}, and {rows.tensor.type} of shape {said(numbers)}",
+            expected='tw.Tensor("s32", ...), or rows.astype("s32")',
+        )
+    return Take((table, rows))
+
+
+def full(shape: Sequence[Size], value: float) -> Expression:
+    """Return a tensor of f32 whose elements are all one number.
+
+    Parameters
+    ----------
+    shape : sequence of int or Dim
+        The shape.
+    value : float
+        The number.
+
+    Returns
+    -------
+    Expression
+        The tensor.
+
+    Examples
+    --------
+    >>> led = tw.network(lambda x: tw.nn.concat((tw.nn.full((1,), 7), x)))
+    >>> tw.compile(led.of(x=tw.Tensor("f32", 2)))(np.float32([1, 5]))
+    array([7., 1., 5.], dtype=float32)
+    """
     number = as_expression(value)
     if not isinstance(number, Number):
         raise SpecError("nn.full is of a number", got=value)
     return Full(number.value, _sizes(_several((shape,)), "nn.full"))
 
 
-def arange(size: Any) -> Expression:
-    """Return the numbers from 0 to ``size`` - 1."""
+def arange(size: Size) -> Expression:
+    """Return the numbers 0, 1, 2 and so on in f32, exact up to 2**24.
+
+    Parameters
+    ----------
+    size : int or Dim
+        How many.
+
+    Returns
+    -------
+    Expression
+        A tensor with one axis.
+
+    Examples
+    --------
+    >>> add = tw.network(lambda x: x + tw.nn.arange(3))
+    >>> tw.compile(add.of(x=tw.Tensor("f32", 3)))(np.float32([10, 20, 30]))
+    array([10., 21., 32.], dtype=float32)
+    """
     return Count(*_sizes((size,), "nn.arange"))
 
 
-def index(x: Any, axis: Any = -1) -> Expression:
-    """Return the place of each element along an axis."""
+def index(x: Expression, axis: int = -1) -> Expression:
+    """Return the place of each element of ``x`` along an axis, for masks and rotations.
+
+    Parameters
+    ----------
+    x : Expression
+        A tensor.
+    axis : int
+        The axis.
+
+    Returns
+    -------
+    Expression
+        A tensor of f32 with the axes of ``x``, all of size 1 but this one.
+
+    Examples
+    --------
+    >>> lower = tw.network(lambda x: tw.where(tw.nn.index(x, 1) <= tw.nn.index(x, 0), x, 0))
+    >>> tw.compile(lower.of(x=tw.Tensor("f32", (2, 2))))(np.ones((2, 2), np.float32))
+    array([[1., 0.], [1., 1.]], dtype=float32)
+    """
     shape = given_shape(x, "nn.index")
     at = _axis(axis, len(shape), x)
     return reshape(arange(shape[at]), tuple(shape[i] if i == at else 1 for i in range(len(shape))))
@@ -283,6 +457,12 @@ def _expanded(x: Any, axis: Any) -> Expression:
     return reshape(x, (*shape[:at], 1, *shape[at:]))
 
 
+def _taken(x: Any, rows: Any, axis: Any) -> Expression:
+    if axis != 0:
+        raise SpecError("np.take is along the first axis", got=f"axis={axis!r}", expected="axis=0")
+    return take(x, rows)
+
+
 def _squeezed(x: Any, axis: Any) -> Expression:
     shape = given_shape(x, "squeeze")
     at = _axis(axis, len(shape), x)
@@ -299,4 +479,5 @@ ARRAY_FUNCTIONS["sliced"] = sliced
 ARRAY_FUNCTIONS["concatenate"] = concat
 ARRAY_FUNCTIONS["broadcast_to"] = expand
 ARRAY_FUNCTIONS["expand_dims"] = _expanded
+ARRAY_FUNCTIONS["take"] = _taken
 ARRAY_FUNCTIONS["squeeze"] = _squeezed
