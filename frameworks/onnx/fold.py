@@ -76,7 +76,7 @@ def _evaluated(
     graph = onnx.helper.make_graph([proto], "folded", infos, outputs)
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     model = onnx.helper.make_model(graph, opset_imports=imports)
-    feeds = {
+    arrays = {
         name: each.array
         for name, each in zip(proto.input, inputs, strict=True)
         if isinstance(each, Known)
@@ -84,7 +84,7 @@ def _evaluated(
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            found: Any = ReferenceEvaluator(model).run(None, feeds)
+            found: Any = ReferenceEvaluator(model).run(None, arrays)
     except Exception as error:  # any fault of the reference is one of the file
         raise SpecError(
             f"{title(proto, opsets.get(proto.domain, 0))}: ONNX's reference cannot compute it",

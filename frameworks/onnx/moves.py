@@ -16,7 +16,7 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import type_name
 
 from .node import Node, operator
-from .values import Known, Value, sizes_of
+from .values import WHOLE, Known, Value, sizes_of
 
 Result = Sequence[Value | None]
 
@@ -145,6 +145,8 @@ def _gather(node: Node) -> Result:
     axis = node.axis(of=len(table.shape))
     if isinstance(index, Known):
         return node.result(_picked(node, node.whole(0), axis, index.array), table.type)
+    if axis == 0 and index.type in WHOLE:
+        return node.result(nn.take(node.whole(0), index.expression), table.type)
     wide = index.expression.reshape(*index.shape, *[1] * (len(table.shape) - axis - 1))
     parts = _slices(node, axis)
     parts = [part.reshape(*_without(table.shape, axis)) for part in parts]

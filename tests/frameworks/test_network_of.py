@@ -21,7 +21,7 @@ import tilewright.torch as tt  # noqa: E402
 ROWS = tw.dim("rows")
 
 
-class Function(nn.Module):
+class Function(nn.Module):  # type: ignore[misc]
     """A function of tensors, and layers, as a module."""
 
     def __init__(self, function: Any, **layers: nn.Module) -> None:
@@ -62,7 +62,7 @@ def test_the_example_runs() -> None:
     assert runner.run(example).failed == 0
 
 
-MODULES = {
+MODULES: dict[str, tuple[Any, Any]] = {
     "mlp": (mlp, [(ROWS, 7)]),
     "elements": (lambda: Function(elements), [(ROWS, 6)]),
     "shapes": (lambda: Function(shapes), [(ROWS, 12)]),
@@ -140,6 +140,6 @@ def test_what_no_network_can_be_is_refused(make: Any, example: Any, wanted: Any,
 
 def test_other_arguments_are_refused() -> None:
     with pytest.raises(ArgumentError, match="made of a module"):
-        tt.network_of(3, torch.ones(1))  # type: ignore[arg-type]
+        tt.network_of(3, torch.ones(1))
     with pytest.raises(ArgumentError, match="an example is a tensor"):
         tt.network_of(nn.Linear(3, 2), 3)
