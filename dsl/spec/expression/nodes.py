@@ -18,12 +18,12 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 from tilewright.errors import SpecError
 
 from ..sizes import Size, real_number
-from .opaque import ARRAY_FUNCTIONS, Opaque
+from .opaque import METHODS, Opaque
 from .postop import REGISTRY, PostOp
 from .shapes import Shaped, together
 
 
-class Expression(Opaque):
+class Expression(Opaque["Expression"]):
     """An expression for an element of D: a number, an input, or a function of expressions.
 
     ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value is
@@ -137,6 +137,10 @@ class Expression(Opaque):
 
 
 Term = Expression | float
+
+#: Functions for numpy's functions and methods of arrays, by numpy's name. Modules of tensors add
+#: to them.
+ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = METHODS
 
 #: Names of numpy functions that have another name in tilewright, with tilewright's name.
 _UFUNCS = {

@@ -10,8 +10,7 @@ from tilewright.errors import SpecError
 
 from ..quantized import Quantized
 from ..types import TypeName, accumulator, is_integer
-from .nodes import Call, Composed, Expression, Number
-from .opaque import ARRAY_FUNCTIONS
+from .nodes import ARRAY_FUNCTIONS, Call, Composed, Expression, Number
 from .shapes import Shaped, multiplied, said
 from .tensors import cast
 
