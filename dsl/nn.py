@@ -344,7 +344,7 @@ def quantize(
 
     Examples
     --------
-    >>> q = tw.network(lambda x: nn.quantize(x, 0.5, zero=3, type="u8"))
+    >>> q = tw.network(lambda x: tw.nn.quantize(x, 0.5, zero=3, type="u8"))
     >>> tw.compile(q.of(x=tw.Tensor("f32", (1, 3))))(np.float32([[1, -2, 999]]))
     array([[  5,   0, 255]], dtype=uint8)
     """
@@ -375,7 +375,7 @@ def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expre
     Examples
     --------
     >>> w = {"up": np.eye(2, dtype=np.int8), "scale": np.float32([2, 3])}
-    >>> layer = lambda x, w: nn.dequantize(x, 0.5, 3) @ nn.dequantize(w.up, w.scale)
+    >>> layer = lambda x, w: tw.nn.dequantize(x, 0.5, 3) @ tw.nn.dequantize(w.up, w.scale)
     >>> net = tw.compile(tw.network(layer).of(x=tw.Tensor("u8", (1, 2)), w=w))
     >>> net(np.uint8([[3, 5]]), net.pack(w))
     array([[0., 3.]], dtype=float32)

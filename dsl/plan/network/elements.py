@@ -81,6 +81,8 @@ class Elements:
             return self._made(outer, rows, cols)
         at = len(axes) + axis
         *between, cols = merged(axes[at + 1 :]) or [self._none()]
+        if any(step not in (0, 1) for step in cols.steps):
+            between, cols = [*between, cols], self._none()
         return self._made([*merged(axes[:at]), *between], axes[at], cols, down=True)
 
     def _none(self) -> Axis:
@@ -104,7 +106,7 @@ class Elements:
 
     def _varies(self, axis: Axis) -> bool:
         """Return True if the computed value varies along an axis, not only its target."""
-        constant = isinstance(self.node, Full)
+        constant = isinstance(self.node, Full) and id(self.node) not in self.leaves
         return constant or axis.size == 1 or any(step != 0 for step in axis.steps[1:])
 
     def _transposed(self, axes: list[Axis]) -> Stage | None:
@@ -156,9 +158,11 @@ class Elements:
         """Return the expression of the stage, with two axes."""
 
         def leaf(node: Expression) -> Expression | None:
+            if id(node) in self.leaves:
+                return inputs[self.leaves[id(node)]]
             if isinstance(node, Full):
                 return Full(node.value, shape) if node is self.node else node.number
-            return inputs[self.leaves[id(node)]] if id(node) in self.leaves else None
+            return None
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
             if isinstance(node, Reduce):

@@ -192,7 +192,7 @@ def product(
 
     Examples
     --------
-    >>> layer = tw.network(lambda x, w: nn.product(x, w.up, a_zero=1))
+    >>> layer = tw.network(lambda x, w: tw.nn.product(x, w.up, a_zero=1))
     >>> spec = layer.of(x=tw.Tensor("u8", (1, 2)), w={"up": tw.Tensor("s8", (2, 2))})
     >>> net = tw.compile(spec)
     >>> net(np.uint8([[2, 4]]), net.pack({"up": np.int8([[1, 0], [0, 1]])}))
