@@ -195,9 +195,7 @@ class Kernel(CallableKernel):
 
     @property
     def library(self) -> Path:
-        """The file with the kernel's machine code, for example ``kernels.so`` of an entry of the
-        cache.
-        """
+        """The file with the kernel's machine code, for example ``kernels.so`` in the cache."""
         return self._entry.library
 
     @property
