@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from tilewright.errors import SpecError, SpecTypeError
 
 from ..types import DTypeLike
 from .shapes import Shaped
 
-if TYPE_CHECKING:
-    from .nodes import Expression
-
 #: Functions for numpy's functions and methods of arrays, by numpy's name. Modules of tensors add
 #: to them.
-ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = {}
+ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 class Opaque:
@@ -28,7 +25,7 @@ class Opaque:
         """Type and shape of an expression of tensors; None for numbers and in epilogues."""
         return None
 
-    def astype(self, type: DTypeLike) -> Expression:
+    def astype(self, type: DTypeLike) -> Any:
         """Return a tensor rounded to another type.
 
         Parameters
@@ -43,7 +40,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["astype"](self, type)
 
-    def __getitem__(self, index: Any) -> Expression:
+    def __getitem__(self, index: Any) -> Any:
         if self.tensor is None:
             raise SpecTypeError(
                 "an expression has no parts: it stands for all elements",
@@ -53,7 +50,7 @@ class Opaque:
         return ARRAY_FUNCTIONS["sliced"](self, index)
 
     @property
-    def T(self) -> Expression:  # noqa: N802
+    def T(self) -> Any:  # noqa: N802
         """A tensor with its last two axes exchanged."""
         return ARRAY_FUNCTIONS["T"](self)
 
@@ -62,7 +59,7 @@ class Opaque:
         """The number of axes of a tensor."""
         return 0 if self.tensor is None else len(self.tensor.shape)
 
-    def reshape(self, *shape: Any) -> Expression:
+    def reshape(self, *shape: Any) -> Any:
         """Return a tensor in another shape, in numpy's order; one size may be -1.
 
         Parameters
@@ -77,7 +74,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["reshape"](self, *shape)
 
-    def transpose(self, *axes: Any) -> Expression:
+    def transpose(self, *axes: Any) -> Any:
         """Return a tensor with its axes in another order; reversed without ``axes``.
 
         Parameters
@@ -92,7 +89,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["transpose"](self, *axes)
 
-    def swapaxes(self, one: int, other: int) -> Expression:
+    def swapaxes(self, one: int, other: int) -> Any:
         """Return a tensor with two axes exchanged.
 
         Parameters
@@ -107,7 +104,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["swapaxes"](self, one, other)
 
-    def sum(self, axis: int, keepdims: bool = False) -> Expression:
+    def sum(self, axis: int, keepdims: bool = False) -> Any:
         """Return the sum along an axis, as ``nn.sum`` does.
 
         Parameters
@@ -124,7 +121,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["sum"](self, axis, keepdims=keepdims)
 
-    def mean(self, axis: int, keepdims: bool = False) -> Expression:
+    def mean(self, axis: int, keepdims: bool = False) -> Any:
         """Return the mean along an axis, as ``nn.mean`` does.
 
         Parameters
@@ -141,7 +138,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["mean"](self, axis, keepdims)
 
-    def max(self, axis: int, keepdims: bool = False) -> Expression:
+    def max(self, axis: int, keepdims: bool = False) -> Any:
         """Return the maximum along an axis, as ``nn.max`` does.
 
         Parameters
@@ -158,7 +155,7 @@ class Opaque:
         """
         return ARRAY_FUNCTIONS["max"](self, axis, keepdims=keepdims)
 
-    def min(self, axis: int, keepdims: bool = False) -> Expression:
+    def min(self, axis: int, keepdims: bool = False) -> Any:
         """Return the minimum along an axis, as ``nn.min`` does.
 
         Parameters
