@@ -73,7 +73,7 @@ class Product(Composed):
                 got=f"{x!r} @ {w!r}",
                 expected='x @ w.up, with w={"up": array} in of(...)',
             )
-        shape = multiplied(x.tensor, w.tensor, f"{x!r} @ {w!r}")
+        shape = multiplied(x.tensor, w.tensor, self.args)
         if isinstance(w, Weight) and w.quantized is not None and is_integer(x.tensor.type):
             raise SpecError(
                 "a low-bit weight is multiplied by floating point",
@@ -234,7 +234,7 @@ def _of_vectors(x: Expression, w: Expression, **how: Any) -> Expression:
     found = product(left, right, **how)
     assert found.tensor is not None
     shape = found.tensor.shape
-    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))
+    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))  # type: ignore[no-any-return]
 
 
 def _check_scale(what: str, scale: Expression | None, of: Expression, axis: int) -> None:

@@ -153,19 +153,24 @@ def joined(given: Sequence[Shaped | None], axis: int) -> Shaped:
     return Shaped(first.type, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
 
 
-def multiplied(x: Shaped, y: Shaped, text: str) -> tuple[Size, ...]:
-    """Return the shape of a product: leading axes broadcast."""
+def multiplied(x: Shaped, y: Shaped, of: Sequence[object]) -> tuple[Size, ...]:
+    """Return the shape of a product of the nodes ``of``: leading axes broadcast."""
+
+    # Text of a node takes time in proportion to the whole expression: it is for errors alone.
+    def text() -> str:
+        return " @ ".join(map(repr, of))
+
     for name, one in (("the first operand", x), ("the second operand", y)):
         if len(one.shape) < 2:
             raise SpecError(
                 f"{name} of a product has two or more axes",
-                got=f"{one} in {text}",
+                got=f"{one} in {text()}",
                 expected="(..., m, k) @ (..., k, n)",
             )
     if x.shape[-1] != y.shape[-2]:
         raise SpecError(
             "the columns of the first operand are not the rows of the second",
-            got=f"{said(x.shape)} @ {said(y.shape)} in {text}",
+            got=f"{said(x.shape)} @ {said(y.shape)} in {text()}",
             expected="(..., m, k) @ (..., k, n)",
             hint="the second operand transposed, .T" if x.shape[-1] == y.shape[-1] else None,
         )
