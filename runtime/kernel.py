@@ -195,9 +195,7 @@ class Kernel(CallableKernel):
 
     @property
     def library(self) -> Path:
-        """The file with the kernel's machine code, for example ``kernels.so`` of an entry of the
-        cache.
-        """
+        """The file with the kernel's machine code, for example ``kernels.so`` in the cache."""
         return self._entry.library
 
     @property
@@ -496,7 +494,7 @@ class Kernel(CallableKernel):
         return self._packers[spec](turned)  # type: ignore[no-any-return]
 
     def pack(self, weights: Any) -> PackedWeights:
-        """Return a network's weights, a dict of arrays by name, packed for calls."""
+        """Return a network's weights, by name, packed for calls."""
         raise SpecError("this kernel has no weights that could be packed", got=repr(self.spec))
 
     def session(self) -> Session:
@@ -504,8 +502,7 @@ class Kernel(CallableKernel):
 
         Inside the ``with`` block, calls of this kernel on this thread do not load it again. Other
         kernels save the configuration and restore it. Sessions may be nested. A session has no
-        effect if the kernel needs no configuration, or if it is emulated, as emulated calls run in
-        another process.
+        effect if the kernel needs no configuration, or if it is emulated.
 
         Examples
         --------
@@ -516,13 +513,11 @@ class Kernel(CallableKernel):
         >>> float(results[2][0, 0])
         64.0
         """
-        if self.emulated is not None or not self._configures():
+        configures = self._target.unit and f"void {self.name}_configure(" in self.source
+        if self.emulated is not None or not configures:
             return Session(None, None)
         load, release = (self._function(name) for name in ("configure", "release"))
         return Session(load, release)
-
-    def _configures(self) -> bool:
-        return bool(self._target.unit) and f"void {self.name}_configure(" in self.source
 
     def _function(self, name: str) -> Callable[[], None]:
         """Return a C function of the kernel that takes no arguments, such as ``configure``."""

@@ -81,6 +81,8 @@ class Elements:
             return self._made(outer, rows, cols)
         at = len(axes) + axis
         *between, cols = merged(axes[at + 1 :]) or [self._none()]
+        if any(step not in (0, 1) for step in cols.steps):
+            between, cols = [*between, cols], self._none()
         return self._made([*merged(axes[:at]), *between], axes[at], cols, down=True)
 
     def _none(self) -> Axis:

@@ -277,15 +277,13 @@ class _Cutter:
             if node is root or self._inline(node, shape, along):
                 stack += arguments(node)
             elif not isinstance(node, Number | Extent | Full):
-                leaves[id(node)] = self._unit(node, self.place(node), shape, along)
+                leaves[id(node)] = self._unit(node, self.place(node), shape)
         return shape, leaves
 
-    def _unit(
-        self, node: Expression, placed: Placed, shape: tuple[Size, ...], along: int
-    ) -> Placed:
-        """Return the place of a leaf; of a copy if a reduction would read across rows."""
+    def _unit(self, node: Expression, placed: Placed, shape: tuple[Size, ...]) -> Placed:
+        """Return the place of a leaf; of a copy if vectors cannot go along its last axis."""
         steps = placed.spread(shape)
-        return self._copied(node) if along and steps and steps[-1] not in (0, 1) else placed
+        return self._copied(node) if steps and steps[-1] not in (0, 1) else placed
 
     def _shape(self, root: Expression) -> tuple[tuple[Size, ...], int]:
         """Return the shape over which the stage of ``root`` loops, and the axis that it reduces.

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 from tilewright.errors import SpecError, SpecTypeError
 
 from ..sizes import Size, real_number
-from .opaque import ARRAY_FUNCTIONS, Opaque
+from .opaque import METHODS, Opaque
 from .postop import REGISTRY, PostOp
 from .shapes import Shaped, together
 
 
-class Expression(Opaque):
+class Expression(Opaque["Expression"]):
     """An expression for an element of D: a number, an input, or a function of expressions.
 
     ``+ - * / ** abs() < <= > >=`` make new nodes. ``& | ^ ~`` are logical operators: a value is
@@ -45,7 +45,7 @@ class Expression(Opaque):
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         entry = REGISTRY.get(name)
         if name == "matmul" and method == "__call__" and not options:
-            return ARRAY_FUNCTIONS["matmul"](*inputs)
+            return ARRAY_FUNCTIONS["matmul"](*inputs)  # type: ignore[no-any-return]
         plain = method == "__call__" and not options and entry is not None and not entry.own
         if (
             plain
@@ -61,7 +61,7 @@ class Expression(Opaque):
         known = ARRAY_FUNCTIONS.get(function.__name__)
         if known is None:
             _refuse_numpy(function.__name__, function.__name__)
-        return known(*args, **named)
+        return known(*args, **named)  # type: ignore[no-any-return]
 
     def __add__(self, other: Term) -> Expression:
         return call("add", self, other)
@@ -88,7 +88,7 @@ class Expression(Opaque):
         return call("div", other, self)
 
     def __matmul__(self, other: Expression) -> Expression:
-        return ARRAY_FUNCTIONS["matmul"](self, other)
+        return ARRAY_FUNCTIONS["matmul"](self, other)  # type: ignore[no-any-return]
 
     def __pow__(self, exponent: float) -> Expression:
         return call("pow", self, 1, parameter("pow", "beta", exponent))
@@ -147,6 +147,10 @@ class Expression(Opaque):
 
 
 Term = Expression | float
+
+#: Functions for numpy's functions and methods of arrays, by numpy's name. Modules of tensors add
+#: to them.
+ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = METHODS
 
 #: Names of numpy functions that have another name in tilewright, with tilewright's name.
 _UFUNCS = {

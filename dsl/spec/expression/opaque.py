@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 from tilewright.errors import SpecError, SpecTypeError
 
 from ..types import DTypeLike
 from .shapes import Shaped
 
-if TYPE_CHECKING:
-    from .nodes import Expression
+E = TypeVar("E")
 
 #: Functions for numpy's functions and methods of arrays, by numpy's name. Modules of tensors add
 #: to them.
-ARRAY_FUNCTIONS: dict[str, Callable[..., Expression]] = {}
+METHODS: dict[str, Callable[..., Any]] = {}
 
 
-class Opaque:
+class Opaque(Generic[E]):
     """A value without numbers: ``if``, ``float()`` and assignment raise an error."""
 
     __slots__ = ()
@@ -28,7 +27,7 @@ class Opaque:
         """Type and shape of an expression of tensors; None for numbers and in epilogues."""
         return None
 
-    def astype(self, type: DTypeLike) -> Expression:
+    def astype(self, type: DTypeLike) -> E:
         """Return a tensor rounded to another type.
 
         Parameters
@@ -41,28 +40,31 @@ class Opaque:
         Expression
             The rounded tensor.
         """
-        return ARRAY_FUNCTIONS["astype"](self, type)
+        found: E = METHODS["astype"](self, type)
+        return found
 
-    def __getitem__(self, index: Any) -> Expression:
+    def __getitem__(self, index: Any) -> E:
         if self.tensor is None:
             raise SpecTypeError(
                 "an expression has no parts: it stands for all elements",
                 got=f"x[{index!r}]",
                 expected="functions of whole tensors: operators, tw.where, tw.exp, nn.max",
             )
-        return ARRAY_FUNCTIONS["sliced"](self, index)
+        found: E = METHODS["sliced"](self, index)
+        return found
 
     @property
-    def T(self) -> Expression:  # noqa: N802
+    def T(self) -> E:  # noqa: N802
         """A tensor with its last two axes exchanged."""
-        return ARRAY_FUNCTIONS["T"](self)
+        found: E = METHODS["T"](self)
+        return found
 
     @property
     def ndim(self) -> int:
         """The number of axes of a tensor."""
         return 0 if self.tensor is None else len(self.tensor.shape)
 
-    def reshape(self, *shape: Any) -> Expression:
+    def reshape(self, *shape: Any) -> E:
         """Return a tensor in another shape, in numpy's order; one size may be -1.
 
         Parameters
@@ -75,9 +77,10 @@ class Opaque:
         Expression
             A view: no element moves.
         """
-        return ARRAY_FUNCTIONS["reshape"](self, *shape)
+        found: E = METHODS["reshape"](self, *shape)
+        return found
 
-    def transpose(self, *axes: Any) -> Expression:
+    def transpose(self, *axes: Any) -> E:
         """Return a tensor with its axes in another order; reversed without ``axes``.
 
         Parameters
@@ -90,9 +93,10 @@ class Opaque:
         Expression
             A view: no element moves.
         """
-        return ARRAY_FUNCTIONS["transpose"](self, *axes)
+        found: E = METHODS["transpose"](self, *axes)
+        return found
 
-    def swapaxes(self, one: int, other: int) -> Expression:
+    def swapaxes(self, one: int, other: int) -> E:
         """Return a tensor with two axes exchanged.
 
         Parameters
@@ -105,9 +109,10 @@ class Opaque:
         Expression
             A view: no element moves.
         """
-        return ARRAY_FUNCTIONS["swapaxes"](self, one, other)
+        found: E = METHODS["swapaxes"](self, one, other)
+        return found
 
-    def sum(self, axis: int, keepdims: bool = False) -> Expression:
+    def sum(self, axis: int, keepdims: bool = False) -> E:
         """Return the sum along an axis, as ``nn.sum`` does.
 
         Parameters
@@ -122,9 +127,10 @@ class Opaque:
         Expression
             The sums.
         """
-        return ARRAY_FUNCTIONS["sum"](self, axis, keepdims=keepdims)
+        found: E = METHODS["sum"](self, axis, keepdims=keepdims)
+        return found
 
-    def mean(self, axis: int, keepdims: bool = False) -> Expression:
+    def mean(self, axis: int, keepdims: bool = False) -> E:
         """Return the mean along an axis, as ``nn.mean`` does.
 
         Parameters
@@ -139,9 +145,10 @@ class Opaque:
         Expression
             The means.
         """
-        return ARRAY_FUNCTIONS["mean"](self, axis, keepdims)
+        found: E = METHODS["mean"](self, axis, keepdims)
+        return found
 
-    def max(self, axis: int, keepdims: bool = False) -> Expression:
+    def max(self, axis: int, keepdims: bool = False) -> E:
         """Return the maximum along an axis, as ``nn.max`` does.
 
         Parameters
@@ -156,9 +163,10 @@ class Opaque:
         Expression
             The maxima.
         """
-        return ARRAY_FUNCTIONS["max"](self, axis, keepdims=keepdims)
+        found: E = METHODS["max"](self, axis, keepdims=keepdims)
+        return found
 
-    def min(self, axis: int, keepdims: bool = False) -> Expression:
+    def min(self, axis: int, keepdims: bool = False) -> E:
         """Return the minimum along an axis, as ``nn.min`` does.
 
         Parameters
@@ -173,7 +181,8 @@ class Opaque:
         Expression
             The minima.
         """
-        return ARRAY_FUNCTIONS["min"](self, axis, keepdims=keepdims)
+        found: E = METHODS["min"](self, axis, keepdims=keepdims)
+        return found
 
     def __bool__(self) -> NoReturn:
         raise SpecError(

@@ -10,8 +10,7 @@ from tilewright.errors import SpecError
 
 from ..quantized import Quantized
 from ..types import TypeName, accumulator, is_integer
-from .nodes import Call, Composed, Expression, Number
-from .opaque import ARRAY_FUNCTIONS
+from .nodes import ARRAY_FUNCTIONS, Call, Composed, Expression, Number
 from .shapes import Shaped, multiplied, said
 from .tensors import cast
 
@@ -235,7 +234,7 @@ def _of_vectors(x: Expression, w: Expression, **how: Any) -> Expression:
     found = product(left, right, **how)
     assert found.tensor is not None
     shape = found.tensor.shape
-    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))
+    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))  # type: ignore[no-any-return]
 
 
 def _check_scale(what: str, scale: Expression | None, of: Expression, axis: int) -> None:

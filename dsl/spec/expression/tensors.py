@@ -14,8 +14,7 @@ from tilewright.errors import SpecError
 
 from ..sizes import Dim, Size, whole_number
 from ..types import DTypeLike, TypeName, type_name
-from .nodes import Composed, Expression, Number
-from .opaque import ARRAY_FUNCTIONS
+from .nodes import ARRAY_FUNCTIONS, Composed, Expression, Number
 from .shapes import Shaped, joined, reduced
 
 ReduceFn = Literal["sum", "max", "min"]

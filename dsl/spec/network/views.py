@@ -7,8 +7,7 @@ from typing import Any
 
 from tilewright.errors import SpecError
 
-from ..expression.nodes import Expression, Number, as_expression
-from ..expression.opaque import ARRAY_FUNCTIONS
+from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
 from ..expression.shapes import grouped, said
 from ..expression.tensors import Count, Full, Join, Take, View
 from ..sizes import Dim, Size, whole_number
