@@ -25,7 +25,8 @@ def schedule_of(plan: Plan | ByRows, program: Program) -> Schedule | None:
     for tile in program.tiles:
         chosen = planned_of(plan.nests, tile)
         if chosen is not None and chosen[1].steps != 0:
-            return replace(_schedule(*chosen), unpack_rows=plan.unpack_rows)
+            # The loops of a second nest follow from ``unpack_rows``.
+            return replace(_schedule(plan.nests[0], chosen[1]), unpack_rows=plan.unpack_rows)
     return None
 
 
