@@ -22,8 +22,8 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO, value
 
+from ..by_rows import plan_product
 from ..plan import ByRows, Plan
-from ..planner import make_plan
 from ..routines.stack import has_buffers
 from .placed import Axis, Placed, axes_of, exprs_of, merged, same
 from .rebuilt import rebuilt
@@ -185,7 +185,7 @@ class Products:
         """Return the plan of a product; equal ones are one."""
         schedule = self.schedule if threads else _PRODUCT
         if (spec, schedule) not in self.plans:
-            self.plans[spec, schedule] = make_plan(spec, schedule, machine)
+            self.plans[spec, schedule] = plan_product(spec, schedule, machine)
         return self.plans[spec, schedule]
 
     def _operands(self, rows: Axis) -> dict[Placed | None, Operand]:
