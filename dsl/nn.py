@@ -458,7 +458,7 @@ def merge(x: Expression) -> Expression:
     *lead, count, rows, depth = given_shape(x, "nn.merge")
     if isinstance(count, Dim) or isinstance(depth, Dim):
         raise SpecError("nn.merge has heads of fixed number and width", got=x)
-    return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))  # type: ignore[no-any-return]
+    return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
 
 
 def attention(

@@ -45,7 +45,7 @@ class Expression(Opaque["Expression"]):
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         entry = REGISTRY.get(name)
         if name == "matmul" and method == "__call__" and not options:
-            return ARRAY_FUNCTIONS["matmul"](*inputs)  # type: ignore[no-any-return]
+            return ARRAY_FUNCTIONS["matmul"](*inputs)
         plain = method == "__call__" and not options and entry is not None and not entry.own
         if (
             plain
@@ -61,7 +61,7 @@ class Expression(Opaque["Expression"]):
         known = ARRAY_FUNCTIONS.get(function.__name__)
         if known is None:
             _refuse_numpy(function.__name__, function.__name__)
-        return known(*args, **named)  # type: ignore[no-any-return]
+        return known(*args, **named)
 
     def __add__(self, other: Term) -> Expression:
         return call("add", self, other)
@@ -88,7 +88,7 @@ class Expression(Opaque["Expression"]):
         return call("div", other, self)
 
     def __matmul__(self, other: Expression) -> Expression:
-        return ARRAY_FUNCTIONS["matmul"](self, other)  # type: ignore[no-any-return]
+        return ARRAY_FUNCTIONS["matmul"](self, other)
 
     def __pow__(self, exponent: float) -> Expression:
         return call("pow", self, 1, parameter("pow", "beta", exponent))

@@ -234,7 +234,7 @@ def _of_vectors(x: Expression, w: Expression, **how: Any) -> Expression:
     found = product(left, right, **how)
     assert found.tensor is not None
     shape = found.tensor.shape
-    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))  # type: ignore[no-any-return]
+    return reshape(found, (*shape[:-2], *shape[-2 + row : len(shape) - column]))
 
 
 def _check_scale(what: str, scale: Expression | None, of: Expression, axis: int) -> None:
