@@ -166,6 +166,6 @@ def test_heads_are_strides() -> None:
     text = net.explain(rows=8)
     assert (
         "\nstage 8 " in text and "\nstage 9 " not in text
-    )  # six products, softmax, two norms: no copies
+    )  # no copies
     scores, heads = HEADS * 8 * 8 * 4, 8 * WIDTH * 4
     assert evaluate(program_for(net.plan).scratch, {"rows_": 8}) < 4 * scores + 12 * heads
