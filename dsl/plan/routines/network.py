@@ -44,7 +44,7 @@ from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
 from ..network.step import Found, Outer, Sizes, Step, outer_loops, shown_as
-from ..plan import Plan
+from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
 
@@ -103,7 +103,7 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
-        self.products: dict[Any, Plan] = {}
+        self.products: dict[Any, Plan | ByRows] = {}
         self.numbers = count()
         self.written: set[Name] = set()
 
