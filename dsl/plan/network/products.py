@@ -103,7 +103,12 @@ class Products:
     """
 
     def __init__(
-        self, a: Placed, b: Placed, target: Placed, plans: dict[Any, Plan | ByRows], schedule: Schedule
+        self,
+        a: Placed,
+        b: Placed,
+        target: Placed,
+        plans: dict[Any, Plan | ByRows],
+        schedule: Schedule,
     ) -> None:
         self.values, self.plans = [target, a, b], plans
         self.schedule = replace(_PRODUCT, threads=schedule.threads)
