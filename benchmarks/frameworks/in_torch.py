@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import machine
 from benchmarks.measure.figures import Figure, Section
 from benchmarks.measure.native import Effort, MissingError
 from benchmarks.measure.options import Options
@@ -35,7 +36,8 @@ def run(options: Options) -> Section:
     torch.manual_seed(options.seed)
     calls, rows = _calls(torch, options)
     models, more = _models(torch, options)
-    scaled, most = _two_threads(torch, options) if usable_cpus() > 1 else ([], [])
+    with machine.every_core():
+        scaled, most = _two_threads(torch, options) if usable_cpus() > 1 else ([], [])
     return Section("torch", (*calls, *models, *scaled), (*rows, *more, *most))
 
 
