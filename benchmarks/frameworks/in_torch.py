@@ -196,7 +196,7 @@ def _two_threads(torch: Any, options: Options) -> tuple[list[Figure], list[dict[
     x, table = torch.randn(1, 128, 768), Table(title="A BERT layer, 1 x 128, in ms")
     for heading in ("", "one thread", "two threads", "two of one"):
         table.add_column(heading, justify="right" if heading else "left")
-    figures, rows = [], []
+    figures, rows = list[Figure](), list[dict[str, object]]()
     model = bert_layer(torch).eval()
     for backend in ("inductor", "tilewright"):
         torch._dynamo.reset()
