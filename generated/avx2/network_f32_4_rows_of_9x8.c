@@ -81,23 +81,23 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #ifdef __cplusplus
 extern "C" {
 #endif
-void network_f32_4_rows_of_9x8(const float *x_, const int32_t *at_, float *out);
+void network_f32_4_rows_of_9x8(const float *table_, const int32_t *rows_, float *out);
 void network_f32_4_rows_of_9x8_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t network_f32_4_rows_of_9x8_scratch_bytes(const int64_t *sizes);
 #ifdef __cplusplus
 }
 #endif
 
-/* network_f32_4_rows_of_9x8: network nn.take(x, at)
+/* network_f32_4_rows_of_9x8: network nn.take(table, rows)
  *
- * Spec:     network(lambda x, at: nn.take(x, at)).of(x=Tensor('f32', (9, 8)), at=Tensor('s32', (4,)))
+ * Spec:     network(lambda table, rows: nn.take(table, rows)).of(table=Tensor('f32', (9, 8)), rows=Tensor('s32', (4,)))
  * Schedule: Schedule()
  * Resolved: Schedule()
  * Target:   avx2 (AVX2, FMA, F16C)
  * Command:
 tilewright emit --target avx2 --name network_f32_4_rows_of_9x8 -o network_f32_4_rows_of_9x8.c \
   --schedule "Schedule()" \
-  --spec "network(lambda x, at: nn.take(x, at)).of(x=Tensor('f32', (9, 8)), at=Tensor('s32', (4,)))"
+  --spec "network(lambda table, rows: nn.take(table, rows)).of(table=Tensor('f32', (9, 8)), rows=Tensor('s32', (4,)))"
  */
 
 /* one row, in 1 pass */
@@ -114,15 +114,15 @@ static inline void stage0_one_row(const float *in0_, float *restrict out)
     p0tout += 8;
 }
 
-void network_f32_4_rows_of_9x8(const float *x_, const int32_t *at_, float *out)
+void network_f32_4_rows_of_9x8(const float *table_, const int32_t *rows_, float *out)
 {
     for (int64_t outer0 = 0; outer0 < 4; outer0++) {
         {
-            const int64_t all = 9, given = (int64_t)at_[outer0];
+            const int64_t all = 9, given = (int64_t)rows_[outer0];
             const int64_t counted = given < 0 ? given + all : given;
             const int64_t found = counted < 0 ? 0 : counted < all ? counted : all - 1;
             for (int64_t row = 0; row < 1; row++) {
-                stage0_one_row(x_ + 8 * found, out + 8 * outer0);
+                stage0_one_row(table_ + 8 * found, out + 8 * outer0);
             }
         }
     }

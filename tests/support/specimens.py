@@ -192,7 +192,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
     "rows_bf16_mx64_sum": (network(sum_of).of(x=Tensor("bf16", (Dim("M"), 64))), Schedule()),
     "network_f32_4_rows_of_9x8": (
-        network(lambda x, at: take(x, at)).of(x=Tensor("f32", (9, 8)), at=Tensor("s32", (4,))),
+        network(take).of(table=Tensor("f32", (9, 8)), rows=Tensor("s32", (4,))),
         Schedule(),
     ),
 }
