@@ -15,6 +15,7 @@ from sympy import Expr
 from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import AnyFormat, formats_of
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
@@ -22,6 +23,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
 
+from .block import Block, block_of
 from .choice import Choice
 from .members import Contents, Family, Member, common_sizes
 from .sources import Made
@@ -66,7 +68,8 @@ class Function:
 
     ``field`` is the kernel's name in each target's table. ``scratch`` is True if the kernel of at
     least one target needs scratch memory, ``configures`` likewise. ``on`` has the implementations
-    by the targets' ranks, ``about`` the lines of the comment.
+    by the targets' ranks, ``about`` the lines of the comment. ``block`` has the weights of a
+    network.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Function:
     about: tuple[str, ...]
     extents: tuple[Extent, ...]
     on: tuple[Implementation, ...]
+    block: Block | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -108,6 +112,8 @@ class Function:
         yield from (f"{self.name}_{extent.name}_bytes" for extent in self.extents)
         if self.packs:
             yield from (f"{self.name}_packed_bytes", f"{self.name}_format")
+        if self.block is not None:
+            yield from (f"{self.name}_{end}" for end in ("packed_bytes", "pack", "with"))
         if self.configures:
             yield from (f"{self.name}_{end}" for end in ("configure", "inner", "release"))
 
@@ -186,7 +192,15 @@ def functions(
 
     Compiled-in weights are added to ``constants``.
     """
-    return tuple(_function(library, held, one, found, made, constants) for one in held.members)
+    known = {
+        one.name: _function(library, held, one, found, made, constants) for one in held.members
+    }
+    return tuple(replace(each, block=_block(held, each, known)) for each in known.values())
+
+
+def _block(held: Contents, function: Function, known: Mapping[str, Function]) -> Block | None:
+    packers = held.packers(function.member)
+    return block_of(function, {name: known[one.name] for name, one in packers.items()})
 
 
 def _function(
@@ -253,8 +267,11 @@ def _about(
     packing = isinstance(member.spec, Pack | PackQuantized | QuantizeRows)
     yield made.formula.rpartition(":")[0] if packing else made.formula
     yield repr(member.spec)
+    found = member.spec.constants if isinstance(member.spec, Network) else {}
+    constants = {weight.name: repr(constant) for weight, constant in found.items()}
     for p in parameters.arrays:
-        yield f"{p.symbol}: {_described(p)}{_contents(p, packers)}"
+        which = f" of {constants[p.name]}" if p.name in constants else ""
+        yield f"{p.symbol}: {_described(p)}{which}{_contents(p, packers)}"
     if member.weights:
         yield f"The weights are compiled in: {', '.join(member.weights)}."
     if parameters.alias >= 0:
