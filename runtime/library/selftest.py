@@ -29,7 +29,7 @@ from tilewright.spec.signature import ArrayParameter, Signature, has_formats, pa
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS, is_integer
 
-from .block import Block
+from .block import Block as Weights
 from .choice import Choice
 from .files import Described
 from .interface import FamilyFunction, Function
@@ -155,7 +155,7 @@ class _Called(NamedTuple):
         return self.function.sizes
 
     @property
-    def block(self) -> Block | None:
+    def block(self) -> Weights | None:
         """The weights of a network in one block."""
         return self.function.block
 

@@ -185,7 +185,8 @@ def _whole_numbers(x: Interval) -> Array:
 def _viewed(view: View, given: Interval, shape: tuple[int, ...]) -> Interval:
     """Return a view of a tensor."""
     parts = (viewed(view, part, shape) for part in (given.value, given.low, given.high))
-    return Interval(*parts, given.element)
+    value, low, high = parts
+    return Interval(value, low, high, given.element)
 
 
 def viewed(view: View, array: Array, shape: tuple[int, ...]) -> Array:

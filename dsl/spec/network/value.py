@@ -90,12 +90,12 @@ class Network(Spec):
 
     @property
     def folded(self) -> Network:
-        """This network with a weight for each expression of weights alone: what kernels compute."""
+        """The network that kernels compute: expressions of weights alone have become weights."""
         return _folded(self)[0]
 
     @property
     def constants(self) -> Mapping[Weight, Expression]:
-        """The weights that only ``folded`` has, and the expressions from which ``pack`` computes them."""
+        """The expressions that ``pack`` computes, by the weights of ``folded`` in their place."""
         return _folded(self)[1]
 
     @property
@@ -221,10 +221,10 @@ class Network(Spec):
 @lru_cache(maxsize=64)
 def _folded(network: Network) -> tuple[Network, Mapping[Weight, Expression]]:
     """Return ``folded`` and ``constants`` of a network."""
-    sizes = (name for name, _ in network._sizes())
-    arrays = (each.name for each in (*network.inputs, *network.weights))
-    spaces = (each.space for each in network.weights)
-    made = Folding(network.results, {*arrays, *spaces, *sizes, *network.names})
+    taken = {*network.names, *(name for name, _ in network._sizes())}
+    taken |= {each.name for each in network.inputs}
+    taken |= {name for each in network.weights for name in (each.space, each.name)}
+    made = Folding(network.results, taken)
     if not made.constants:
         return network, {}
     return replace(network, results=made.results), made.constants
