@@ -189,7 +189,7 @@ def test_objects_with_dlpack_are_weights_inputs_and_outputs_also_in_a_session() 
 
 
 def test_a_call_takes_many_arrays() -> None:
-    many = {f"b{number}": np.float32([number, -1, 0.5]) for number in range(70)}
+    many = {f"b{number}": np.array([number, -1, 0.5], "f4") for number in range(70)}
 
     def added(x: Any, w: Any) -> Any:
         for name in many:
@@ -201,7 +201,7 @@ def test_a_call_takes_many_arrays() -> None:
     for array in many.values():
         wanted = np.maximum(wanted, 0) + array
     np.testing.assert_array_equal(net(np.zeros((2, 3), np.float32), net.pack(many)), wanted)
-    many |= {f"b{number}": np.float32([0, 0, 0]) for number in range(1100)}
+    many |= {f"b{number}": np.zeros(3, "f4") for number in range(1100)}
     spec = tw.network(added).of(x=tw.Tensor("f32", (ROWS, 3)), w=many)
     with pytest.raises(tw.SpecError, match="at most 1024"):
         tw.compile(spec)
@@ -225,7 +225,7 @@ def test_expressions_of_weights_alone_are_computed_by_pack(tmp_path: Path) -> No
     assert "constant  w.g_folded = w.g * 0.125, computed by pack" in net.explain()
     x = np.float32(rng.standard_normal((5, 6)))
     packed = net.pack(w)
-    up, b, g, rows, wide = (a.astype(np.float64) for a in (*w.values(), x))
+    up, b, g, rows, wide = (np.asarray(a, np.float64) for a in (*w.values(), x))
     scaled = (up * g[:, None]).astype(np.float32).astype(np.float64)
     right = ((wide @ up.T + 2 * b) * g * 0.125) @ up + rows[:, 0]
     np.testing.assert_allclose(

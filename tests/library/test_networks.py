@@ -57,8 +57,8 @@ def test_a_library_passes_and_packs_the_block_that_python_saves(tmp_path: Path) 
     assert built.passed, built.output
     assert "7 kernels, 20 calls" in built.output
 
-    net = tw.compile(SPEC)
-    packed = net.pack(GIVEN)  # type: ignore[attr-defined]
+    net: Any = tw.compile(SPEC)
+    packed = net.pack(GIVEN)
     packed.save(tmp_path / "weights")
     data = (tmp_path / "weights").read_bytes()
     block = data[struct.calcsize("<16sII") + struct.unpack_from("<I", data, 20)[0] :]
