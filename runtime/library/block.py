@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from tilewright.runtime.arrays.memory import ALIGNMENT
 from tilewright.spec.network.value import Network
 from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import Spec
 from tilewright.spec.types import ITEMSIZE
-
-if TYPE_CHECKING:
-    from .interface import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,51 +55,59 @@ class Block:
         return next((n for n, each in enumerate(self.parts) if each.index == index), None)
 
 
-def block_of(function: Function, packers: Mapping[str, Function]) -> Block | None:
+class Packer(NamedTuple):
+    """The C function that packs a weight.
+
+    ``takes_row`` is True if it takes the length of a row. ``nbytes`` has the size of the packed
+    weight by the rank of each target.
+    """
+
+    name: str
+    arrays: tuple[ArrayParameter, ...]
+    takes_row: bool
+    nbytes: tuple[int, ...]
+
+
+def block_of(
+    spec: Spec, signature: Signature, packers: Mapping[str, Packer], targets: int
+) -> Block | None:
     """Return the block of a network's weights; None for kernels that take no weights.
 
     ``packers`` are the functions that pack its weights, by the names of these.
     """
-    spec = function.member.spec
-    if not isinstance(spec, Network) or function.member.weights or not spec.weights:
+    if not isinstance(spec, Network) or not spec.weights:
         return None
     names = {weight.name for weight in spec.folded.weights}
-    arrays = function.signature.arrays
+    arrays = signature.arrays
     parts = tuple(
         _part(array, index, packers.get(array.name))
         for index, array in enumerate(arrays)
         if array.name in names
     )
-    offsets = tuple(
-        _offsets([_nbytes(part, packers, rank) for part in parts])
-        for rank in range(len(function.on))
-    )
+    if not parts:
+        return None  # the weights are compiled in
+    sizes = [
+        packers[part.weight.name].nbytes if part.packer else (part.nbytes,) * targets
+        for part in parts
+    ]
+    offsets = tuple(_offsets([each[rank] for each in sizes]) for rank in range(targets))
     whole = replace(parts[0].weight, name="packed", chosen=False, stored="bytes")
     others = [array for array in arrays if array.name not in names]
     first = parts[0].index
     passed = (*others[:first], whole, *others[first:])
-    return Block(parts, offsets, replace(function.signature, arrays=passed))
+    return Block(parts, offsets, replace(signature, arrays=passed))
 
 
-def _part(weight: ArrayParameter, index: int, packer: Function | None) -> Part:
+def _part(weight: ArrayParameter, index: int, packer: Packer | None) -> Part:
+    shape = [size for size in weight.shape if isinstance(size, int)]
     if packer is None:
-        nbytes = prod(map(int, weight.shape)) * ITEMSIZE[weight.type]  # type: ignore[arg-type]
-        return Part(weight, index, (weight,), "", 0, nbytes)
-    taken = [array for array in packer.signature.arrays if array.role == "in"]
+        return Part(weight, index, (weight,), "", 0, prod(shape) * ITEMSIZE[weight.type])
+    taken = [array for array in packer.arrays if array.role == "in"]
     given = tuple(
         replace(each, chosen=True, name=f"{weight.name}_{each.name}" if taken[1:] else weight.name)
         for each in taken
     )
-    row = int(weight.shape[1]) if packer.sizes else 0  # type: ignore[arg-type]
-    return Part(weight, index, given, packer.name, row, 0)
-
-
-def _nbytes(part: Part, packers: Mapping[str, Function], rank: int) -> int:
-    if not part.packer:
-        return part.nbytes
-    form = packers[part.weight.name].on[rank].format
-    assert form is not None
-    return int(form.nbytes)
+    return Part(weight, index, given, packer.name, shape[1] if packer.takes_row else 0, 0)
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[int, ...]:

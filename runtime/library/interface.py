@@ -23,7 +23,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
 
-from .block import Block, block_of
+from .block import Block, Packer, block_of
 from .choice import Choice
 from .members import Contents, Family, Member, common_sizes
 from .sources import Made
@@ -98,6 +98,12 @@ class Function:
     def packed_sizes(self) -> tuple[str, ...]:
         """Names of the sizes on which the size of a packed matrix depends, n before k."""
         return tuple(slot for slot in self.sizes if slot in ("m", "n", "k")) if self.packs else ()
+
+    @property
+    def packed_nbytes(self) -> tuple[int, ...]:
+        """The size of the packed matrix by the targets' ranks, if no size of the call changes it."""
+        forms = [each.format for each in self.on]
+        return tuple(form.nbytes for form in forms if form is not None and not form.is_open)
 
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
@@ -199,8 +205,12 @@ def functions(
 
 
 def _block(held: Contents, function: Function, known: Mapping[str, Function]) -> Block | None:
-    packers = held.packers(function.member)
-    return block_of(function, {name: known[one.name] for name, one in packers.items()})
+    packers = {
+        name: Packer(made.name, made.signature.arrays, bool(made.sizes), made.packed_nbytes)
+        for name, one in held.packers(function.member).items()
+        for made in (known[one.name],)
+    }
+    return block_of(function.member.spec, function.signature, packers, len(function.on))
 
 
 def _function(
