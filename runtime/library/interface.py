@@ -101,7 +101,7 @@ class Function:
 
     @property
     def packed_nbytes(self) -> tuple[int, ...]:
-        """The size of the packed matrix by the targets' ranks, if no size of the call changes it."""
+        """The size of the packed matrix by the targets' ranks, if it is of fixed size."""
         forms = [each.format for each in self.on]
         return tuple(form.nbytes for form in forms if form is not None and not form.is_open)
 
