@@ -72,7 +72,7 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Schedule(threads=2), or none",
         )
-    steps = _Cutter(spec, target, schedule.threads).steps()
+    steps = _Cutter(spec.folded, target, schedule.threads).steps()
     return NetworkPlan(spec, schedule, target, (), steps)
 
 
