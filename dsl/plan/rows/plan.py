@@ -21,7 +21,7 @@ from tilewright.symbolic import ONE, ZERO, size_expr, value
 
 from ..loops import Decided, Decision
 from ..operands import Operand
-from .passes import Cut, Held, Known, Pass, cut
+from .passes import Cut, Held, Known, Pass, cut, operations
 from .places import Place
 
 #: A reduction of a row has this number of partial results. Element j belongs to partial result j
@@ -107,16 +107,50 @@ class RowsPlan(Decided):
     @property
     def together(self) -> int:
         """The number of rows that each pass visits before the next pass begins."""
-        columns = value(self.cols)
+        columns, known = value(self.cols), value(self.rows)
         if self.columns or len(self.passes) == 1 or columns is None:
             return 1
-        wide = [each for each in self.operands.values() if value(each.strides["m"]) != 0]
-        row = columns * sum(ITEMSIZE[each.type] for each in wide if each.strides["n"] != 0)
+        first, *_, last = (cache.size for cache in self.target.core.caches)
+        row = columns * self.column_bytes
+        if known is not None and known * row > last and self.starved:
+            return 1
         buffers = columns * ITEMSIZE[self.real] * self.held.count("")
-        cache = self.target.core.caches[0].size // 2
-        most = min(_TOGETHER, cache // max(row + buffers, 1), HELD_BYTES // max(buffers, 1))
-        known = value(self.rows)
+        fits = first // 2 // max(row + buffers, 1)
+        most = min(_TOGETHER, fits, HELD_BYTES // max(buffers, 1))
         return max(1, most if known is None else min(most, known))
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The arrays that have elements of their own for each row and column, by name in C."""
+        steps = {name: operand.strides for name, operand in self.operands.items()}
+        return tuple(name for name, each in steps.items() if each["m"] != 0 and each["n"] != 0)
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of a row in memory, for each column."""
+        return sum(ITEMSIZE[self.operands[name].type] for name in self.matrices)
+
+    def work(self, each: Pass) -> int:
+        """Return the number of elementary operations of a pass for each column."""
+        return operations(each.visits, wide=self.real == "f64") + len(each.reductions)
+
+    @property
+    def starved(self) -> bool:
+        """True if a row takes longer to arrive from memory than to compute."""
+        core, vector = self.target.core, self.vector
+        work = sum(map(self.work, self.passes)) * vector.registers
+        return work / (vector.lanes * core.fma_units) < self.column_bytes / core.memory
+
+    @property
+    def prefetching(self) -> int | None:
+        """The number of the pass that prefetches the rows of the next block, None for no pass.
+
+        It is the pass with the most arithmetic, during which they arrive.
+        """
+        one = len(self.passes) == 1 or value(self.rows) == 1
+        if self.columns or one or not self.matrices or self.starved:
+            return None
+        return max(range(len(self.passes)), key=lambda number: self.work(self.passes[number]))
 
     @property
     def in_scratch(self) -> tuple[str, ...]:
@@ -314,5 +348,23 @@ def _decisions(plan: RowsPlan) -> Iterator[Decision]:
         yield Decision(
             f"held{place}", where, "several passes need it, and it takes long to compute"
         )
+    if len(plan.passes) > 1 and not plan.columns:
+        yield from _blocks(plan)
     threads = plan.schedule.threads or 1
     yield Decision("threads", str(threads), f"each computes {whose}s of its own")
+
+
+def _blocks(plan: RowsPlan) -> Iterator[Decision]:
+    """Yield how many rows a pass visits before the next begins, and the pass that prefetches."""
+    count = plan.together
+    why = "more do not fit half of the first cache"
+    if count in (_TOGETHER, value(plan.rows)):
+        why = "the reductions of one are folded while the next is visited"
+    elif value(plan.cols) is None:
+        why = "the number of columns is known at the call"
+    elif plan.starved and count == 1:
+        why = "memory limits the speed, and is read and written in turns"
+    yield Decision("rows", f"{count} in each pass", why)
+    if (number := plan.prefetching) is not None:
+        why = "it has the most arithmetic, which takes longer than the transfers"
+        yield Decision("prefetch", f"the next {count} rows in pass {number}", why)
