@@ -53,6 +53,7 @@ class RowsPlan(Decided):
 
     ``operands`` are its arrays by their names in C; strides are those of ``m``, the rows, and
     ``n``, the columns. ``held`` gives the array in whose row a held value waits, "" for a buffer.
+    ``work`` has the number of elementary operations of each pass for one column.
     ``leading`` is the distance of the rows of results, None if they have no gaps.
     """
 
@@ -67,6 +68,7 @@ class RowsPlan(Decided):
     operands: Mapping[str, Operand] = field(hash=False)
     vector: Vector
     held: tuple[str, ...]
+    work: tuple[int, ...]
     leading: Size | None = None
 
     @property
@@ -110,12 +112,11 @@ class RowsPlan(Decided):
         columns, known = value(self.cols), value(self.rows)
         if self.columns or len(self.passes) == 1 or columns is None:
             return 1
-        first, *_, last = (cache.size for cache in self.target.core.caches)
-        row = columns * self.column_bytes
-        if known is not None and known * row > last and self.starved:
+        if self.alternates:
             return 1
+        row, core = columns * self.column_bytes, self.target.core
         buffers = columns * ITEMSIZE[self.real] * self.held.count("")
-        fits = first // 2 // max(row + buffers, 1)
+        fits = core.caches[0].size // 2 // max(row + buffers, 1)
         most = min(_TOGETHER, fits, HELD_BYTES // max(buffers, 1))
         return max(1, most if known is None else min(most, known))
 
@@ -130,16 +131,23 @@ class RowsPlan(Decided):
         """The bytes of a row in memory, for each column."""
         return sum(ITEMSIZE[self.operands[name].type] for name in self.matrices)
 
-    def work(self, each: Pass) -> int:
-        """Return the number of elementary operations of a pass for each column."""
-        return operations(each.visits, wide=self.real == "f64") + len(each.reductions)
+    def starved(self, rate: float) -> bool:
+        """Return True if a row arrives later, at ``rate`` bytes per cycle, than it is computed."""
+        vectors = self.vector.registers / self.vector.lanes
+        work = vectors * sum(self.work) / self.target.core.fma_units
+        return work < self.column_bytes / rate
 
     @property
-    def starved(self) -> bool:
-        """True if a row takes longer to arrive from memory than to compute."""
-        core, vector = self.target.core, self.vector
-        work = sum(map(self.work, self.passes)) * vector.registers
-        return work / (vector.lanes * core.fma_units) < self.column_bytes / core.memory
+    def alternates(self) -> bool:
+        """True if transfers limit the speed.
+
+        All passes then visit one row before the next row begins: few bytes are read, then few are
+        written. If several rows are read and then written, the transfers take longer.
+        """
+        rows, columns = value(self.rows), value(self.cols)
+        if rows is None or columns is None:
+            return False
+        return self.starved(self.target.core.rate(rows * columns * self.column_bytes))
 
     @property
     def prefetching(self) -> int | None:
@@ -148,9 +156,9 @@ class RowsPlan(Decided):
         It is the pass with the most arithmetic, during which they arrive.
         """
         one = len(self.passes) == 1 or value(self.rows) == 1
-        if self.columns or one or not self.matrices or self.starved:
+        if self.columns or one or not self.matrices or self.starved(self.target.core.memory):
             return None
-        return max(range(len(self.passes)), key=lambda number: self.work(self.passes[number]))
+        return self.work.index(max(self.work))
 
     @property
     def in_scratch(self) -> tuple[str, ...]:
@@ -232,8 +240,11 @@ def plan_rows(
     ]
     operands = {each.symbol: _operand(each, found) for each in arrays}
     held = _held(found, spec)
+    work = tuple(
+        operations(each.visits, wide=real == "f64") + len(each.reductions) for each in found.passes
+    )
     plan = RowsPlan(
-        spec, schedule, target, (), found, real, rows, cols, operands, vector, held, leading
+        spec, schedule, target, (), found, real, rows, cols, operands, vector, held, work, leading
     )
     object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
     return plan
@@ -357,13 +368,14 @@ def _decisions(plan: RowsPlan) -> Iterator[Decision]:
 def _blocks(plan: RowsPlan) -> Iterator[Decision]:
     """Yield how many rows a pass visits before the next begins, and the pass that prefetches."""
     count = plan.together
-    why = "more do not fit half of the first cache"
-    if count in (_TOGETHER, value(plan.rows)):
-        why = "the reductions of one are folded while the next is visited"
-    elif value(plan.cols) is None:
-        why = "the number of columns is known at the call"
-    elif plan.starved and count == 1:
-        why = "memory limits the speed, and is read and written in turns"
+    if value(plan.cols) is None:
+        why = "the number of columns is known only at the call"
+    elif plan.alternates:
+        why = "transfers limit the speed, and take longer if several rows are read, then written"
+    elif count in (_TOGETHER, value(plan.rows)):
+        why = "the reductions of one row are folded while the next row is visited"
+    else:
+        why = "more do not fit the first cache, or the stack"
     yield Decision("rows", f"{count} in each pass", why)
     if (number := plan.prefetching) is not None:
         why = "it has the most arithmetic, which takes longer than the transfers"
