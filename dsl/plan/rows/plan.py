@@ -139,7 +139,7 @@ class RowsPlan(Decided):
 
     @property
     def alternates(self) -> bool:
-        """True if transfers limit the speed.
+        """True if transfers from beyond L2 limit the speed.
 
         All passes then visit one row before the next row begins: few bytes are read, then few are
         written. If several rows are read and then written, the transfers take longer.
@@ -147,7 +147,8 @@ class RowsPlan(Decided):
         rows, columns = value(self.rows), value(self.cols)
         if rows is None or columns is None:
             return False
-        return self.starved(self.target.core.rate(rows * columns * self.column_bytes))
+        size, core = rows * columns * self.column_bytes, self.target.core
+        return size > core.second.size and self.starved(core.rate(size))
 
     @property
     def prefetching(self) -> int | None:
