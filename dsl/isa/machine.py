@@ -163,6 +163,10 @@ class Core:
         """Return the core with its rates for vectors of ``size`` bytes."""
         return self._at.get(size, self)
 
+    def rate(self, size: int) -> float:
+        """Return the bytes per cycle at which arrays of ``size`` bytes in all are read again."""
+        return next((each.rate for each in self.caches if size <= each.size), self.memory)
+
     def busy(self, issue: float, loads: float, lines: float) -> Core:
         """Return the core with the lower rates that it has while its second thread is busy.
 

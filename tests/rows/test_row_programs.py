@@ -13,11 +13,19 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn, targets
 from tilewright.generate import interpret_kernel
+from tilewright.ir.nodes import walk
+from tilewright.ir.ops import Point, Prefetch
+from tilewright.lower.rows.program import rows_program
+from tilewright.plan.rows.plan import plan_rows
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.bound_sizes import value_of
+from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.network import expected_of
 from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.network.value import slot
 from tilewright.spec.sizes import Size
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import size_expr
 
 ROWS, COLS = tw.dim("rows"), tw.dim("cols")
 
@@ -170,6 +178,38 @@ def test_schedules_keep_the_bits(function: Any, schedule: tw.Schedule) -> None:
     assert other.schedule.tile is not None
     assert "Pass over" in other.source
     assert "cut at the reductions" in other.explain(rows=70)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "type_", "together", "prefetching"),
+    [
+        (nn.softmax, (4096, 512), "f32", 4, 1),  # exp, in the pass that sums
+        (nn.softmax, (4096, 4096), "f32", 1, 1),  # a row fills the first cache
+        (nn.softmax, (4096, 512), "bf16", 4, 1),  # the pass does not visit the result
+        (nn.softmax, (ROWS, COLS), "f32", 1, 1),
+        (nn.softmax, (1, 512), "f32", 1, None),
+        (nn.rms_norm, (64, 512), "f32", 4, None),  # in L2, little arithmetic
+        (nn.rms_norm, (4096, 512), "f32", 1, None),  # in memory
+        (lambda x: tw.gelu_tanh(nn.rms_norm(x)), (4096, 512), "f32", 4, 1),
+    ],
+)
+def test_rows_of_the_next_block_are_prefetched_if_arithmetic_hides_the_transfers(
+    function: Any, shape: tuple[Size, Size], type_: Any, together: int, prefetching: int | None
+) -> None:
+    spec, target = tw.network(function).of(x=tw.Tensor(type_, shape)), resolve("avx512+zen4")
+    plan = plan_rows(spec, tw.Schedule(), target)
+    assert (plan.together, plan.prefetching) == (together, prefetching)
+    found: dict[str, list[Any]] = {}
+    ops = [op for tile in rows_program(plan).tiles for op in walk(tile.end)]
+    for op in ops:
+        if isinstance(op, Prefetch):
+            found.setdefault(op.address.pointer, []).append(op.address.offset)
+    arrays = {op.base for op in ops if isinstance(op, Point) and op.pointer in found}
+    assert arrays == (set() if prefetching is None else {"x_", "out"})
+    ahead, line = together * size_expr(slot(shape[1]), shape[1]), 64 // ITEMSIZE[type_]
+    columns = range(0, plan.unroll(plan.passes[1]) * plan.vector.lanes, line)
+    for offsets in found.values():
+        assert offsets == [ahead + column for column in columns]
 
 
 def test_an_estimate_grows_with_the_rows_and_names_its_bound() -> None:

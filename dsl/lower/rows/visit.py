@@ -7,7 +7,7 @@ are folded in halves: the first with the one half of them further on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from sympy import Expr, Integer
@@ -15,11 +15,12 @@ from sympy import Expr, Integer
 from tilewright.elementwise.builder import Argument
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import fold_lanes
-from tilewright.ir.ops import Advance, Load, Loop, MakeMask, Op, Point, StackBuffer, Store
+from tilewright.ir.ops import Advance, Load, Loop, MakeMask, Op, Point, Prefetch, StackBuffer, Store
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.rows.passes import Pass, Reduction
 from tilewright.plan.rows.plan import PARTIAL, RowsPlan
 from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, div, mod, value
 
 from .vectors import Lanes, Vector, arrays_of, begin, both, halved, side_by_side
@@ -44,6 +45,7 @@ class Visit:
         self.groups = self.period // self.step
         self.tail = mod(plan.cols, self.period)
         self.buffered = bool(each.reductions) and (self.groups > 1 or self.tail != 0)
+        self.ahead = plan.matrices if plan.prefetching == number else ()
         self.pieces = 0
 
     def run(self) -> None:
@@ -76,7 +78,7 @@ class Visit:
     def _all_at_once(self, trips: Expr) -> list[list[Register]]:
         """All partial results in registers, for all periods."""
         starts = [self._begin(reduction, self.emitter) for reduction in self.each.reductions]
-        pointers = self._pointers(self.prefix, ZERO)
+        pointers = self._pointers(self.prefix, ZERO, ahead=self.ahead)
         self.emitter.add(*pointers.points)
         body = self._vectors(pointers.names, starts)
         self.emitter.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
@@ -89,7 +91,7 @@ class Visit:
 
     def _in_groups(self, trips: Expr) -> None:
         """A group of partial results at a time, each for all periods: through buffers."""
-        outer = self._pointers(f"{self.prefix}g", ZERO)
+        outer = self._pointers(f"{self.prefix}g", ZERO, ahead=self.ahead)
         self.emitter.add(*outer.points)
         buffers = {
             f"{self.prefix}{_parts(r)}": Point(
@@ -100,7 +102,7 @@ class Visit:
         self.emitter.add(*buffers.values())
         inner = self._emitter("group")
         starts = [self._begin(reduction, inner) for reduction in self.each.reductions]
-        pointers = self._pointers(self.prefix, ZERO, outer.names)
+        pointers = self._pointers(self.prefix, ZERO, outer.names, self.ahead)
         body = self._vectors(pointers.names, starts)
         inner.add(*pointers.points)
         inner.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
@@ -189,7 +191,17 @@ class Visit:
             for place in range(self.unroll)
         ]
         prefix = f"{self.prefix}{self.pieces}_"
-        return side_by_side(self.plan, self.each, prefix, pointers, vectors)
+        made = side_by_side(self.plan, self.each, prefix, pointers, vectors)
+        return [*made, *self._prefetched(pointers)]
+
+    def _prefetched(self, pointers: Mapping[str, str]) -> Iterator[Op]:
+        """Prefetch the columns of a trip in the rows of the next block, line by line."""
+        for base in self.ahead:
+            operand = self.plan.operands[base]
+            line = max(1, self.plan.target.core.line // ITEMSIZE[operand.type])
+            distance = self.plan.together * operand.strides["m"]
+            for column in range(0, self.step, line):
+                yield Prefetch(Address(pointers[base], distance + column))
 
     def _emitter(self, name: str) -> Emitter:
         self.pieces += 1
@@ -197,11 +209,20 @@ class Visit:
         return Emitter(self.plan.target, self.lanes, prefix, self.plan.real)
 
     def _pointers(
-        self, prefix: str, offset: Expr, bases: Mapping[str, str] | None = None
+        self,
+        prefix: str,
+        offset: Expr,
+        bases: Mapping[str, str] | None = None,
+        ahead: Collection[str] = (),
     ) -> Pointers:
-        """Return pointers to the arrays that the pass visits, ``offset`` elements into the row."""
+        """Return pointers to the arrays that the pass visits, ``offset`` elements into the row.
+
+        Arrays of the names ``ahead`` have a pointer too, if the pass only prefetches them.
+        """
         found: dict[str, Point] = {}
         arrays = arrays_of(self.plan, self.each, self.known)
+        for name in ahead:
+            arrays.setdefault(name, (self.plan.operands[name].type, False))
         for base, (element, written) in arrays.items():
             start = base if bases is None else bases[base]
             found[base] = Point(f"{prefix}{base}", start, offset, element, written=written)

@@ -325,14 +325,21 @@ def _is_matrix(node: Expression) -> bool:
     return node.tensor is not None and len(node.tensor.shape) == 2
 
 
-def _length(node: Composed) -> int:
-    """Return the number of elementary operations that compute ``node`` from its reductions."""
-    wide = node.tensor is not None and node.tensor.type == "f64"
+def operations(expressions: Iterable[Expression], *, wide: bool = False) -> int:
+    """Return the number of elementary operations that compute values from their leaves.
+
+    ``wide`` is True if the arithmetic is in f64.
+    """
     builder = Builder("f64" if wide else "f32")
     leaves: dict[Expression, Argument] = {}
 
     def leaf(each: Expression) -> Argument:
         return leaves.setdefault(each, builder.input())
 
-    result = lower_expression(node, builder, leaf, builder.real)
-    return len(live(builder.steps, [result]))
+    results = [lower_expression(each, builder, leaf, builder.real) for each in expressions]
+    return len(live(builder.steps, results))
+
+
+def _length(node: Composed) -> int:
+    """Return the number of elementary operations that compute ``node`` from its reductions."""
+    return operations([node], wide=node.tensor is not None and node.tensor.type == "f64")

@@ -21,7 +21,7 @@ from tilewright.symbolic import ONE, ZERO, size_expr, value
 
 from ..loops import Decided, Decision
 from ..operands import Operand
-from .passes import Cut, Held, Known, Pass, cut
+from .passes import Cut, Held, Known, Pass, cut, operations
 from .places import Place
 
 #: A reduction of a row has this number of partial results. Element j belongs to partial result j
@@ -53,6 +53,7 @@ class RowsPlan(Decided):
 
     ``operands`` are its arrays by their names in C; strides are those of ``m``, the rows, and
     ``n``, the columns. ``held`` gives the array in whose row a held value waits, "" for a buffer.
+    ``work`` has the number of elementary operations of each pass for one column.
     ``leading`` is the distance of the rows of results, None if they have no gaps.
     """
 
@@ -67,6 +68,7 @@ class RowsPlan(Decided):
     operands: Mapping[str, Operand] = field(hash=False)
     vector: Vector
     held: tuple[str, ...]
+    work: tuple[int, ...]
     leading: Size | None = None
 
     @property
@@ -107,16 +109,57 @@ class RowsPlan(Decided):
     @property
     def together(self) -> int:
         """The number of rows that each pass visits before the next pass begins."""
-        columns = value(self.cols)
+        columns, known = value(self.cols), value(self.rows)
         if self.columns or len(self.passes) == 1 or columns is None:
             return 1
-        wide = [each for each in self.operands.values() if value(each.strides["m"]) != 0]
-        row = columns * sum(ITEMSIZE[each.type] for each in wide if each.strides["n"] != 0)
+        if self.alternates:
+            return 1
+        row, core = columns * self.column_bytes, self.target.core
         buffers = columns * ITEMSIZE[self.real] * self.held.count("")
-        cache = self.target.core.caches[0].size // 2
-        most = min(_TOGETHER, cache // max(row + buffers, 1), HELD_BYTES // max(buffers, 1))
-        known = value(self.rows)
+        fits = core.caches[0].size // 2 // max(row + buffers, 1)
+        most = min(_TOGETHER, fits, HELD_BYTES // max(buffers, 1))
         return max(1, most if known is None else min(most, known))
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The arrays that have elements of their own for each row and column, by name in C."""
+        steps = {name: operand.strides for name, operand in self.operands.items()}
+        return tuple(name for name, each in steps.items() if each["m"] != 0 and each["n"] != 0)
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of a row in memory, for each column."""
+        return sum(ITEMSIZE[self.operands[name].type] for name in self.matrices)
+
+    def starved(self, rate: float) -> bool:
+        """Return True if a row arrives later, at ``rate`` bytes per cycle, than it is computed."""
+        vectors = self.vector.registers / self.vector.lanes
+        work = vectors * sum(self.work) / self.target.core.fma_units
+        return work < self.column_bytes / rate
+
+    @property
+    def alternates(self) -> bool:
+        """True if transfers from beyond L2 limit the speed.
+
+        All passes then visit one row before the next row begins: few bytes are read, then few are
+        written. If several rows are read and then written, the transfers take longer.
+        """
+        rows, columns = value(self.rows), value(self.cols)
+        if rows is None or columns is None:
+            return False
+        size, core = rows * columns * self.column_bytes, self.target.core
+        return size > core.second.size and self.starved(core.rate(size))
+
+    @property
+    def prefetching(self) -> int | None:
+        """The number of the pass that prefetches the rows of the next block, None for no pass.
+
+        It is the pass with the most arithmetic, during which they arrive.
+        """
+        one = len(self.passes) == 1 or value(self.rows) == 1
+        if self.columns or one or not self.matrices or self.starved(self.target.core.memory):
+            return None
+        return self.work.index(max(self.work))
 
     @property
     def in_scratch(self) -> tuple[str, ...]:
@@ -198,8 +241,11 @@ def plan_rows(
     ]
     operands = {each.symbol: _operand(each, found) for each in arrays}
     held = _held(found, spec)
+    work = tuple(
+        operations(each.visits, wide=real == "f64") + len(each.reductions) for each in found.passes
+    )
     plan = RowsPlan(
-        spec, schedule, target, (), found, real, rows, cols, operands, vector, held, leading
+        spec, schedule, target, (), found, real, rows, cols, operands, vector, held, work, leading
     )
     object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
     return plan
@@ -314,5 +360,24 @@ def _decisions(plan: RowsPlan) -> Iterator[Decision]:
         yield Decision(
             f"held{place}", where, "several passes need it, and it takes long to compute"
         )
+    if len(plan.passes) > 1 and not plan.columns:
+        yield from _blocks(plan)
     threads = plan.schedule.threads or 1
     yield Decision("threads", str(threads), f"each computes {whose}s of its own")
+
+
+def _blocks(plan: RowsPlan) -> Iterator[Decision]:
+    """Yield how many rows a pass visits before the next begins, and the pass that prefetches."""
+    count = plan.together
+    if value(plan.cols) is None:
+        why = "the number of columns is known only at the call"
+    elif plan.alternates:
+        why = "transfers limit the speed, and take longer if several rows are read, then written"
+    elif count in (_TOGETHER, value(plan.rows)):
+        why = "the reductions of one row are folded while the next row is visited"
+    else:
+        why = "more do not fit the first cache, or the stack"
+    yield Decision("rows", f"{count} in each pass", why)
+    if (number := plan.prefetching) is not None:
+        why = "it has the most arithmetic, which takes longer than the transfers"
+        yield Decision("prefetch", f"the next {count} rows in pass {number}", why)
