@@ -138,7 +138,7 @@ def test_functions_of_elements_are_in_the_epilogue_and_buffers_share_memory() ->
     assert evaluate(net.flops, {"rows": 32}) == 2 * 32 * (13 * 512 + 512 * 256 + 256 * 128)
     program = program_for(net.plan)
     assert evaluate(program.scratch, {"rows_": 32}) == 32 * 4 * (512 + 256)
-    stages, tiles = 150, 3
+    stages, tiles = 150, 4
     same = of(lambda x, w: reduce(lambda y, _: nn.softmax(y @ w.a + w.b), range(stages), x),
               {"a": tw.Tensor("f32", (40, 40)), "b": tw.Tensor("f32", 40)}, columns=40)  # fmt: skip
     shared = program_for(plan_for(same, tw.Schedule(), net.isa))
