@@ -122,6 +122,15 @@ class Stages(Schedule):
         return dict(self.products).get(name, Schedule())
 
 
+def schedule_of(said: Mapping[str, Any]) -> Schedule:
+    """Return the schedule whose fields are ``said``, as ``dataclasses.asdict`` returns them."""
+    if "stages" not in said:
+        return Schedule(**said)
+    stages = (Stage(" ".join(each["names"]), each["rows"]) for each in said["stages"])
+    products = {name: Schedule(**each) for name, each in said["products"]}
+    return Stages(*stages, products=products, threads=said["threads"])
+
+
 def _again(stages: tuple[Stage, ...], products: Any, threads: int | None) -> Stages:
     return Stages(*stages, products=products, threads=threads)
 
