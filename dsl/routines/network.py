@@ -89,12 +89,21 @@ class Layers(Routine[Network, NetworkPlan]):
         yield f"network   {results_text(spec.results, several=spec.several, shared=SHARED)}"
         for number, step in enumerate(plan.steps):
             yield f"stage {number}   {step.name}: {step.written} = {step.said}"
+        for block, steps in groupby(plan.steps, attrgetter("block")):
+            if block is not None:
+                last = block.first + len(tuple(steps)) - 1
+                shared = ", shared by threads" if block.parallel else ""
+                yield f"blocks    {block.rows} rows at a time: stages {block.first} to {last}{shared}"
         for step in plan.steps:
             if step.buffer is not None:
-                yield f"buffer    {step.written}: {text_of(step.buffer.nbytes)} bytes"
+                inside = step.block is not None and step.written in step.block.private
+                note = ", one block of rows" if inside else ""
+                yield f"buffer    {step.written}: {text_of(step.buffer.nbytes)} bytes{note}"
         if plan.steps[1:]:
-            scratch = in_order(self.stages(plan)).scratch
-            yield f"scratch   {text_of(scratch)} bytes, in which the buffers are in turn"
+            program = in_order(self.stages(plan))
+            yield f"scratch   {text_of(program.scratch)} bytes, in which the buffers are in turn"
+            if program.worker_scratch != 0:
+                yield f"thread    {text_of(program.worker_scratch)} bytes of scratch for each thread"
 
     def decisions(self, plan: NetworkPlan, program: Program) -> Iterator[Row]:
         """Yield the decisions on each stage."""
@@ -152,8 +161,8 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     if step.shifts:
         program = replace(program, nest=mapped(program.nest, Argument, shifted))
     found = embedded(program, prefix, step.operands, step.sizes)
-    if step.block is not None and step.rows is not None:
-        found = with_space(found, step.rows.slot, step.block)
+    if step.block is not None:
+        found = with_space(found, step)
     nest = found.nest
     if step.found is not None:
         each = step.found

@@ -41,12 +41,14 @@ def _sized(step: Step, rows: Expr | None) -> Mapping[str, Expr]:
     return {name: size.xreplace({HERE: rows}) for name, size in step.sizes.items()}
 
 
-def with_space(program: Program, slot: str, block: Block) -> Program:
-    """Return the program of a stage whose buffers have space for a whole block.
+def with_space(program: Program, step: Step) -> Program:
+    """Return the program of ``step`` with buffers that have space for a whole block of rows.
 
-    ``slot`` is the program's name of the number of rows, which is smaller in the last block.
+    The last block has fewer rows.
     """
-    most = {symbol(slot): Integer(block.rows), HERE: Integer(block.rows)}
+    assert step.block is not None and step.rows is not None
+    names = [HERE] if step.rows.slot is None else [HERE, symbol(step.rows.slot)]
+    most = dict.fromkeys(names, Integer(step.block.rows))
 
     def wide(node: NestNode) -> NestNode:
         if not isinstance(node, Pack):

@@ -73,13 +73,13 @@ def blocked(
         if stage.rows is not None:
             others = (step for number, step in enumerate(steps) if number not in numbers)
             used = {name for step in others for name in _touched(step)}
-            own = list(_in_blocks(stage, numbers.start, own, used, (threads or 1) > 1))
+            own = list(_in_blocks(stage, numbers.start, own, used, parallel=(threads or 1) > 1))
         found += own
     return tuple(found)
 
 
 def _in_blocks(
-    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], parallel: bool
+    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], *, parallel: bool
 ) -> Iterator[Step]:
     assert stage.rows is not None
     every = [(step, _rows(stage, step)) for step in steps]
@@ -90,6 +90,9 @@ def _in_blocks(
             _refuse(stage, f"{step.name} has {rows.total} rows, {steps[0].name} has {total}", step)
         written[step.written] = step
         _check(stage, step, rows, written)
+    if total == 1:
+        yield from steps
+        return
     private = frozenset(step.written for step in steps if step.buffer) - outside
     block = Block(first, stage.rows, total, parallel, private)
     for step, rows in every:
@@ -101,7 +104,7 @@ def _in_blocks(
         if buffer is not None and step.written in private:
             out = next(name for name, array in step.operands.items() if array == step.written)
             buffer = Buffer(buffer.name, buffer.element, stage.rows * rows.steps[out])
-        sizes = {**step.sizes, rows.slot: HERE}
+        sizes = step.sizes if rows.slot is None else {**step.sizes, rows.slot: HERE}
         yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block)
 
 
@@ -131,7 +134,8 @@ def _check(stage: Stage, step: Step, rows: Rows, written: dict[Name, Step]) -> N
         most = value(line)
         inside = at == 0 or (at is not None and most is not None and at < most)
         if not same(rows.steps[name], line) or not inside:
-            _refuse(stage, f"{step.name} reads all rows of {array}, which {maker.name} computes", step)
+            made = "" if maker is step else f", which {maker.name} computes"
+            _refuse(stage, f"a row of {step.name} needs other rows of {array}{made}", step)
 
 
 def _refuse(stage: Stage, problem: str, step: Step) -> None:

@@ -145,8 +145,9 @@ class Elements:
 
     def _made(self, outer: list[Axis], rows: Axis, cols: Axis, *, down: bool = False) -> Stage:
         """Return a row program over ``rows`` and ``cols``, with loops around it."""
-        opened = self.opened and not outer and not down
-        height = self.sizes.new(rows.size) if opened else self.sizes.of(rows.size)
+        opened = self.opened and not outer and not down and self._varies(rows)
+        several = opened and rows.size != 1
+        height = self.sizes.new(rows.size) if several else self.sizes.of(rows.size)
         width = self.sizes.of(cols.size)
         inputs: dict[Placed, Input] = {}
         names = ["out"]
@@ -166,9 +167,9 @@ class Elements:
         offsets = tuple(value.offset for value in self.values)
         loops, shifts = outer_loops(outer, tuple(names), offsets)
         operands = dict(zip(names, (value.name for value in self.values), strict=True))
-        found = None
-        if isinstance(height, Dim) and opened:
-            found = Rows(slot_of(height.name), rows.size, dict(zip(names, rows.steps, strict=True)))
+        slot = slot_of(height.name) if several and isinstance(height, Dim) else None
+        steps = dict(zip(names, rows.steps, strict=True))
+        found = Rows(slot, rows.size, steps) if opened else None
         return Stage(plan, operands, self.sizes.bound, loops, shifts, found)
 
     def _inner(

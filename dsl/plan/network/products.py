@@ -178,10 +178,11 @@ class Products:
             for name, (_, step) in zip(("a", "b", output), (left, right, over), strict=True)
         ]
         opened = self.opened and not outer and left[0] == over[0] == "C"
-        if opened:
+        several = opened and rows.size != 1
+        if several:
             bound["m"] = rows.size
         spec = Gemm(
-            m=Dim("m") if opened else size("m", rows.size), n=size("n", n), k=size("k", k),
+            m=Dim("m") if several else size("m", rows.size), n=size("n", n), k=size("k", k),
             a=Matrix(a.type, order=left[0]),
             b=Packed(weight.declared) if weight is not None else Matrix(b.type, order=right[0]),
             d=target.type if finished else None, lda=leading[0], ldb=leading[1],
@@ -198,7 +199,7 @@ class Products:
             parallel = not any(map(has_buffers, plan.nests))
             plan = plan if parallel else self._plan(spec, machine, threads=True)
         steps = dict(zip(names, rows.steps, strict=True))
-        found = Rows("m", rows.size, steps) if opened else None
+        found = Rows("m" if several else None, rows.size, steps) if opened else None
         return Stage(plan, places, bound, loops, shifts, parallel, found)
 
     def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:

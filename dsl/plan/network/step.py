@@ -43,11 +43,11 @@ class Found:
 class Rows:
     """The rows of a stage that computes each row of its result from the same row of its operands.
 
-    ``slot`` is the stage's name of the number of rows. ``steps`` are the elements from row to row
+    ``slot`` is the stage's name of the number of rows, None if there is one row. ``steps`` are the elements from row to row
     of each operand's array.
     """
 
-    slot: str
+    slot: str | None
     total: Expr
     steps: Mapping[str, Expr]
 
