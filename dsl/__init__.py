@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
+    from .spec.network.stages import Stage, Stages
     from .spec.network.tensor import Tensor
     from .spec.network.trace import NetworkFunction, network
     from .spec.network.value import Network

@@ -123,7 +123,7 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> Any:
         raise ScheduleError(
             "this kernel has no stages to schedule",
             got=schedule,
-            expected="tw.Stages for a network with products, views or several loops; else tw.Schedule",
+            expected="tw.Stages for a network with products or views, else tw.Schedule",
         )
     return routine_for(spec).plan(spec, schedule, target)
 

@@ -29,7 +29,7 @@ from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ONE, ZERO, symbol
 
-from .row_blocks import in_blocks, one_block, trips, whole, with_space
+from .row_blocks import at_most, in_blocks, one_block, trips, whole, with_space
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -91,19 +91,22 @@ class Layers(Routine[Network, NetworkPlan]):
             yield f"stage {number}   {step.name}: {step.written} = {step.said}"
         for block, steps in groupby(plan.steps, attrgetter("block")):
             if block is not None:
-                last = block.first + len(tuple(steps)) - 1
+                these = f"stages {block.first} to {block.first + len(tuple(steps)) - 1}"
                 shared = ", shared by threads" if block.parallel else ""
-                yield f"blocks    {block.rows} rows at a time: stages {block.first} to {last}{shared}"
+                yield f"blocks    {block.rows} rows at a time: {these}{shared}"
         for step in plan.steps:
             if step.buffer is not None:
-                inside = step.block is not None and step.written in step.block.private
-                note = ", one block of rows" if inside else ""
-                yield f"buffer    {step.written}: {text_of(step.buffer.nbytes)} bytes{note}"
+                nbytes, note = step.buffer.nbytes, ""
+                if step.block is not None and step.written in step.block.private:
+                    nbytes, note = at_most(nbytes, plan.steps), ", for one block of rows"
+                yield f"buffer    {step.written}: {text_of(nbytes)} bytes{note}"
         if plan.steps[1:]:
             program = in_order(self.stages(plan))
-            yield f"scratch   {text_of(program.scratch)} bytes, in which the buffers are in turn"
+            scratch = at_most(program.scratch, plan.steps)
+            yield f"scratch   {text_of(scratch)} bytes, in which the buffers are in turn"
             if program.worker_scratch != 0:
-                yield f"thread    {text_of(program.worker_scratch)} bytes of scratch for each thread"
+                each = at_most(program.worker_scratch, plan.steps)
+                yield f"thread    {text_of(each)} bytes of scratch for each thread"
 
     def decisions(self, plan: NetworkPlan, program: Program) -> Iterator[Row]:
         """Yield the decisions on each stage."""

@@ -28,11 +28,13 @@ def whole(step: Step) -> Mapping[str, Expr]:
 def one_block(step: Step) -> Mapping[str, Expr]:
     """Return the sizes of a stage for the first block, which is the largest."""
     block = step.block
-    return _sized(step, None if block is None else _largest(block))
+    return _sized(step, None if block is None else block.most)
 
 
-def _largest(block: Block) -> Expr:
-    return Least(Integer(block.rows), block.total)
+def at_most(nbytes: Expr, steps: Sequence[Step]) -> Expr:
+    """Return a size in bytes if each block has all its rows."""
+    blocks = {step.block for step in steps if step.block is not None}
+    return nbytes.xreplace({block.most: Integer(block.rows) for block in blocks})
 
 
 def _sized(step: Step, rows: Expr | None) -> Mapping[str, Expr]:
@@ -48,7 +50,7 @@ def with_space(program: Program, step: Step) -> Program:
     """
     assert step.block is not None and step.rows is not None
     names = [HERE] if step.rows.slot is None else [HERE, symbol(step.rows.slot)]
-    most = dict.fromkeys(names, Integer(step.block.rows))
+    most = dict.fromkeys(names, step.block.most)
 
     def wide(node: NestNode) -> NestNode:
         if not isinstance(node, Pack):

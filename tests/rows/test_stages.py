@@ -1,9 +1,10 @@
-"""Stages of networks in blocks of rows: the bits of the network without them, and what is refused."""
+"""Stages of networks in blocks of rows: they change no bit; and what is refused."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -15,8 +16,8 @@ import tilewright as tw
 from tilewright import nn
 from tilewright.cli.code import schedule_of_code
 from tilewright.generate import interpret_kernel, plan_for, program_for
+from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.packed_matrix import memory
-from tilewright.spec.dtypes import DTYPES
 from tilewright.symbolic import evaluate
 
 B, R = tw.dim("batch"), tw.dim("rows")
@@ -37,7 +38,7 @@ def layer(x: Any, w: Any) -> Any:
 def rounded(x: Any, w: Any) -> Any:
     h = tw.relu(x @ w.a)
     one, other = nn.split(h, 2)
-    return nn.concat((one * tw.tanh(other), h)) @ w.b
+    return nn.concat((one * tw.tanh(other), h), axis=-1) @ w.b
 
 
 def integers(x: Any, w: Any) -> Any:
@@ -70,7 +71,7 @@ def legal(spec: tw.Network, isa: Any, seed: int) -> Iterator[tw.Stages]:
         ends = sorted({0, len(names), random.randrange(len(names)), random.randrange(len(names))})
         stages = [
             tw.Stage(" ".join(names[i:j]), rows=random.choice((1, 3, 4, 16, None)))
-            for i, j in zip(ends, ends[1:], strict=False)
+            for i, j in pairwise(ends)
         ]
         try:
             found = plan_for(spec, tw.Stages(*stages, threads=threads), isa)
@@ -85,7 +86,7 @@ def tensors(spec: tw.Network, rows: int) -> tuple[list[Any], dict[str, Any]]:
 
     def made(tensor: Any) -> Any:
         shape = [3 if size == B else rows if size == R else size for size in tensor.shape]
-        return (rng.standard_normal(shape) * 4).astype(DTYPES[tensor.type])
+        return encode(rng.standard_normal(shape), tensor.type)
 
     return [made(each) for each in spec.inputs], {each.key: made(each) for each in spec.weights}
 
@@ -95,8 +96,8 @@ def test_stages_change_no_bit(name: str, cases: Cases) -> None:
     spec = SPECS[name]
     plain = tw.compile(spec)
     every = legal(spec, plain.isa, 1)
-    nets = tw.compile_many([(spec, next(every), "host") for _ in range(3)])
-    for rows in (0, 1, 17):
+    nets = tw.compile_many([(spec, next(every), "host") for _ in range(2)])
+    for rows in (1, 17) if spec.filled else (0, 1, 17):
         given, weights = tensors(spec, rows)
         wanted, packed = plain(*given, plain.pack(weights)), plain.pack(weights)
         for net in nets:
@@ -106,7 +107,7 @@ def test_stages_change_no_bit(name: str, cases: Cases) -> None:
     cases.count("host", "native", 3 * len(nets))
 
 
-@pytest.mark.parametrize("name", ["perceptron", "layer", "integers"])
+@pytest.mark.parametrize("name", ["perceptron", "integers"])
 def test_stages_change_no_bit_of_an_emulated_target(name: str, cases: Cases) -> None:
     spec, rows = SPECS[name], 5
     plain = tw.compile(spec, target="neon")
@@ -135,23 +136,25 @@ def test_stages_are_values() -> None:
     for other in (eval(repr(BLOCKS), names), pickle.loads(pickle.dumps(BLOCKS)),  # noqa: S307
                   schedule_of_code(repr(BLOCKS))):  # fmt: skip
         assert other == BLOCKS and hash(other) == hash(BLOCKS) and repr(other) == repr(BLOCKS)
-    assert tw.Stages() != tw.Schedule() and BLOCKS != tw.Stages(*BLOCKS.stages, threads=2)
+    assert tw.Stages() != tw.Schedule() and tw.Stages(*BLOCKS.stages, threads=2) != BLOCKS
     net = tw.compile(SPECS["perceptron"], BLOCKS)
     assert net.schedule == BLOCKS and net.verify(cases=2).cases == 2
     text = net.explain(rows=100)
-    assert "\nstage 2   c: " in text and "\nblocks    32 rows at a time: stages 2 to 3, shared" in text
-    assert "value1: 1280 bytes, one block of rows" in text
+    assert "\nstage 2   c: " in text
+    assert "\nblocks    32 rows at a time: stages 2 to 3, shared" in text
+    assert "value1: 1280 bytes, for one block of rows" in text
 
 
 def test_values_of_a_block_are_small() -> None:
     spec = tw.network(lambda x, w: tw.relu(tw.relu(x @ w.a) @ w.b) @ w.c).of(
-        x=T("f32", (R, 13)), w=WEIGHTS
+        x=T("f32", (R, 13)), w={name: WEIGHTS[name] for name in "abc"}
     )
     isa = tw.compile(spec, target="avx2").isa
     plan = plan_for(spec, tw.Stages(tw.Stage("a b c", rows=300)), isa)
     assert evaluate(program_for(plan).scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
     shared = program_for(plan_for(spec, tw.Stages(tw.Stage("a b c", rows=300), threads=2), isa))
-    assert shared.scratch == 0 and shared.worker_scratch <= 300 * 4 * (40 + 21) + 128
+    assert shared.scratch == 0
+    assert evaluate(shared.worker_scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_values_of_a_block_are_small() -> None:
         (lambda: staged("perceptron", tw.Stage("a c", rows=3)), r"tw\.Stage\('a b c', rows=3\)"),
         (lambda: staged("perceptron", products={"mul0": tw.Schedule()}), "no product 'mul0'"),
         (lambda: staged("layer", tw.Stage("qkv product0", rows=3)), r"Stage\('qkv', rows=3\)"),
-        (lambda: staged("square", tw.Stage("a product0", rows=3)), "needs other rows of value0"),
+        (lambda: staged("square", tw.Stage("product0 a product1", rows=3)), "needs other rows"),
         (lambda: staged("square", tw.Stage("sum0", rows=3)), "not row by row"),
     ],
 )  # fmt: skip

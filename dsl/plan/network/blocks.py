@@ -28,7 +28,9 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
     for name, _ in stages.products:
         if name not in products:
             raise ScheduleError(
-                f"the network has no product {name!r}", got=stages, expected=_listed(sorted(products))
+                f"the network has no product {name!r}",
+                got=stages,
+                expected=_listed(sorted(products)),
             )
     found: dict[int, Group] = {}
     for stage in stages.stages:
@@ -103,7 +105,7 @@ def _in_blocks(
         buffer = step.buffer
         if buffer is not None and step.written in private:
             out = next(name for name, array in step.operands.items() if array == step.written)
-            buffer = Buffer(buffer.name, buffer.element, stage.rows * rows.steps[out])
+            buffer = Buffer(buffer.name, buffer.element, block.most * rows.steps[out])
         sizes = step.sizes if rows.slot is None else {**step.sizes, rows.slot: HERE}
         yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block)
 

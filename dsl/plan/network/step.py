@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
@@ -13,7 +13,7 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import slot_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.symbolic import symbol, value
+from tilewright.symbolic import Least, symbol, value
 
 from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
@@ -43,8 +43,8 @@ class Found:
 class Rows:
     """The rows of a stage that computes each row of its result from the same row of its operands.
 
-    ``slot`` is the stage's name of the number of rows, None if there is one row. ``steps`` are the elements from row to row
-    of each operand's array.
+    ``slot`` is the stage's name of the number of rows, None if there is one row. ``steps`` are the
+    elements from row to row of each operand's array.
     """
 
     slot: str | None
@@ -67,10 +67,15 @@ class Block:
     parallel: bool
     private: frozenset[Name]
 
+    @property
+    def most(self) -> Expr:
+        """The rows of the largest block."""
+        return Least(Integer(self.rows), self.total)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: its name, its plan, the array that it writes, and the names of its operands and sizes.
+    """One stage: its name, its plan, and the array that it writes.
 
     ``operands`` and ``sizes`` map names of the stage to those of the network. ``buffer`` is the
     array if it is an intermediate tensor that no earlier stage wrote to. ``said`` is what the stage

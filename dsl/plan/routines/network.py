@@ -183,9 +183,9 @@ class _Cutter:
         written, buffer = self._new(end)
         name = self.namer.of_product(product)
         chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
-        stage = Products(
-            a, b, written, self.products, self._schedule, chosen, opened=opened
-        ).stage(product, end, self._ready, self.target)
+        stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
+            product, end, self._ready, self.target
+        )
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         self.made.append(
             Step(
@@ -346,8 +346,9 @@ class _Cutter:
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
         self.made.append(
             Step(
-                self.namer.of(node), plan, written.name, buffer, {"out": written.name}, {slot_of("counter"): place},
-                repr(node), (loop,), {"out": written.offset + place * written.strides[0]},
+                self.namer.of(node), plan, written.name, buffer, {"out": written.name},
+                {slot_of("counter"): place}, repr(node), (loop,),
+                {"out": written.offset + place * written.strides[0]},
             )
         )  # fmt: skip
         self.values[id(node)] = written

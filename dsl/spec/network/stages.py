@@ -42,7 +42,8 @@ class Stage:
     rows: int | None
 
     def __init__(self, names: str, rows: int | None = None) -> None:
-        given = names.split() if isinstance(names, str) else []
+        said: Any = names
+        given = said.split() if isinstance(said, str) else []
         if not given:
             raise ScheduleError(
                 "a stage has the names of its products and row programs",
