@@ -157,16 +157,19 @@ def test_values_of_a_block_are_small() -> None:
     assert evaluate(shared.worker_scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
 
 
+ANY: Any = (3,)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: tw.Stage(""), "has the names"),
         (lambda: tw.Stage("a", rows=0), "positive int"),
-        (lambda: tw.Stages("a"), "tw.Stage"),
+        (lambda: tw.Stages(*ANY), "tw.Stage"),
         (lambda: tw.Stages(tw.Stage("a b", 3), tw.Stage("b", 4)), "'b' is named twice"),
         (lambda: tw.Stages(products={"a": tw.Schedule(k_split=2)}), "what a network fixes"),
         (lambda: tw.Stages(products={"a": tw.Schedule(threads=2)}), "what a network fixes"),
-        (lambda: tw.Stages(products={"a": 3}), "by name"),
+        (lambda: tw.Stages(products={"a": ANY[0]}), "by name"),
         (lambda: tw.compile(tw.Gemm(2, 3, 4), tw.Stages()), "no stages"),
         (lambda: staged("perceptron", tw.Stage("a d", rows=3)), "nothing called 'd'"),
         (lambda: staged("perceptron", tw.Stage("a c", rows=3)), r"tw\.Stage\('a b c', rows=3\)"),
