@@ -272,7 +272,7 @@ class CallableKernel:
         functools.partial
             Function without arguments. It returns 0, or 2 if there was no memory for the kernel's
             scratch buffer. The function keeps the arrays alive, in its attribute ``arrays``;
-            ``out`` is the output.
+            ``out`` is the output. It owns scratch memory, which other calls do not use.
 
         Raises
         ------
@@ -290,6 +290,7 @@ class CallableKernel:
         """
         self._native("bind")
         frame = self.frame(*arrays, **named)
+        frame.own_scratch()
         bound = partial(dispatch.dispatcher().run, frame.address)
         vars(bound).update(kernel=self, frame=frame, arrays=frame.arrays)
         vars(bound).update(out=frame.arrays[self._output])

@@ -29,12 +29,12 @@ class NetworkKernel(SeveralResults):
     position. Everything else is as for other kernels.
     """
 
-    __slots__ = ("_first", "_layout", "_network", "_tensors")
+    __slots__ = ("_layout", "_network", "_tensors", "_weights")
     _network: Network
     _layout: Layout
-    #: The number of tensors that a call passes, and the name of the first weight.
+    #: The number of tensors that a call passes, and the names of the weights in C.
     _tensors: int
-    _first: str
+    _weights: tuple[str, ...]
 
     def __init__(self, *parts: Any, **more: Any) -> None:
         super().__init__(*parts, **more)
@@ -42,8 +42,12 @@ class NetworkKernel(SeveralResults):
         assert isinstance(spec, Network)
         self._network, self._tensors = spec, len(spec.inputs)
         formats = {parameter.name: parameter.format for parameter in self.signature.arrays}
-        self._layout = tuple((repr(w), w.shape, formats[w.name] or w.type) for w in spec.weights)
-        self._first = spec.weights[0].name
+        held, constants = spec.folded.weights, spec.constants
+        # A constant is named by its expression, so that other constants have other names.
+        self._layout = tuple(
+            (repr(constants.get(w, w)), w.shape, formats[w.name] or w.type) for w in held
+        )
+        self._weights = tuple(weight.name for weight in held)
 
     @property
     def flops(self) -> Any:
@@ -57,6 +61,9 @@ class NetworkKernel(SeveralResults):
 
     def pack(self, weights: Any) -> PackedWeights:
         """Return the weights of a network in the order that its kernel reads.
+
+        Expressions of weights alone, for example ``w.up.T`` or ``w.scale * 0.125``, are computed
+        here, in float64, and rounded to their type. Calls read the results.
 
         Parameters
         ----------
@@ -84,6 +91,10 @@ class NetworkKernel(SeveralResults):
         array([[3., 3.]], dtype=float32)
         """
         found = weights_by_name(self._network.weights, weights)
+        if self._network.constants:
+            from tilewright.runtime.reference.network import folded_arrays
+
+            found = folded_arrays(self._network, found)
         packed = self._network.packed
         arrays = (
             self.packed(weight.name, array) if weight in packed else frozen(array)
@@ -143,7 +154,7 @@ class NetworkKernel(SeveralResults):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with an array for each weight in place of the packed weights."""
         if not arrays or type(arrays[-1]) is not PackedWeights:
-            if self._first in named:
+            if self._weights[0] in named:
                 return arrays, named  # all weights by name, as ``verify`` passes them
             raise ArgumentTypeError(
                 f"{self.name} needs its packed weights",
@@ -156,12 +167,11 @@ class NetworkKernel(SeveralResults):
             raise ArgumentTypeError(
                 "the weights were packed for another network or target",
                 got=packed,
-                expected=", ".join(map(repr, self._network.weights)),
+                expected=", ".join(name for name, _, _ in self._layout),
                 hint="net.pack(weights) of this kernel",
             )
         packed.adopt(self._layout)
         if len(given) == self._tensors:
             return (*given, *packed.arrays), named
-        weights = self._network.weights
-        both = zip(weights, packed.arrays, strict=True)
-        return tuple(given), {**named, **{weight.name: array for weight, array in both}}
+        both = zip(self._weights, packed.arrays, strict=True)
+        return tuple(given), {**named, **dict(both)}

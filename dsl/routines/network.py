@@ -87,6 +87,8 @@ class Layers(Routine[Network, NetworkPlan]):
         """Yield the results, and a line for each stage."""
         spec = plan.spec
         yield f"network   {results_text(spec.results, several=spec.several, shared=SHARED)}"
+        for weight, constant in spec.constants.items():
+            yield f"constant  {weight!r} = {constant!r}, computed by pack"
         for number, step in enumerate(plan.steps):
             yield f"stage {number}   {step.name}: {step.written} = {step.said}"
         for block, steps in groupby(plan.steps, attrgetter("block")):

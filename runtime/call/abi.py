@@ -17,7 +17,9 @@ from tilewright.spec.network.tensor import MOST_AXES
 
 DONE, UNDECIDED, NO_MEMORY = range(3)
 #: Lengths of the tables in templates/dispatch/dispatch_descriptor.h.j2.
-LIMITS = {"arrays": 64, "dims": 16, "slots": 16, "axes": MOST_AXES}
+#: ``arrays`` is the maximum number of arrays of a kernel; their views are on the caller's stack.
+#: ``kept`` is the maximum size in bytes of scratch memory that is kept for later calls.
+LIMITS = {"arrays": 1024, "dims": 16, "slots": 16, "axes": MOST_AXES, "kept": 64 << 20}
 #: Kinds of arrays. In the dispatcher's C, a kind is its index here.
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector", "tensor")
 #: Maximum number of vectors and numbers of an epilogue of ``tw.matmul`` in calls handled by C code.

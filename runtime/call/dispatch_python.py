@@ -28,10 +28,16 @@ def _function(location: int, arguments: int, result: str) -> Any:
     return backend.cast(kind, location)
 
 
+def scratch_bytes(frame: int) -> int:
+    """Return the bytes of scratch memory that a call needs now."""
+    _, size_of, _, slots, _ = _words(frame)
+    return int(_function(size_of, 1, "int64_t")(slots))
+
+
 def run(frame: int) -> int:
     """Run a kernel on checked arguments; ``frame`` is the address of a struct tw_frame."""
-    invoke, scratch_bytes, pointers, slots, scalars = _words(frame)
-    size = _function(scratch_bytes, 1, "int64_t")(slots)
+    invoke, _, pointers, slots, scalars = _words(frame)
+    size = scratch_bytes(frame)
     scratch = np.empty(size + 64, np.uint8) if size > 0 else None
     place = 0 if scratch is None else -(-address(scratch) // 64) * 64
     backend.cast(

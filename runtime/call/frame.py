@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arrays.memory import address
+from tilewright.runtime.arrays.memory import ALIGNMENT, address
 
 from .argument_checks import Checked
 from .bound_sizes import Array
@@ -42,13 +42,27 @@ class Frame:
         )
         self.sizes: tuple[int, ...] = checked.sizes
         self.scalars: tuple[float, ...] = scalars
-        self.words: Array = np.array([*functions, *map(address, blocks)], np.int64)
+        self.words: Array = np.array([*functions, *map(address, blocks), 0, 0], np.int64)
         self.address: int = address(self.words)
         self.arrays: tuple[Any, ...] = owners or checked.arrays
         self._checked = checked.arrays
         self._blocks = (*blocks, *lists)
 
+    def own_scratch(self) -> None:
+        """Allocate scratch memory that belongs to this frame, and is used at each run of it.
+
+        A run that finds it in use by another thread, or too small because the number of threads
+        has grown, takes other memory.
+        """
+        from .dispatch_python import scratch_bytes
+
+        size = scratch_bytes(self.address)
+        if size > 0:
+            memory = np.empty(size + ALIGNMENT, np.uint8)
+            self.words[-2:] = -(-address(memory) // ALIGNMENT) * ALIGNMENT, size
+            self._blocks = (*self._blocks, memory)
+
     def touch(self) -> None:
         """Read the pointers and sizes into the caches, without the data that they point to."""
-        for block in self._blocks:
+        for block in self._blocks[:3]:
             block.sum()

@@ -15,6 +15,7 @@ from sympy import Expr
 from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import AnyFormat, formats_of
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
@@ -22,6 +23,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
 
+from .block import Block, Packer, block_of
 from .choice import Choice
 from .members import Contents, Family, Member, common_sizes
 from .sources import Made
@@ -66,7 +68,8 @@ class Function:
 
     ``field`` is the kernel's name in each target's table. ``scratch`` is True if the kernel of at
     least one target needs scratch memory, ``configures`` likewise. ``on`` has the implementations
-    by the targets' ranks, ``about`` the lines of the comment.
+    by the targets' ranks, ``about`` the lines of the comment. ``block`` has the weights of a
+    network.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Function:
     about: tuple[str, ...]
     extents: tuple[Extent, ...]
     on: tuple[Implementation, ...]
+    block: Block | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -95,6 +99,12 @@ class Function:
         """Names of the sizes on which the size of a packed matrix depends, n before k."""
         return tuple(slot for slot in self.sizes if slot in ("m", "n", "k")) if self.packs else ()
 
+    @property
+    def packed_nbytes(self) -> tuple[int, ...]:
+        """The size of the packed matrix by the targets' ranks, if it is of fixed size."""
+        forms = [each.format for each in self.on]
+        return tuple(form.nbytes for form in forms if form is not None and not form.is_open)
+
     def adapted(self, one: Implementation) -> bool:
         """Return True if a target's own function has other parameters than the header's."""
         own = any(a.stored for a in self.signature.arrays)
@@ -108,6 +118,8 @@ class Function:
         yield from (f"{self.name}_{extent.name}_bytes" for extent in self.extents)
         if self.packs:
             yield from (f"{self.name}_packed_bytes", f"{self.name}_format")
+        if self.block is not None:
+            yield from (f"{self.name}_{end}" for end in ("packed_bytes", "pack", "with"))
         if self.configures:
             yield from (f"{self.name}_{end}" for end in ("configure", "inner", "release"))
 
@@ -186,7 +198,19 @@ def functions(
 
     Compiled-in weights are added to ``constants``.
     """
-    return tuple(_function(library, held, one, found, made, constants) for one in held.members)
+    known = {
+        one.name: _function(library, held, one, found, made, constants) for one in held.members
+    }
+    return tuple(replace(each, block=_block(held, each, known)) for each in known.values())
+
+
+def _block(held: Contents, function: Function, known: Mapping[str, Function]) -> Block | None:
+    packers = {
+        name: Packer(made.name, made.signature.arrays, bool(made.sizes), made.packed_nbytes)
+        for name, one in held.packers(function.member).items()
+        for made in (known[one.name],)
+    }
+    return block_of(function.member.spec, function.signature, packers, len(function.on))
 
 
 def _function(
@@ -253,8 +277,11 @@ def _about(
     packing = isinstance(member.spec, Pack | PackQuantized | QuantizeRows)
     yield made.formula.rpartition(":")[0] if packing else made.formula
     yield repr(member.spec)
+    found = member.spec.constants if isinstance(member.spec, Network) else {}
+    constants = {weight.name: repr(constant) for weight, constant in found.items()}
     for p in parameters.arrays:
-        yield f"{p.symbol}: {_described(p)}{_contents(p, packers)}"
+        which = f" of {constants[p.name]}" if p.name in constants else ""
+        yield f"{p.symbol}: {_described(p)}{which}{_contents(p, packers)}"
     if member.weights:
         yield f"The weights are compiled in: {', '.join(member.weights)}."
     if parameters.alias >= 0:

@@ -29,6 +29,7 @@ from tilewright.spec.signature import ArrayParameter, Signature, has_formats, pa
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS, is_integer
 
+from .block import Block as Weights
 from .choice import Choice
 from .files import Described
 from .interface import FamilyFunction, Function
@@ -152,6 +153,11 @@ class _Called(NamedTuple):
     def sizes(self) -> tuple[str, ...]:
         """Names of the run-time sizes that a call passes."""
         return self.function.sizes
+
+    @property
+    def block(self) -> Weights | None:
+        """The weights of a network in one block."""
+        return self.function.block
 
     @property
     def scratch(self) -> bool:

@@ -13,6 +13,7 @@ from tilewright.plan.formats.lookup import AnyFormat
 from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.packed_weights import weights_by_name
+from tilewright.runtime.reference.network import folded_arrays
 from tilewright.runtime.reference.pack_b import packed_in
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.network.value import Network
@@ -54,6 +55,7 @@ def compiled_in(name: str, spec: object, given: object) -> dict[str, Array]:
             expected=f"at most {MOST}",
             hint="without weights=: the C function takes packed weights as arguments",
         )
+    found = folded_arrays(spec, found)
     return {weight.name: np.ascontiguousarray(array) for weight, array in found.items()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arrays.elements import decode, epsilon, nearest
+from tilewright.runtime.arrays.elements import decode, encode, epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
@@ -40,7 +40,7 @@ _OF_ROW, _OF_COLUMN = (64, 6), (4, 2)
 def network_results(spec: Network, signature: Signature, held: Sample) -> dict[str, Expected]:
     """Return what a kernel must write for the arguments ``held``, by the names of the results."""
     arrays = {p.name: array for p, array in zip(signature.arrays, held.arrays, strict=True)}
-    return expected_of(spec, arrays, held.sizes)
+    return expected_of(spec.folded, arrays, held.sizes)
 
 
 def expected_of(
@@ -57,6 +57,39 @@ def expected_of(
             values = evaluation.of(made).spread(shape or (1,))
             found[name] = Expected(values, result.tensor.type)
     return found
+
+
+def folded_arrays(spec: Network, given: Mapping[Weight, Any]) -> dict[Weight, Any]:
+    """Return the weights of ``spec.folded``: those given, and constants computed in float64."""
+    names = {weight.name: array for weight, array in given.items()}
+    return {
+        weight: _constant(spec, spec.constants[weight], names)
+        if weight in spec.constants
+        else given[weight]
+        for weight in spec.folded.weights
+    }
+
+
+def _constant(spec: Network, constant: Expression, arrays: Mapping[str, Array]) -> Array:
+    """Return the array of an expression of weights, rounded to its type."""
+    views: list[View] = []
+    node = constant
+    while isinstance(node, View):
+        views.append(node)
+        node = node.args[0]
+    assert node.tensor is not None
+    if isinstance(node, Weight):
+        array = arrays[node.name].reshape(node.shape)
+    else:
+        made = node.args[0] if isinstance(node, Cast) else node
+        with np.errstate(all="ignore"):
+            found = _Evaluation(spec, arrays, {}).of(made)
+        shape = tuple(value_of(size, {}) for size in node.tensor.shape)
+        array = encode(found.spread(shape).value, node.tensor.type)
+    for view in reversed(views):
+        shape = tuple(value_of(size, {}) for size in view.tensor.shape)
+        array = viewed(view, array, shape)
+    return np.ascontiguousarray(array)
 
 
 class _Evaluation(Evaluation):
@@ -151,20 +184,22 @@ def _whole_numbers(x: Interval) -> Array:
 
 def _viewed(view: View, given: Interval, shape: tuple[int, ...]) -> Interval:
     """Return a view of a tensor."""
-
-    def viewed(array: Array) -> Array:
-        match view.fn:
-            case "reshape":
-                return array.reshape(shape)
-            case "transpose":
-                return array.transpose(view.how)
-            case "expand":
-                return np.broadcast_to(array, shape)
-        parts = zip(view.how, shape, strict=True)
-        return array[tuple(slice(f, f + n * step, step) for (f, _, step), n in parts)]
-
-    value, low, high = map(viewed, (given.value, given.low, given.high))
+    parts = (viewed(view, part, shape) for part in (given.value, given.low, given.high))
+    value, low, high = parts
     return Interval(value, low, high, given.element)
+
+
+def viewed(view: View, array: Array, shape: tuple[int, ...]) -> Array:
+    """Return a view of an array."""
+    match view.fn:
+        case "reshape":
+            return array.reshape(shape)
+        case "transpose":
+            return array.transpose(view.how)
+        case "expand":
+            return np.broadcast_to(array, shape)
+    parts = zip(view.how, shape, strict=True)
+    return array[tuple(slice(f, f + n * step, step) for (f, _, step), n in parts)]
 
 
 def _taken(table: Interval, rows: Array) -> Interval:

@@ -142,13 +142,14 @@ def test_calls_from_several_threads_have_memory_of_their_own() -> None:
     inputs = [np.float32(rng.standard_normal((rows, 24))) for rows in (700, 33, 512, 1)]
     right = [net(x, packed) for x in inputs]
     wrong: list[int] = []
+    shared = net.bind(inputs[0], packed)  # one call of it at a time has its own memory
     begin = threading.Barrier(len(inputs))
 
     def run(number: int) -> None:
         bound = net.bind(inputs[number], packed)
         begin.wait()
         for _ in range(50):
-            bound()
+            bound(), shared()
             called = net(inputs[number], packed)
             if any((found != right[number]).any() for found in (called, vars(bound)["out"])):
                 wrong.append(number)
@@ -159,3 +160,79 @@ def test_calls_from_several_threads_have_memory_of_their_own() -> None:
     for each in workers:
         each.join()
     assert not wrong
+    np.testing.assert_array_equal(vars(shared)["out"], right[0])
+
+
+class Shared:
+    """An array that is known by DLPack alone."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_objects_with_dlpack_are_weights_inputs_and_outputs_also_in_a_session() -> None:
+    given = weights()
+    net, x, out = network(given), np.ones((4, 24), np.float32), np.zeros((4, 9), np.float32)
+    packed = net.pack({name: Shared(array) for name, array in given.items()})
+    right = net(x, net.pack(given))
+    with net.session():
+        net(Shared(x), packed, out=Shared(out))
+        np.testing.assert_array_equal(out, right)
+        np.testing.assert_array_equal(net(x, packed), right)
+    assert (np.from_dlpack(net(Shared(x), packed)) == right).all()
+
+
+def test_a_call_takes_many_arrays() -> None:
+    many = {f"b{number}": np.array([number, -1, 0.5], "f4") for number in range(70)}
+
+    def added(x: Any, w: Any) -> Any:
+        for name in many:
+            x = tw.relu(x) + w[name]
+        return x
+
+    net = tw.compile(tw.network(added).of(x=tw.Tensor("f32", (ROWS, 3)), w=many))
+    wanted = np.zeros((2, 3))
+    for array in many.values():
+        wanted = np.maximum(wanted, 0) + array
+    np.testing.assert_array_equal(net(np.zeros((2, 3), np.float32), net.pack(many)), wanted)
+    many |= {f"b{number}": np.zeros(3, "f4") for number in range(1100)}
+    spec = tw.network(added).of(x=tw.Tensor("f32", (ROWS, 3)), w=many)
+    with pytest.raises(tw.SpecError, match="at most 1024"):
+        tw.compile(spec)
+
+
+def _tied(factor: float) -> Callable[[Any, Any], Any]:
+    def tied(x: Any, w: Any) -> Any:
+        h = nn.linear(x, w.up.T, w.b + w.b) * (w.g * factor)
+        return h @ w.up + w.rows.T[0] + tw.relu(x) @ (w.up * w.g[:, None]).T @ w.up
+
+    return tied
+
+
+def test_expressions_of_weights_alone_are_computed_by_pack(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    shapes = {"up": (11, 6), "b": (11,), "g": (11,), "rows": (6, 2)}
+    w = {name: np.float32(rng.standard_normal(shape)) for name, shape in shapes.items()}
+    spec = tw.network(_tied(0.125)).of(x=tw.Tensor("f32", (ROWS, 6)), w=w)
+    net: Any = tw.compile(spec)
+    assert [each.plan.spec.b.type for each in net.plan.products] == ["f32"] * 4
+    assert "constant  w.g_folded = w.g * 0.125, computed by pack" in net.explain()
+    x = np.float32(rng.standard_normal((5, 6)))
+    packed = net.pack(w)
+    up, b, g, rows, wide = (np.asarray(a, np.float64) for a in (*w.values(), x))
+    scaled = (up * g[:, None]).astype(np.float32).astype(np.float64)
+    right = ((wide @ up.T + 2 * b) * g * 0.125) @ up + rows[:, 0]
+    np.testing.assert_allclose(
+        net(x, packed), right + np.maximum(wide, 0) @ scaled.T @ up, 1e-4, 1e-4
+    )
+    assert net.verify(cases=2).cases == 2
+    packed.save(tmp_path / "w")
+    other: Any = tw.compile(tw.network(_tied(0.25)).of(x=tw.Tensor("f32", (ROWS, 6)), w=w))
+    with pytest.raises(tw.ArgumentError, match="another network"):
+        other(x, tw.PackedWeights.load(tmp_path / "w"))

@@ -76,11 +76,13 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    steps = _Cutter(spec, target, stages, ()).steps()
+    steps = _Cutter(spec.folded, target, stages, ()).steps()
     groups = grouped(stages, steps)
     if any(stage.rows for stage, _ in groups):
         opened = {number for stage, numbers in groups for number in numbers if stage.rows}
-        steps = blocked(groups, _Cutter(spec, target, stages, opened).steps(), stages.threads)
+        steps = blocked(
+            groups, _Cutter(spec.folded, target, stages, opened).steps(), stages.threads
+        )
     if stages is schedule:
         schedule = resolved(stages, groups)
     return NetworkPlan(spec, schedule, target, (), steps)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
+from .folded import Folding
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
@@ -87,9 +89,19 @@ class Network(Spec):
         return tuple(node for node in _distinct(self.results) if isinstance(node, Weight))
 
     @property
+    def folded(self) -> Network:
+        """The network that kernels compute: expressions of weights alone have become weights."""
+        return _folded(self)[0]
+
+    @property
+    def constants(self) -> Mapping[Weight, Expression]:
+        """The expressions that ``pack`` computes, by the weights of ``folded`` in their place."""
+        return _folded(self)[1]
+
+    @property
     def packed(self) -> tuple[Weight, ...]:
         """The weights that products use; ``pack`` brings them into the order that kernels read."""
-        nodes = _distinct(self.results)
+        nodes = _distinct(self.folded.results)
         found = (node.weight for node in nodes if isinstance(node, Product))
         return tuple({weight: None for weight in found if weight is not None})
 
@@ -110,7 +122,7 @@ class Network(Spec):
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
-        nodes = _distinct(self.results)
+        nodes = _distinct(self.folded.results)
         return tuple(n for n in nodes if isinstance(n, Product) and n.weight == weight)
 
     def packing(self, weight: Weight, ldb: Dim | None = None) -> Pack | PackQuantized:
@@ -129,7 +141,7 @@ class Network(Spec):
             return sizes[size.name] if isinstance(size, Dim) else size
 
         total: Any = 0
-        for node in _distinct(self.results):
+        for node in _distinct(self.folded.results):
             if isinstance(node, Product):
                 assert node.args[0].tensor is not None
                 k = known(node.args[0].tensor.shape[-1])
@@ -206,6 +218,18 @@ class Network(Spec):
                     yield size.name, size
 
 
+@lru_cache(maxsize=64)
+def _folded(network: Network) -> tuple[Network, Mapping[Weight, Expression]]:
+    """Return ``folded`` and ``constants`` of a network."""
+    taken = {*network.names, *(name for name, _ in network._sizes())}
+    taken |= {each.name for each in network.inputs}
+    taken |= {name for each in network.weights for name in (each.space, each.name)}
+    made = Folding(network.results, taken)
+    if not made.constants:
+        return network, {}
+    return replace(network, results=made.results), made.constants
+
+
 def slot_of(name: str) -> str:
     """Return the C parameter for the dim ``name`` of a network: no other name ends in "_"."""
     return f"{name}_"
@@ -257,6 +281,8 @@ def _is_long(node: Expression) -> bool:
 
 def _check_weights(network: Network) -> None:
     """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
+    if network.folded is not network:
+        return  # that one was checked when it was made
     packed = set(network.packed)
     for node in _distinct(network.results):
         args = node.args if isinstance(node, Composed) else ()
@@ -294,7 +320,8 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
     """Return the parameters of a network: its tensors in order, then its results."""
     inputs = [_tensor(each.name, each.type, each.shape, each.strides, "in") for each in spec.inputs]
     packed = spec.packed
-    inputs += [_weight(one, formats.get(one.name), one in packed) for one in spec.weights]
+    weights = spec.folded.weights
+    inputs += [_weight(one, formats.get(one.name), one in packed) for one in weights]
     results = []
     for name, result in zip(spec.names, spec.results, strict=True):
         assert result.tensor is not None
