@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
+    from .spec.network.stages import Stage, Stages
     from .spec.network.tensor import Tensor
     from .spec.network.trace import NetworkFunction, network
     from .spec.network.value import Network
@@ -91,6 +92,8 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "SpecError",
+    "Stage",
+    "Stages",
     "Strided",
     "TargetError",
     "Tensor",
@@ -182,6 +185,7 @@ _HOMES = {
     "Copy": "spec.pack",
     "Network": "spec.network.value",
     **dict.fromkeys(("NetworkFunction", "network"), "spec.network.trace"),
+    **dict.fromkeys(("Stage", "Stages"), "spec.network.stages"),
     "Tensor": "spec.network.tensor",
     "Transpose": "spec.transpose",
     **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst", "postop"), "spec.expression"),

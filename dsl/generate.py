@@ -14,6 +14,7 @@ from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, apart, forks, free, in_regions, joined
 from tilewright.emit.render import Defined, Source, render
+from tilewright.errors import ScheduleError
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import formula
 from tilewright.explain.estimates import Measured
@@ -37,6 +38,8 @@ from tilewright.plan.estimate.threads import price_of
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.loops import Decided
 from tilewright.plan.routine import routine_for, routine_of
+from tilewright.spec.network.stages import Stages
+from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.sizes import Spec
@@ -116,6 +119,12 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> Any:
     Its class depends on the kind of routine: for a ``Gemm``, it is ``Plan``, or ``StackPlan`` for
     a stack.
     """
+    if isinstance(schedule, Stages) and not (isinstance(spec, Network) and spec.staged):
+        raise ScheduleError(
+            "this kernel has no stages to schedule",
+            got=schedule,
+            expected="tw.Stages for a network with products or views, else tw.Schedule",
+        )
     return routine_for(spec).plan(spec, schedule, target)
 
 

@@ -19,6 +19,7 @@ from tilewright.runtime.call.session import Session
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.network.stages import schedule_of
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature
@@ -123,7 +124,7 @@ class Kernel(CallableKernel):
         >>> kernel.schedule.tile, kernel.schedule.loops
         ((6, 16), 'nmk')
         """
-        return Schedule(**self._entry.manifest["resolved"][self.name])
+        return schedule_of(self._entry.manifest["resolved"][self.name])
 
     def edit(self, path: str | PathLike[str]) -> Path:
         """Write the kernel's C to a new file, to be edited by hand.

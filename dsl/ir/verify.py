@@ -120,6 +120,7 @@ class _Nest:
         self.counters: dict[str, tuple[int, int] | None] = {}
         self.taken: list[tuple[str, bool, int, int]] = []
         self.idle = self.parallel = False
+        self.computed: set[str] = set()  # sizes that the nest computes
         configurations = program.configurations
         alone = len(configurations) == 1 and configurations[0].fixed
         self.configuration = configurations[0] if alone else None
@@ -273,8 +274,10 @@ def _bind(n: _Nest, node: Bind) -> None:
             n.refuse(node, f"computes {bound.name} again", "a size of its own")
         n.size(node, bound.value)
         n.sizes.add(bound.name)
+        n.computed.add(bound.name)
     n.nodes(node.body)
     n.sizes -= {bound.name for bound in node.bound}
+    n.computed -= {bound.name for bound in node.bound}
 
 
 def _lookup(n: _Nest, node: Lookup) -> None:
@@ -383,7 +386,8 @@ def _beside(n: _Nest, node: Beside) -> None:
 
 def _when(n: _Nest, node: When) -> None:
     n.size(node, node.count)
-    count, idle = value(node.count), n.idle
+    # A size that the nest computes may be too small for a body in every call.
+    count, idle = value(node.count), n.idle or bool(slots(node.count) & n.computed)
     _either(n, node, idle or (count is not None and count <= 0), idle or (count or 0) > 0)
 
 

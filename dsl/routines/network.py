@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 from sympy import Expr
@@ -26,6 +28,8 @@ from tilewright.spec.expression.nodes import text_of as results_text
 from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ONE, ZERO, symbol
+
+from .row_blocks import at_most, in_blocks, one_block, trips, whole, with_space
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -70,10 +74,14 @@ class Layers(Routine[Network, NetworkPlan]):
     def stages(self, plan: NetworkPlan) -> tuple[Stage, ...]:
         """Return the stages in order, with the intermediate tensors as buffers between them."""
         programs: dict[Any, tuple[str, Program]] = {}
-        return tuple(
-            Stage(_embedded(step, programs), () if step.buffer is None else (step.buffer,))
-            for step in plan.steps
-        )
+        found: list[Stage] = []
+        for block, steps in groupby(plan.steps, attrgetter("block")):
+            stages = [
+                Stage(_embedded(step, programs), () if step.buffer is None else (step.buffer,))
+                for step in steps
+            ]
+            found += stages if block is None else [in_blocks(block, stages)]
+        return tuple(found)
 
     def head(self, plan: NetworkPlan) -> Iterator[str]:
         """Yield the results, and a line for each stage."""
@@ -82,13 +90,25 @@ class Layers(Routine[Network, NetworkPlan]):
         for weight, constant in spec.constants.items():
             yield f"constant  {weight!r} = {constant!r}, computed by pack"
         for number, step in enumerate(plan.steps):
-            yield f"stage {number}   {step.written} = {step.said}"
+            yield f"stage {number}   {step.name}: {step.written} = {step.said}"
+        for block, steps in groupby(plan.steps, attrgetter("block")):
+            if block is not None:
+                these = f"stages {block.first} to {block.first + len(tuple(steps)) - 1}"
+                shared = ", shared by threads" if block.parallel else ""
+                yield f"blocks    {block.rows} rows at a time: {these}{shared}"
         for step in plan.steps:
             if step.buffer is not None:
-                yield f"buffer    {step.written}: {text_of(step.buffer.nbytes)} bytes"
+                nbytes, note = step.buffer.nbytes, ""
+                if step.block is not None and step.written in step.block.private:
+                    nbytes, note = at_most(nbytes, plan.steps), ", for one block of rows"
+                yield f"buffer    {step.written}: {text_of(nbytes)} bytes{note}"
         if plan.steps[1:]:
-            scratch = in_order(self.stages(plan)).scratch
+            program = in_order(self.stages(plan))
+            scratch = at_most(program.scratch, plan.steps)
             yield f"scratch   {text_of(scratch)} bytes, in which the buffers are in turn"
+            if program.worker_scratch != 0:
+                each = at_most(program.worker_scratch, plan.steps)
+                yield f"thread    {text_of(each)} bytes of scratch for each thread"
 
     def decisions(self, plan: NetworkPlan, program: Program) -> Iterator[Row]:
         """Yield the decisions on each stage."""
@@ -104,7 +124,7 @@ class Layers(Routine[Network, NetworkPlan]):
         """Return the flops of all products."""
         total: Expr = ZERO
         for step in plan.products:
-            own = {symbol(name): size for name, size in step.sizes.items()}
+            own = {symbol(name): size for name, size in whole(step).items()}
             total += routine_of(step.plan).flops(step.plan).xreplace(own)
         return total
 
@@ -112,8 +132,10 @@ class Layers(Routine[Network, NetworkPlan]):
         """Yield the stages in order."""
         for number, step in enumerate(plan.steps):
             times = prod((loop.trips for loop in step.loops), start=ONE)
+            if step.block is not None:
+                times *= trips(step.block)
             often = "" if times == 1 else f", {text_of(times)} times"
-            yield f"stage {number}{often}", step.plan, step.sizes
+            yield f"stage {number}{often}", step.plan, one_block(step)
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:
         """Return the schedule: the plan follows from the spec alone."""
@@ -129,9 +151,11 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
 
     Equal stages have one entry in ``programs``: the start of its tiles' names, and its program.
     """
-    key = tuple(getattr(step.plan, name, None) for name in ("spec", "schedule", "leading"))
+    plan = step.plan
+    key = (*(getattr(plan, name, None) for name in ("spec", "schedule", "leading")),
+           *(nest.schedule for nest in getattr(plan, "nests", ())))  # fmt: skip
     if key not in programs:
-        one = in_order(routine_of(step.plan).stages(step.plan))
+        one = in_order(routine_of(plan).stages(plan))
         programs[key] = f"stage{len(programs)}_", one
     prefix, program = programs[key]
 
@@ -142,6 +166,8 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     if step.shifts:
         program = replace(program, nest=mapped(program.nest, Argument, shifted))
     found = embedded(program, prefix, step.operands, step.sizes)
+    if step.block is not None:
+        found = with_space(found, step)
     nest = found.nest
     if step.found is not None:
         each = step.found

@@ -11,18 +11,18 @@ from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.expression.nodes import Composed, Expression, walk
 from tilewright.spec.expression.tensors import Full, Input, Reduce
-from tilewright.spec.network.value import Network
+from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import Size
+from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import ONE, ZERO
 
 from ..routines.copy import CopyPlan, plan_copy
 from ..rows.plan import RowsPlan, plan_rows
 from .placed import Axis, Placed, axes_of, exprs_of, merged
 from .rebuilt import arguments, rebuilt
-from .step import Outer, Sizes, outer_loops
+from .step import Outer, Rows, Sizes, outer_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,14 @@ class Stage:
     sizes: Mapping[str, Expr]
     loops: tuple[Outer, ...]
     shifts: Mapping[str, Expr]
+    rows: Rows | None = None
 
 
 class Elements:
     """One stage that computes ``node`` from values in memory, and writes it to ``target``.
 
-    ``leaves`` has the values by the ``id`` of their nodes. All are broadcast to ``shape``.
+    ``leaves`` has the values by the ``id`` of their nodes. All are broadcast to ``shape``. If
+    ``opened``, the stage can compute some of the rows, as far as each needs no other row.
     """
 
     def __init__(
@@ -51,8 +53,11 @@ class Elements:
         taken: frozenset[str],
         machine: Target,
         schedule: Schedule,
+        *,
+        opened: bool = False,
     ) -> None:
         self.node, self.target, self.machine = node, target, machine
+        self.opened = opened
         self.shape, self.schedule = shape or (1,), schedule
         self.sizes = Sizes(taken)
         read = [node, *(arg for each in walk(node, leaves) for arg in arguments(each))]
@@ -73,7 +78,8 @@ class Elements:
         axes = axes_of(formulas, steps_of)
         reduces = [each for each in walk(self.node, self.leaves) if isinstance(each, Reduce)]
         if not reduces:
-            return self._pointwise(merged(axes))
+            found = self._rowwise(axes) if self.opened else None
+            return found or self._pointwise(merged(axes))
         axis = reduces[-1].axis
         if axis == -1:
             *lead, cols = axes
@@ -88,6 +94,14 @@ class Elements:
     def _none(self) -> Axis:
         """Return a loop of one trip."""
         return Axis(ONE, (ZERO,) * len(self.values))
+
+    def _rowwise(self, axes: list[Axis]) -> Stage | None:
+        """Return the stage with the last axis as columns; None if vectors cannot go along it."""
+        *lead, cols = axes
+        *outer, rows = merged(lead) or [self._none()]
+        if not self._varies(rows) or not (cols.size == 1 or self._unit(cols)):
+            return None
+        return self._made(outer, rows, self._none() if cols.size == 1 else cols)
 
     def _pointwise(self, axes: list[Axis]) -> Stage:
         if len(self.values) == 2 and (copy := self._transposed(axes)) is not None:
@@ -131,7 +145,10 @@ class Elements:
 
     def _made(self, outer: list[Axis], rows: Axis, cols: Axis, *, down: bool = False) -> Stage:
         """Return a row program over ``rows`` and ``cols``, with loops around it."""
-        height, width = self.sizes.of(rows.size), self.sizes.of(cols.size)
+        opened = self.opened and not outer and not down and self._varies(rows)
+        several = opened and rows.size != 1
+        height = self.sizes.new(rows.size) if several else self.sizes.of(rows.size)
+        width = self.sizes.of(cols.size)
         inputs: dict[Placed, Input] = {}
         names = ["out"]
         for number, placed in enumerate(self.values[1:], 1):
@@ -150,7 +167,10 @@ class Elements:
         offsets = tuple(value.offset for value in self.values)
         loops, shifts = outer_loops(outer, tuple(names), offsets)
         operands = dict(zip(names, (value.name for value in self.values), strict=True))
-        return Stage(plan, operands, self.sizes.bound, loops, shifts)
+        slot = slot_of(height.name) if several and isinstance(height, Dim) else None
+        steps = dict(zip(names, rows.steps, strict=True))
+        found = Rows(slot, rows.size, steps) if opened else None
+        return Stage(plan, operands, self.sizes.bound, loops, shifts, found)
 
     def _inner(
         self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool

@@ -15,6 +15,7 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import Product
 from tilewright.spec.expression.tensors import Cast
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.stages import OPEN
 from tilewright.spec.operands import Matrix, Order, Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import symbol_of
@@ -27,7 +28,7 @@ from ..plan import ByRows, Plan
 from ..routines.stack import has_buffers
 from .placed import Axis, Placed, axes_of, exprs_of, merged, same
 from .rebuilt import rebuilt
-from .step import Outer, outer_loops
+from .step import Outer, Rows, outer_loops
 
 #: The schedule of each product. Every element of C is summed in one chain, in the order of K. The
 #: bits of a row then depend only on that row and the weights, not on the number of rows.
@@ -44,6 +45,7 @@ class Stage:
     loops: tuple[Outer, ...]
     shifts: Mapping[str, Expr]
     parallel: bool
+    rows: Rows | None = None
 
 
 def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
@@ -99,7 +101,8 @@ def fits_epilogue(leaf: Placed, shape: tuple[Size, ...]) -> bool:
 class Products:
     """One product: ``a`` and ``b`` in memory, the result in ``target``.
 
-    ``plans`` are those made so far: equal stages have one plan.
+    ``plans`` are those made so far: equal stages have one plan. ``chosen`` is what the user chose.
+    If ``opened``, the stage can compute some of the rows, as far as each needs no other row.
     """
 
     def __init__(
@@ -109,9 +112,16 @@ class Products:
         target: Placed,
         plans: dict[Any, Plan | ByRows],
         schedule: Schedule,
+        chosen: Schedule,
+        *,
+        opened: bool = False,
     ) -> None:
-        self.values, self.plans = [target, a, b], plans
-        self.schedule = replace(_PRODUCT, threads=schedule.threads)
+        self.values, self.plans, self.opened = [target, a, b], plans, opened
+        own = {name: getattr(chosen, name) for name in OPEN}
+        if opened and chosen.loops is not None:
+            own["loops"] = chosen.loops.lower()
+        self.alone = replace(_PRODUCT, **own)
+        self.schedule = replace(self.alone, threads=schedule.threads)
         self.leaves: list[Placed] = []
 
     def stage(
@@ -167,8 +177,12 @@ class Products:
             None if step is None else size(f"ld{name}", step)
             for name, (_, step) in zip(("a", "b", output), (left, right, over), strict=True)
         ]
+        opened = self.opened and not outer and left[0] == over[0] == "C"
+        several = opened and rows.size != 1
+        if several:
+            bound["m"] = rows.size
         spec = Gemm(
-            m=size("m", rows.size), n=size("n", n), k=size("k", k),
+            m=Dim("m") if several else size("m", rows.size), n=size("n", n), k=size("k", k),
             a=Matrix(a.type, order=left[0]),
             b=Packed(weight.declared) if weight is not None else Matrix(b.type, order=right[0]),
             d=target.type if finished else None, lda=leading[0], ldb=leading[1],
@@ -184,11 +198,13 @@ class Products:
         if loops and self.schedule.threads is not None:
             parallel = not any(map(has_buffers, plan.nests))
             plan = plan if parallel else self._plan(spec, machine, threads=True)
-        return Stage(plan, places, bound, loops, shifts, parallel)
+        steps = dict(zip(names, rows.steps, strict=True))
+        found = Rows("m" if several else None, rows.size, steps) if opened else None
+        return Stage(plan, places, bound, loops, shifts, parallel, found)
 
     def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:
         """Return the plan of a product; equal ones are one."""
-        schedule = self.schedule if threads else _PRODUCT
+        schedule = self.schedule if threads else self.alone
         if (spec, schedule) not in self.plans:
             self.plans[spec, schedule] = plan_product(spec, schedule, machine)
         return self.plans[spec, schedule]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
@@ -13,7 +13,7 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import slot_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.symbolic import symbol, value
+from tilewright.symbolic import Least, symbol, value
 
 from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
@@ -40,16 +40,52 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a stage that computes each row of its result from the same row of its operands.
+
+    ``slot`` is the stage's name of the number of rows, None if there is one row. ``steps`` are the
+    elements from row to row of each operand's array.
+    """
+
+    slot: str | None
+    total: Expr
+    steps: Mapping[str, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A loop over blocks of rows, in which stages run one after another.
+
+    ``first`` is the number of the first of them. ``rows`` is the number of rows of a block, of
+    ``total``. If ``parallel``, threads share the blocks. ``private`` are the arrays that have the
+    rows of one block only: no other stage reads them.
+    """
+
+    first: int
+    rows: int
+    total: Expr
+    parallel: bool
+    private: frozenset[Name]
+
+    @property
+    def most(self) -> Expr:
+        """The rows of the largest block."""
+        return Least(Integer(self.rows), self.total)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: its plan, the array that it writes, and the names of its operands and sizes.
+    """One stage: its name, its plan, and the array that it writes.
 
     ``operands`` and ``sizes`` map names of the stage to those of the network. ``buffer`` is the
     array if it is an intermediate tensor that no earlier stage wrote to. ``said`` is what the stage
     computes. ``loops`` are around the stage; ``shifts`` are the elements from the start of an
     operand's array to its first element, by name of the stage. If ``parallel``, threads share the
-    outermost loop. ``found`` is a number that shifts depend on.
+    outermost loop. ``found`` is a number that shifts depend on. ``rows`` is None if rows of the
+    result need other rows, or if nobody asked. ``block`` is the loop that it shares with others.
     """
 
+    name: str
     plan: Plan | ByRows | RowsPlan | CopyPlan
     written: Name
     buffer: Buffer | None
@@ -60,6 +96,13 @@ class Step:
     shifts: Mapping[str, Expr] = field(default_factory=dict)
     parallel: bool = False
     found: Found | None = None
+    rows: Rows | None = None
+    block: Block | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """True if the stage is a product, possibly with functions of elements after it."""
+        return isinstance(self.plan, Plan | ByRows)
 
 
 class Sizes:
@@ -76,13 +119,16 @@ class Sizes:
         if known is not None:
             return known
         if formula not in self._made:
-            count = len(self._made)
-            name = f"size{count}"
-            while name in self.taken:
-                name = f"{name}x"
-            self._made[formula] = Dim(name)
-            self.bound[slot_of(name)] = formula
+            self._made[formula] = self.new(formula)
         return self._made[formula]
+
+    def new(self, formula: Expr) -> Dim:
+        """Return a dim of its own with this value."""
+        name = f"size{len(self.bound)}"
+        while name in self.taken:
+            name = f"{name}x"
+        self.bound[slot_of(name)] = formula
+        return Dim(name)
 
 
 def outer_loops(

@@ -6,7 +6,7 @@ nothing that is computed later. All else is a stage of its own, a row program. V
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -31,6 +31,7 @@ from tilewright.spec.expression.tensors import (
     Take,
     View,
 )
+from tilewright.spec.network.stages import Stages
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
@@ -38,7 +39,9 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
+from ..network.blocks import blocked, grouped, resolved
 from ..network.elements import Elements
+from ..network.names import Namer
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
@@ -66,22 +69,33 @@ class NetworkPlan(Decided):
 
 def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPlan:
     """Return the plan of a network with products."""
-    if schedule != Schedule(threads=schedule.threads):
+    stages = schedule if isinstance(schedule, Stages) else Stages(threads=schedule.threads)
+    if stages is not schedule and schedule != Schedule(threads=schedule.threads):
         raise ScheduleError(
-            "a network with products has no schedule to choose but its threads",
+            "a network with products has no schedule to choose but its stages and threads",
             got=schedule,
-            expected="tw.Schedule(threads=2), or none",
+            expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    steps = _Cutter(spec.folded, target, schedule.threads).steps()
+    steps = _Cutter(spec.folded, target, stages, ()).steps()
+    groups = grouped(stages, steps)
+    if any(stage.rows for stage, _ in groups):
+        opened = {number for stage, numbers in groups for number in numbers if stage.rows}
+        steps = blocked(
+            groups, _Cutter(spec.folded, target, stages, opened).steps(), stages.threads
+        )
+    if stages is schedule:
+        schedule = resolved(stages, groups)
     return NetworkPlan(spec, schedule, target, (), steps)
 
 
 class _Cutter:
     """Cuts a network into stages. ``values`` are the places of nodes, by their ``id``."""
 
-    def __init__(self, spec: Network, target: Target, threads: int | None) -> None:
-        self.spec, self.target = spec, target
-        self.schedule = Schedule(threads=threads)
+    def __init__(
+        self, spec: Network, target: Target, stages: Stages, opened: Container[int]
+    ) -> None:
+        self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
+        self.namer = Namer()
         self.nodes = nodes_of(rows(*spec.results))
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
         by_value = {node: node for node in self.nodes}
@@ -169,17 +183,24 @@ class _Cutter:
             b = self._matrix(y)
         end = self._end(product)
         written, buffer = self._new(end)
-        stage = Products(a, b, written, self.products, self.schedule).stage(
+        name = self.namer.of_product(product)
+        chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
+        stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
             product, end, self._ready, self.target
         )
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         self.made.append(
             Step(
-                stage.plan, written.name, buffer, stage.operands, stage.sizes, said, stage.loops,
-                stage.shifts, stage.parallel,
+                name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
+                stage.loops, stage.shifts, stage.parallel, rows=stage.rows,
             )
         )  # fmt: skip
         self.values[id(end)] = written
+
+    @property
+    def _schedule(self) -> Schedule:
+        """The schedule of the next stage: threads share blocks of rows, if there are any."""
+        return Schedule(threads=None if len(self.made) in self.opened else self.stages.threads)
 
     def _matrix(self, node: Expression) -> Placed:
         """Return the place of an operand of a product: a stack of matrices."""
@@ -251,14 +272,15 @@ class _Cutter:
         if known:
             leaves = {id(node): self.values[id(node)]}
         stage = Elements(
-            node, leaves, target, shape, self.taken, self.target, self.schedule
-        ).stage()
+            node, leaves, target, shape, self.taken, self.target, self._schedule,
+            opened=len(self.made) in self.opened,
+        ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
         self.made.append(
             Step(
-                stage.plan, target.name, buffer, stage.operands, stage.sizes, said, stage.loops,
-                stage.shifts,
+                self.namer.of(node, copied=known), stage.plan, target.name, buffer, stage.operands,
+                stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
             )
         )  # fmt: skip
 
@@ -326,8 +348,9 @@ class _Cutter:
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
         self.made.append(
             Step(
-                plan, written.name, buffer, {"out": written.name}, {slot_of("counter"): place},
-                repr(node), (loop,), {"out": written.offset + place * written.strides[0]},
+                self.namer.of(node), plan, written.name, buffer, {"out": written.name},
+                {slot_of("counter"): place}, repr(node), (loop,),
+                {"out": written.offset + place * written.strides[0]},
             )
         )  # fmt: skip
         self.values[id(node)] = written
@@ -353,8 +376,8 @@ class _Cutter:
         operands = {"out": written.name, "in0_": table.name}
         self.made.append(
             Step(
-                plan, written.name, buffer, operands, sizes.bound, repr(node), loops, shifts,
-                found=found,
+                self.namer.of(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
+                loops, shifts, found=found,
             )
         )  # fmt: skip
         self.values[id(node)] = written

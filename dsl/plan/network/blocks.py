@@ -1,0 +1,156 @@
+"""Put stages of a network into one loop over blocks of rows, as the user's ``Stages`` say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.nest import Name
+from tilewright.ir.stages import Buffer
+from tilewright.spec.network.stages import Stage, Stages
+from tilewright.symbolic import ZERO, symbol, value
+
+from .placed import same
+from .step import Block, Rows, Step
+
+#: In formulas of a stage in blocks: the number of the block, and its rows.
+BLOCK, HERE = symbol("block_of_rows"), symbol("rows_here")
+
+#: A stage of the user, and the numbers of its products and row programs.
+Group = tuple[Stage, range]
+
+
+def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
+    """Return every stage, also those that the user leaves open, in the order in which they run."""
+    names = [step.name for step in steps]
+    products = {step.name for step in steps if step.is_product}
+    for name, _ in stages.products:
+        if name not in products:
+            raise ScheduleError(
+                f"the network has no product {name!r}",
+                got=stages,
+                expected=_listed(sorted(products)),
+            )
+    found: dict[int, Group] = {}
+    for stage in stages.stages:
+        if unknown := [name for name in stage.names if name not in names]:
+            raise ScheduleError(
+                f"the network has nothing called {unknown[0]!r}", got=stage, expected=_listed(names)
+            )
+        numbers = [names.index(name) for name in stage.names]
+        whole = range(min(numbers), max(numbers) + 1)
+        if list(whole) != numbers:
+            given = " ".join(names[number] for number in whole)
+            raise ScheduleError(
+                "a stage has names that follow each other, in the order in which they run",
+                got=stage,
+                expected=_listed(names),
+                hint=f"tw.Stage({given!r}{', rows=' + str(stage.rows) if stage.rows else ''})",
+            )
+        found[whole.start] = stage, whole
+    named = {number for _, numbers in found.values() for number in numbers}
+    for number, name in enumerate(names):
+        if number not in named:
+            found[number] = Stage(name), range(number, number + 1)
+    return tuple(found[number] for number in sorted(found))
+
+
+def resolved(stages: Stages, groups: Sequence[Group]) -> Stages:
+    """Return the schedule with all stages."""
+    every = (stage for stage, _ in groups)
+    return Stages(*every, products=stages.products, threads=stages.threads)
+
+
+def blocked(
+    groups: Sequence[Group], steps: Sequence[Step], threads: int | None
+) -> tuple[Step, ...]:
+    """Return the stages, those of a group with rows in blocks.
+
+    Raises ScheduleError if a row of a group needs other rows of a value of the group.
+    """
+    found: list[Step] = []
+    for stage, numbers in groups:
+        own = [steps[number] for number in numbers]
+        if stage.rows is not None:
+            others = (step for number, step in enumerate(steps) if number not in numbers)
+            used = {name for step in others for name in _touched(step)}
+            own = list(_in_blocks(stage, numbers.start, own, used, parallel=(threads or 1) > 1))
+        found += own
+    return tuple(found)
+
+
+def _in_blocks(
+    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], *, parallel: bool
+) -> Iterator[Step]:
+    assert stage.rows is not None
+    every = [(step, _rows(stage, step)) for step in steps]
+    total = every[0][1].total
+    written: dict[Name, Step] = {}
+    for step, rows in every:
+        if not same(rows.total, total):
+            _refuse(stage, f"{step.name} has {rows.total} rows, {steps[0].name} has {total}", step)
+        written[step.written] = step
+        _check(stage, step, rows, written)
+    if total == 1:
+        yield from steps
+        return
+    private = frozenset(step.written for step in steps if step.buffer) - outside
+    block = Block(first, stage.rows, total, parallel, private)
+    for step, rows in every:
+        shifts = dict(step.shifts)
+        for name, array in step.operands.items():
+            if array not in private and rows.steps[name] != 0:
+                shifts[name] = shifts.get(name, ZERO) + BLOCK * stage.rows * rows.steps[name]
+        buffer = step.buffer
+        if buffer is not None and step.written in private:
+            out = next(name for name, array in step.operands.items() if array == step.written)
+            buffer = Buffer(buffer.name, buffer.element, block.most * rows.steps[out])
+        sizes = step.sizes if rows.slot is None else {**step.sizes, rows.slot: HERE}
+        yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block)
+
+
+def _touched(step: Step) -> Iterator[Name]:
+    """Yield the arrays that a stage reads or writes."""
+    yield from step.operands.values()
+    if step.found is not None:
+        yield step.found.indices
+
+
+def _rows(stage: Stage, step: Step) -> Rows:
+    if step.rows is None:
+        _refuse(stage, f"{step.name} computes {step.said}, which is not row by row", step)
+    assert step.rows is not None
+    return step.rows
+
+
+def _check(stage: Stage, step: Step, rows: Rows, written: dict[Name, Step]) -> None:
+    """Raise ScheduleError if a row of a stage needs other rows of what the group writes."""
+    for name, array in step.operands.items():
+        if array not in written:
+            continue
+        maker = written[array]
+        assert maker.rows is not None
+        out = next(each for each, of in maker.operands.items() if of == array)
+        line, at = maker.rows.steps[out], value(step.shifts.get(name, ZERO))
+        most = value(line)
+        inside = at == 0 or (at is not None and most is not None and at < most)
+        if not same(rows.steps[name], line) or not inside:
+            made = "" if maker is step else f", which {maker.name} computes"
+            _refuse(stage, f"a row of {step.name} needs other rows of {array}{made}", step)
+
+
+def _refuse(stage: Stage, problem: str, step: Step) -> None:
+    place = stage.names.index(step.name)
+    before = " ".join(stage.names[:place])
+    hint = f"tw.Stage({before!r}, rows={stage.rows})" if before else None
+    raise ScheduleError(
+        "a stage in blocks of rows computes each row from the same row",
+        got=problem,
+        expected=f"a stage that ends before {step.name!r}",
+        hint=hint,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,190 @@
+"""Stages of networks in blocks of rows: they change no bit; and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+
+import tilewright as tw
+from tilewright import nn
+from tilewright.cli.code import schedule_of_code
+from tilewright.generate import interpret_kernel, plan_for, program_for
+from tilewright.runtime.arrays.elements import encode
+from tilewright.runtime.call.packed_matrix import memory
+from tilewright.symbolic import evaluate
+
+B, R = tw.dim("batch"), tw.dim("rows")
+T = tw.Tensor
+
+
+def perceptron(x: Any, w: Any) -> Any:
+    h = tw.relu(nn.linear(tw.relu(nn.linear(x, w.a, w.ba)), w.b))
+    return nn.softmax(h @ w.c), h
+
+
+def layer(x: Any, w: Any) -> Any:
+    q, k, v = nn.heads(x @ w.qkv, 2, parts=3)
+    y = nn.layer_norm(x + nn.linear(nn.merge(nn.softmax(q @ k.T) @ v), w.o), w.g)
+    return nn.layer_norm(y + tw.gelu_erf(y @ w.up) @ w.down, w.g)
+
+
+def rounded(x: Any, w: Any) -> Any:
+    h = tw.relu(x @ w.a)
+    one, other = nn.split(h, 2)
+    return nn.concat((one * tw.tanh(other), h), axis=-1) @ w.b
+
+
+def integers(x: Any, w: Any) -> Any:
+    h = nn.quantize(tw.relu(nn.dequantize(x, 0.05, 3) @ nn.dequantize(w.a, 0.1)), 0.1, type="u8")
+    return nn.dequantize(h, 0.1) @ nn.dequantize(w.b, 0.2)
+
+
+LAYER = {"qkv": T("f32", (24, 72)), "o": T("f32", (24, 24)), "g": T("f32", 24),
+         "up": T("f32", (24, 50)), "down": T("f32", (50, 24))}  # fmt: skip
+WEIGHTS = {"a": T("f32", (13, 40)), "ba": T("f32", 40), "b": T("f32", (40, 21)),
+           "c": T("f32", (21, 10))}  # fmt: skip
+SPECS = {
+    "perceptron": tw.network(perceptron).of(x=T("f32", (R, 13)), w=WEIGHTS),
+    "fixed rows": tw.network(perceptron).of(x=T("f32", (9, 13)), w=WEIGHTS),
+    "layer": tw.network(layer).of(x=T("f32", (B, R, 24)), w=LAYER),
+    "rounded": tw.network(rounded).of(
+        x=T("bf16", (R, 13)), w={"a": T("bf16", (13, 32)), "b": T("bf16", (48, 17))}
+    ),
+    "integers": tw.network(integers).of(
+        x=T("u8", (R, 16)), w={"a": T("s8", (16, 40)), "b": T("s8", (40, 12))}
+    ),
+}
+
+
+def legal(spec: tw.Network, isa: Any, seed: int) -> Iterator[tw.Stages]:
+    """Yield random legal stages."""
+    random = Random(seed)
+    names = [step.name for step in plan_for(spec, tw.Schedule(), isa).steps]
+    for threads in (2, None) * 20:
+        ends = sorted({0, len(names), random.randrange(len(names)), random.randrange(len(names))})
+        stages = [
+            tw.Stage(" ".join(names[i:j]), rows=random.choice((1, 3, 4, 16, None)))
+            for i, j in pairwise(ends)
+        ]
+        try:
+            found = plan_for(spec, tw.Stages(*stages, threads=threads), isa)
+        except tw.ScheduleError:
+            continue
+        if any(step.block for step in found.steps):
+            yield found.schedule
+
+
+def tensors(spec: tw.Network, rows: int) -> tuple[list[Any], dict[str, Any]]:
+    rng = np.random.default_rng(rows)
+
+    def made(tensor: Any) -> Any:
+        shape = [3 if size == B else rows if size == R else size for size in tensor.shape]
+        return encode(rng.standard_normal(shape), tensor.type)
+
+    return [made(each) for each in spec.inputs], {each.key: made(each) for each in spec.weights}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_stages_change_no_bit(name: str, cases: Cases) -> None:
+    spec = SPECS[name]
+    plain = tw.compile(spec)
+    every = legal(spec, plain.isa, 1)
+    nets = tw.compile_many([(spec, next(every), "host") for _ in range(2)])
+    for rows in (1, 17) if spec.filled else (0, 1, 17):
+        given, weights = tensors(spec, rows)
+        wanted, packed = plain(*given, plain.pack(weights)), plain.pack(weights)
+        for net in nets:
+            got = net(*given, packed)
+            pairs = zip(*(x if spec.several else (x,) for x in (got, wanted)), strict=True)
+            assert all(one.tobytes() == other.tobytes() for one, other in pairs), net.schedule
+    cases.count("host", "native", 3 * len(nets))
+
+
+@pytest.mark.parametrize("name", ["perceptron", "integers"])
+def test_stages_change_no_bit_of_an_emulated_target(name: str, cases: Cases) -> None:
+    spec, rows = SPECS[name], 5
+    plain = tw.compile(spec, target="neon")
+    given, weights = tensors(spec, rows)
+    packed = plain.pack(weights)
+    wanted = plain(*given, packed)
+    wanted = wanted if spec.several else (wanted,)
+    held = [memory(w) if type(w) is tw.PackedMatrix else w for w in packed.arrays]
+    sizes = [3 if dim == B else rows for _, dim in spec.runtime_sizes()]
+    every = legal(spec, plain.isa, 2)
+    for _ in range(2):
+        made = [np.zeros_like(each) for each in wanted]
+        interpret_kernel(spec, next(every), plain.isa, [*given, *held, *made], sizes)
+        assert [m.tobytes() for m in made] == [each.tobytes() for each in wanted]
+    cases.count("neon", "interpreted", 2)
+
+
+BLOCKS = tw.Stages(
+    tw.Stage("a b"), tw.Stage("c mul0", rows=32), products={"b": tw.Schedule(tile=(2, 16))},
+    threads=2,
+)  # fmt: skip
+
+
+def test_stages_are_values() -> None:
+    names = {name: getattr(tw, name) for name in ("Stages", "Stage", "Schedule")}
+    for other in (eval(repr(BLOCKS), names), pickle.loads(pickle.dumps(BLOCKS)),  # noqa: S307
+                  schedule_of_code(repr(BLOCKS))):  # fmt: skip
+        assert other == BLOCKS and hash(other) == hash(BLOCKS) and repr(other) == repr(BLOCKS)
+    assert tw.Stages() != tw.Schedule() and tw.Stages(*BLOCKS.stages, threads=2) != BLOCKS
+    net = tw.compile(SPECS["perceptron"], BLOCKS)
+    assert net.schedule == BLOCKS and net.verify(cases=2).cases == 2
+    text = net.explain(rows=100)
+    assert "\nstage 2   c: " in text
+    assert "\nblocks    32 rows at a time: stages 2 to 3, shared" in text
+    assert "value1: 1280 bytes, for one block of rows" in text
+
+
+def test_values_of_a_block_are_small() -> None:
+    spec = tw.network(lambda x, w: tw.relu(tw.relu(x @ w.a) @ w.b) @ w.c).of(
+        x=T("f32", (R, 13)), w={name: WEIGHTS[name] for name in "abc"}
+    )
+    isa = tw.compile(spec, target="avx2").isa
+    plan = plan_for(spec, tw.Stages(tw.Stage("a b c", rows=300)), isa)
+    assert evaluate(program_for(plan).scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
+    shared = program_for(plan_for(spec, tw.Stages(tw.Stage("a b c", rows=300), threads=2), isa))
+    assert shared.scratch == 0
+    assert evaluate(shared.worker_scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
+
+
+ANY: Any = (3,)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: tw.Stage(""), "has the names"),
+        (lambda: tw.Stage("a", rows=0), "positive int"),
+        (lambda: tw.Stages(*ANY), "tw.Stage"),
+        (lambda: tw.Stages(tw.Stage("a b", 3), tw.Stage("b", 4)), "'b' is named twice"),
+        (lambda: tw.Stages(products={"a": tw.Schedule(k_split=2)}), "what a network fixes"),
+        (lambda: tw.Stages(products={"a": tw.Schedule(threads=2)}), "what a network fixes"),
+        (lambda: tw.Stages(products={"a": ANY[0]}), "by name"),
+        (lambda: tw.compile(tw.Gemm(2, 3, 4), tw.Stages()), "no stages"),
+        (lambda: staged("perceptron", tw.Stage("a d", rows=3)), "nothing called 'd'"),
+        (lambda: staged("perceptron", tw.Stage("a c", rows=3)), r"tw\.Stage\('a b c', rows=3\)"),
+        (lambda: staged("perceptron", products={"mul0": tw.Schedule()}), "no product 'mul0'"),
+        (lambda: staged("layer", tw.Stage("qkv product0", rows=3)), r"Stage\('qkv', rows=3\)"),
+        (lambda: staged("square", tw.Stage("product0 a product1", rows=3)), "needs other rows"),
+        (lambda: staged("square", tw.Stage("sum0", rows=3)), "not row by row"),
+    ],
+)  # fmt: skip
+def test_what_no_stages_can_be_is_refused(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(tw.ScheduleError, match=says):
+        make()
+
+
+def staged(name: str, *stages: tw.Stage, **more: Any) -> Any:
+    square = tw.network(lambda x, w: (nn.sum(x @ x.T, axis=0), (x @ w.a) @ (x @ w.a).T))
+    spec = square.of(x=T("f32", (13, 13)), w={"a": T("f32", (13, 13))})
+    return tw.compile(SPECS.get(name, spec), tw.Stages(*stages, **more))
