@@ -14,6 +14,7 @@ from tilewright.spec.expression.exponential import exp
 from tilewright.spec.expression.logarithm import log
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
+from tilewright.spec.expression.shapes import said
 from tilewright.spec.expression.tensors import Extent, cast, reduction
 from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.network.views import (
@@ -455,9 +456,14 @@ def merge(x: Expression) -> Expression:
     >>> tw.compile(both.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[0, 1, 2, 3]]))
     array([[0., 1., 2., 3.]], dtype=float32)
     """
-    *lead, count, rows, depth = given_shape(x, "nn.merge")
-    if isinstance(count, Dim) or isinstance(depth, Dim):
-        raise SpecError("nn.merge has heads of fixed number and width", got=x)
+    shape = given_shape(x, "nn.merge")
+    if len(shape) < 3 or isinstance(shape[-3], Dim) or isinstance(shape[-1], Dim):
+        raise SpecError(
+            "nn.merge takes heads of fixed number and width",
+            got=f"a tensor {said(shape)}",
+            expected="a tensor (..., count, rows, d) whose count and d are ints",
+        )
+    *lead, count, rows, depth = shape
     return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
 
 
