@@ -84,7 +84,7 @@ def _one_by_one(plan: StackPlan) -> Program:
 
 
 def _of_workers(one: Program) -> Program:
-    """Return the program of a product whose buffers are in scratch memory of each thread."""
+    """Return the program with its buffers in scratch memory of the thread, not of the call."""
 
     def own(node: NestNode) -> NestNode:
         if not isinstance(node, Pack) or node.scratch is None:

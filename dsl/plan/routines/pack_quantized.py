@@ -63,7 +63,7 @@ class QuantizedPackPlan(Decided):
 
     @property
     def start(self) -> int:
-        """The start value of each block's sum, which corrects for zero bytes after B's last element.
+        """The start value of each block's sum. It corrects for zero bytes after B's last element.
 
         A sum adds the indices of table entries, or the shifted integers.
         """
