@@ -157,7 +157,7 @@ class MoveTile:
     # --- words that are moved as they are ------------------------------------------------------
 
     def _turn(self, first: int, some: int, depth: int) -> None:
-        """Transpose ``some`` lines, which are contiguous across them, to vectors along the depth."""
+        """Transpose ``some`` lines: vectors across lines become vectors along the depth."""
         for start in range(0, depth, self.square):
             there = min(self.square, depth - start)
             for line, row in self._turned("x", (first, some), (start, there)):
@@ -205,7 +205,7 @@ class MoveTile:
         self._store_word(address, row, left, self.together)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
-        """Transpose the elements within the words of as many rows as a word has elements.
+        """Transpose elements within words: a word has as many elements as there are rows.
 
         Each word of result ``i`` holds element ``i`` of the words of all rows, in their order.
         """

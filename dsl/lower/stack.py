@@ -57,7 +57,7 @@ STRAIGHT = 128
 COUNTER = "s"
 #: The name of the buffer that holds a group's matrices in vectors.
 LANES = Name("lanes")
-#: The name of B2: it is the B of the second product.
+#: The name of B2, which is the operand B of the second product.
 _SECOND = Name("b", product=1)
 
 

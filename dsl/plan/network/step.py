@@ -1,4 +1,4 @@
-"""Define ``Step``, one stage of a network, and the sizes within it."""
+"""Define ``Step``, one stage of a network, and the names of sizes in it."""
 
 from __future__ import annotations
 
