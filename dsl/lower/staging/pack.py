@@ -157,7 +157,7 @@ def _panels(
         panel = (line, part.size, depth)
         found, programs = _moved(plan, buffer, panel, (at + first * step, first * whole), prefix)
         tiles |= {program.name: program for program in programs}
-        # If a row of the source has elements of several panels, the row is read once for all panels.
+        # If a row of the source belongs to several panels, it is read once for all of them.
         through = along and part.count != 1
         nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
     beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
