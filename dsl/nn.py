@@ -457,14 +457,14 @@ def merge(x: Expression) -> Expression:
     array([[0., 1., 2., 3.]], dtype=float32)
     """
     shape = given_shape(x, "nn.merge")
-    if len(shape) < 3 or isinstance(shape[-3], Dim) or isinstance(shape[-1], Dim):
+    count, depth = (shape[-3], shape[-1]) if len(shape) > 2 else (None, None)
+    if not isinstance(count, int) or not isinstance(depth, int):
         raise SpecError(
             "nn.merge takes heads of fixed number and width",
             got=f"a tensor {said(shape)}",
             expected="a tensor (..., count, rows, d) whose count and d are ints",
         )
-    *lead, count, rows, depth = shape
-    return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
+    return x.swapaxes(-3, -2).reshape((*shape[:-3], shape[-2], count * depth))
 
 
 def attention(

@@ -161,10 +161,8 @@ def multiplied(x: Shaped, y: Shaped, of: Sequence[object]) -> tuple[Size, ...]:
 
     # Text of a node takes time in proportion to the whole expression: it is for errors alone.
     def text() -> str:
-        texts = (
-            f"({text[:_SHOWN]}...)" if len(text := repr(node)) > _SHOWN else text for node in of
-        )
-        return " @ ".join(texts)
+        texts = (repr(node) for node in of)
+        return " @ ".join(f"({t[:_SHOWN]}...)" if len(t) > _SHOWN else t for t in texts)
 
     for name, one in (("the first operand", x), ("the second operand", y)):
         if len(one.shape) < 2:
