@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jinja2
 import jinja2.nodes
+import numpy as np
 import pytest
 from support.compilers import TARGETS
 from support.source_tree import ROOT, templates
@@ -36,6 +37,8 @@ from tilewright.runtime.harness import harness
 from tilewright.runtime.library import make
 from tilewright.runtime.threads import build as threads_build
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.tensor import Tensor
+from tilewright.spec.network.trace import network
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.schedule import Schedule
 
@@ -43,6 +46,7 @@ COLUMNS = Matrix("f32", "F")
 HALVES = targets.load("avx512").having(["fp16"])
 #: Each thread packs blocks of B that do not fit its stack.
 PACKING = Schedule(loops="Nnmk", block={"n": 64}, pack="b")
+LAYER = network(lambda x, w: x @ w.b)
 TEXTS = {path.relative_to(ROOT / "templates").as_posix(): path.read_text() for path in templates()}
 every_template = pytest.mark.parametrize("name", TEXTS)
 
@@ -61,8 +65,15 @@ def rendered(name: str) -> list[str]:
     if name.startswith(OF_LIBRARIES):
         packed = Gemm(1, 16, 1, a="s8", b=Packed("s8"))
         parallel = Gemm(64, 64, 64), Schedule(loops="NMk")
-        kernels = {"family": [Gemm(1, 1, 1), Gemm(2, 1, 1)], "packed": packed, "loop": parallel}
-        made = make.library("lib", kernels, targets=["amx", "neon", "power10", "rvv256"], jobs=1)
+        weights = {"b": np.ones((3, 2), np.float32)}
+        kernels = {
+            "family": [Gemm(1, 1, 1), Gemm(2, 1, 1)], "packed": packed, "loop": parallel,
+            "layer": LAYER.of(x=Tensor("f32", (2, 3)), w=weights),
+        }  # fmt: skip
+        made = make.library(
+            "lib", kernels, targets=["amx", "neon", "power10", "rvv256"], jobs=1,
+            weights={"layer": weights},
+        )  # fmt: skip
         return list(made.files.values())
     return [
         library("avx2"),

@@ -213,7 +213,7 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Unzip(W, X, Y, 4, odd=False), "of blocks of 4"),
     (KNOWN, Unpack(W, X, "u4", 0), "of field 0 of u4"),
     (KNOWN, Join(W, X, Y), "has no instruction on <ymm: 8 f32>"),
-    (KNOWN, Table(W, (1.0,) * 16), "has no instruction on <ymm: 8 f32>"),
+    (KNOWN, Table(Register("new", F64), (1.0,) * 16), "has no instruction on <ymm: 4 f64>"),
     (KNOWN, Unpack(W, Y, "u4", 0, table=X), "by lanes of <ymm: 8 f32>"),
     (KNOWN, Unpack(W, NARROW, "f4_e2m1", 0), "by lanes of <xmm: 4 f32>"),
     (KNOWN, Unpack(Register("w", BYTE), WHOLE, "u4", 0), "and <ymm: 8 s32>"),

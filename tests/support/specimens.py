@@ -8,6 +8,7 @@ from typing import Any
 from support import compilers
 from tilewright import targets
 from tilewright.nn import sum as sum_of
+from tilewright.nn import take
 from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.tensor import Tensor
@@ -182,14 +183,18 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Schedule(tile=(16, 16), loops="Mnk", threads=2),
     ),
     "gemm_f32_8x16x64_fcc": (Gemm(8, 16, 64, a=Matrix("f32", "F")), Schedule()),
-    "pack_u4_64x20_c_with_zeros": (
+    "pack_u4_64x16_c_with_zeros": (
         PackQuantized(
-            64, 20, Quantized("u4", scale="f16", zero="u4", block=32), a=Quantize(per=("row", 32))
+            64, 16, Quantized("u4", scale="f16", zero="u4", block=32), a=Quantize(per=("row", 32))
         ),
         Schedule(),
     ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
     "rows_bf16_mx64_sum": (network(sum_of).of(x=Tensor("bf16", (Dim("M"), 64))), Schedule()),
+    "network_f32_4_rows_of_9x8": (
+        network(take).of(table=Tensor("f32", (9, 8)), rows=Tensor("s32", (4,))),
+        Schedule(),
+    ),
 }
 
 
@@ -228,9 +233,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
     "gemm_f32_8x16x64_fcc": ("power10", "sme"),
-    "pack_u4_64x20_c_with_zeros": ("avx2",),
+    "pack_u4_64x16_c_with_zeros": ("avx2",),
     "transpose_f32_8x8": ("avx2", "neon"),
     "rows_bf16_mx64_sum": ("avx2",),
+    "network_f32_4_rows_of_9x8": ("avx2",),
 }
 
 
