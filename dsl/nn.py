@@ -1,7 +1,7 @@
 """Functions of tensors for networks: layers, attention, softmax, norms, reductions, joins, views.
 
-Each returns an expression. Reductions are computed in f32, or in f64 for tensors of f64. Functions
-that keep a tensor's shape also keep its type.
+Each function returns an expression. Reductions are computed in f32, or in f64 for tensors of f64.
+Functions that keep a tensor's shape also keep its type.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tilewright.spec.expression.exponential import exp
 from tilewright.spec.expression.logarithm import log
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
+from tilewright.spec.expression.shapes import said
 from tilewright.spec.expression.tensors import Extent, cast, reduction
 from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.network.views import (
@@ -142,12 +143,12 @@ def mean(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
 
 
 def extent(dim: Dim) -> Expression:
-    """Return a size of the call as a number of an expression.
+    """Return a size that is known only at the call, as a number to compute with.
 
     Parameters
     ----------
     dim : Dim
-        A size of one of the tensors.
+        The ``tw.dim`` of a size of one of the tensors.
 
     Returns
     -------
@@ -190,7 +191,7 @@ def softmax(x: Expression, axis: int = -1) -> Expression:
 
 
 def log_softmax(x: Expression, axis: int = -1) -> Expression:
-    """Return the logarithm of ``softmax``, computed without its underflow.
+    """Return the logarithm of ``softmax``, also where ``softmax`` itself underflows to 0.
 
     Parameters
     ----------
@@ -220,9 +221,9 @@ def layer_norm(
     bias: Expression | None = None,
     eps: float = 1e-5,
 ) -> Expression:
-    """Return each row less its mean, divided by its standard deviation, times weight, plus bias.
+    """Return each row minus its mean, divided by its standard deviation, times weight, plus bias.
 
-    The variance is the mean of the squared differences from the mean, in a pass of its own.
+    The variance is the mean of the squared differences from the mean: two passes, no cancellation.
 
     Parameters
     ----------
@@ -333,7 +334,7 @@ def quantize(
     scale : float or Expression
         A number, or a tensor that broadcasts: (rows, 1) has a scale for each row.
     zero : int
-        The integer that stands for 0.
+        The integer that represents 0.
     type : str or numpy type
         Type of the integers.
 
@@ -353,19 +354,19 @@ def quantize(
 
 
 def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expression:
-    """Return ``(x - zero) * scale``, the numbers that integers stand for.
+    """Return ``(x - zero) * scale``: the numbers that quantized integers represent.
 
-    A product of two dequantized tensors multiplies their integers, and scales the sums.
+    A product of two dequantized tensors is computed with the integers: it scales the sums.
 
     Parameters
     ----------
     x : Expression
         A tensor of integers.
     scale : float or Expression
-        A number, or a tensor that broadcasts. For a product, it is the same along K: a number or
+        A number, or a tensor that broadcasts. In a product, it must not vary along K: a number or
         (rows, 1) for x, a number or (n,) for the weight.
     zero : int
-        The integer that stands for 0.
+        The integer that represents 0.
 
     Returns
     -------
@@ -394,7 +395,7 @@ def heads(x: Expression, count: int, parts: int) -> tuple[Expression, ...]: ...
 
 
 def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expression, ...]:
-    """Cut the columns of ``x`` into heads of attention: views, no element moves.
+    """Return the columns of ``x`` cut into heads of attention. These are views: no element moves.
 
     Parameters
     ----------
@@ -403,7 +404,7 @@ def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expre
     count : int
         The number of heads.
     parts : int
-        The number of tensors side by side, for example 3 for queries, keys and values.
+        The number of tensors that ``x`` has side by side, for example 3: queries, keys, values.
 
     Returns
     -------
@@ -455,10 +456,15 @@ def merge(x: Expression) -> Expression:
     >>> tw.compile(both.of(x=tw.Tensor("f32", (1, 4))))(np.float32([[0, 1, 2, 3]]))
     array([[0., 1., 2., 3.]], dtype=float32)
     """
-    *lead, count, rows, depth = given_shape(x, "nn.merge")
-    if isinstance(count, Dim) or isinstance(depth, Dim):
-        raise SpecError("nn.merge has heads of fixed number and width", got=x)
-    return x.swapaxes(-3, -2).reshape((*lead, rows, count * depth))
+    shape = given_shape(x, "nn.merge")
+    count, depth = (shape[-3], shape[-1]) if len(shape) > 2 else (None, None)
+    if not isinstance(count, int) or not isinstance(depth, int):
+        raise SpecError(
+            "nn.merge takes heads of fixed number and width",
+            got=f"a tensor {said(shape)}",
+            expected="a tensor (..., count, rows, d) whose count and d are ints",
+        )
+    return x.swapaxes(-3, -2).reshape((*shape[:-3], shape[-2], count * depth))
 
 
 def attention(
@@ -477,8 +483,8 @@ def attention(
     scale : float, optional
         By default one over the root of d.
     mask : Expression, optional
-        A summand that broadcasts to (..., queries, keys): minus infinity hides a key. If all keys
-        of a query are hidden, its result is NaN.
+        A summand that broadcasts to (..., queries, keys). Minus infinity hides a key. If all keys
+        of a query are hidden, its result is NaN. For causal attention, see the second example.
 
     Returns
     -------
@@ -491,6 +497,14 @@ def attention(
     >>> net = tw.compile(tw.network(tw.nn.attention).of(q=one, k=one, v=one))
     >>> net(np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), np.float32([[3, 4]]))
     array([[3., 4.]], dtype=float32)
+    >>> tokens = tw.dim("tokens")
+    >>> @tw.network
+    ... def causal(x):
+    ...     place = tw.nn.arange(tokens)
+    ...     visible = place[None, :] <= place[:, None]
+    ...     return tw.nn.attention(x, x, x, mask=tw.where(visible, 0, -np.inf))
+    >>> tw.compile(causal.of(x=tw.Tensor("f32", (tokens, 1))))(np.float32([[0], [9]]))
+    array([[0.], [9.]], dtype=float32)
     """
     depth = given_shape(q, "nn.attention")[-1]
     if scale is None:

@@ -362,7 +362,8 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     """
     if not isinstance(spec, Spec):
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise SpecError("a spec is a tw.Gemm, Transpose, Copy, Network or Pack", got=got)
+        hint = f"{spec.__name__}.of(x=tw.Tensor(...))" if hasattr(spec, "parameters") else None
+        raise SpecError("a spec is a tw.Gemm, Transpose, Copy, Network or Pack", got=got, hint=hint)
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)

@@ -1,7 +1,7 @@
 """The loops that move a matrix, or a block of it, from one layout and element type to another.
 
-In goes a ``Move``, which says where the elements are in both. The nest calls a tile for each block
-of lines and depth. A packed format's padding is filled with zeros first.
+The input is a ``Move``, which says where the elements are in both matrices. The nest calls a tile
+for each block of lines and depth. The padding of a packed format is filled with zeros first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MoveNest:
         return self.rows() if self.move.copies else self.blocks()
 
     def rows(self) -> Iterator[NestNode]:
-        """Copy lines that are neighbours in both matrices."""
+        """Copy vectors across lines, if lines are adjacent in both matrices."""
         move = self.move
         for block in self.strips():
             step = self._step(block.size)
@@ -116,7 +116,7 @@ class MoveNest:
             yield Part(ZERO, self.move.lines, 0, ONE)
 
     def padding(self) -> Iterator[NestNode]:
-        """Fill what a packed format has beside the matrix with zeros."""
+        """Fill the padding of a packed format with zeros."""
         made = self.move.made
         lines, depth = value(self.move.lines), value(self.move.depth)
         if not made.width or lines is None or depth is None:

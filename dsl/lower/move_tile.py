@@ -1,8 +1,9 @@
 """The tiles of a move: load a block, convert its elements, store it in another layout.
 
-A block is read in one of three ways: neighbours of a line, groups of the depth, or lines along the
-depth, which are transposed in registers. It is written in one of the same ways. If the types agree,
-32-bit words of elements are moved as they are. Otherwise each lane holds one element of a line.
+A line is a row or a column; its elements are along the depth. A block is read in one of three ways:
+vectors across lines, K groups, or vectors along the depth, which are transposed in registers. It is
+written in one of the same ways. If the types agree, 32-bit words of elements are moved without a
+conversion. Otherwise each lane holds one element of another line.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class MoveTile:
         return f"copy_{rows}{'tail' if known is None else known}"
 
     def _cover(self, size: Expr) -> Iterator[tuple[Vector | None, int, Expr | None]]:
-        """Yield the vectors that cover a row: the first element, and the elements if not all.
+        """Yield for each vector of a row its first element, and its number of elements if not full.
 
         If elements of 32 or 64 bits are copied, narrower vectors copy the last ones; the vector
         type is None otherwise.
@@ -156,7 +157,7 @@ class MoveTile:
     # --- words that are moved as they are ------------------------------------------------------
 
     def _turn(self, first: int, some: int, depth: int) -> None:
-        """Transpose ``some`` lines of neighbours: they become lines along the depth."""
+        """Transpose ``some`` lines: vectors across lines become vectors along the depth."""
         for start in range(0, depth, self.square):
             there = min(self.square, depth - start)
             for line, row in self._turned("x", (first, some), (start, there)):
@@ -164,7 +165,7 @@ class MoveTile:
 
     @property
     def square(self) -> int:
-        """Lines, and elements of the depth, of the blocks that are transposed in registers."""
+        """The numbers of lines and of elements in a block that is transposed in registers."""
         return self.lanes * self.together
 
     def exchange(self, extents: tuple[int, int], one: str, other: str) -> None:
@@ -183,7 +184,7 @@ class MoveTile:
     def _turned(
         self, pointer: str, lines: tuple[int, int], depth: tuple[int, int]
     ) -> Iterator[tuple[int, Register]]:
-        """Yield lines of a block that is read along them, each as a register along the depth."""
+        """Yield the lines of a block, each as a register of adjacent elements of the depth."""
         (first, some), (start, there), each = lines, depth, self.together
         left = None if some == self.square else Integer(some)
         rows = [
@@ -204,7 +205,7 @@ class MoveTile:
         self._store_word(address, row, left, self.together)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
-        """Transpose the elements within the words of as many rows as a word has elements.
+        """Transpose elements within words: a word has as many elements as there are rows.
 
         Each word of result ``i`` holds element ``i`` of the words of all rows, in their order.
         """
@@ -370,7 +371,7 @@ class MoveTile:
 
     @property
     def _easy(self) -> bool:
-        """True if few operations take an element out of a word."""
+        """True if an element can be extracted from a word by few operations."""
         source = self.move.source.type
         whole = is_integer(source) or ITEMSIZE[source] == 4
         return whole or is_upper_half(source) or self.move.same

@@ -1,7 +1,7 @@
-"""The program that packs a low-bit B: elements into fields of bytes, then the values of blocks.
+"""The program that packs a low-bit B: its elements, several of which share a byte, and its scales.
 
-All bytes are set to 0 first. Elements are then moved as in a copy, and the elements that share a
-byte are joined in registers.
+All bytes are set to 0 first. Elements are then moved as in a copy. Elements that share a byte are
+joined in registers.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _vector(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Some K groups of a block: ``groups`` from number ``at`` on, with ``depth`` elements of B."""
+    """The ``groups`` K groups of a block from number ``at`` on: ``depth`` elements of B."""
 
     at: int
     groups: int
@@ -88,14 +88,14 @@ class _Run:
 
 
 def _run(plan: QuantizedPackPlan, part: Part) -> _Run:
-    """Return the K groups that share bytes with the elements of ``part``."""
+    """Return the run of K groups whose bytes hold the elements of ``part``."""
     at = (value(part.start) or 0) // plan.format.group
     whole = -(-part.units // plan.unit) * plan.format.fields
     return _Run(at, min(whole, plan.groups - at), part.units)
 
 
 def _start(tile: MoveTile, start: int, lines: int) -> str:
-    """Store the start of the sums of ``lines`` columns; return the tile's name."""
+    """Store the start values of the sums of ``lines`` columns; return the tile's name."""
     constant = Splat(tile.emitter.fresh("start", "s32"), start)
     active = tile.active("s32", lines)
     tile.emitter.add(*filled(constant, (ZERO,), active, pointer="sums"))
@@ -103,7 +103,7 @@ def _start(tile: MoveTile, start: int, lines: int) -> str:
 
 
 def _fields(tile: MoveTile, plan: QuantizedPackPlan, run: _Run, lines: int) -> str:
-    """Join elements of ``lines`` columns to bytes; return the tile's name."""
+    """Pack elements of ``lines`` columns into shared bytes; return the tile's name."""
     elements = tile.read_elements(0, lines, run.depth)
     if plan.format.sums:
         elements = _summed(tile, plan, lines, elements)
@@ -116,7 +116,7 @@ def _fields(tile: MoveTile, plan: QuantizedPackPlan, run: _Run, lines: int) -> s
 def _summed(
     tile: MoveTile, plan: QuantizedPackPlan, lines: int, elements: Iterable[Element]
 ) -> Iterator[Element]:
-    """Yield ``elements``, and add their numbers to the sums of ``lines`` columns."""
+    """Yield ``elements`` unchanged, and add them to the sums of ``lines`` columns."""
     values, total = plan.spec.type.stored.integers, cast(Element, 0)
     for element in elements:
         number = look_up(tile.builder, element, values) if values else element

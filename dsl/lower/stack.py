@@ -57,7 +57,7 @@ STRAIGHT = 128
 COUNTER = "s"
 #: The name of the buffer that holds a group's matrices in vectors.
 LANES = Name("lanes")
-#: The name of B2: it is the B of the second product.
+#: The name of B2, which is the operand B of the second product.
 _SECOND = Name("b", product=1)
 
 
@@ -84,7 +84,7 @@ def _one_by_one(plan: StackPlan) -> Program:
 
 
 def _of_workers(one: Program) -> Program:
-    """Return the program of a product whose buffers are in scratch memory of each thread."""
+    """Return the program with its buffers in scratch memory of the thread, not of the call."""
 
     def own(node: NestNode) -> NestNode:
         if not isinstance(node, Pack) or node.scratch is None:

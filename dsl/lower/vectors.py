@@ -1,4 +1,4 @@
-"""Call tiles for all vectors of a line, and fill memory with one number in such tiles."""
+"""Call tiles for all vectors of a line, and make tiles that fill memory with a number."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilewright.ir.values import Active, Address
 from tilewright.plan.tiling.parts import cut
 from tilewright.symbolic import div, mod, value
 
-#: A function that returns the call of a tile from its first element, its number of vectors, and the
-#: number of elements in its only vector, None if vectors are whole.
+#: A function that returns the call of a tile. Its arguments are the first element, the number of
+#: vectors, and the number of elements if there is a single incomplete vector, else None.
 Called = Callable[[Expr, int, Expr | None], Call]
 
 

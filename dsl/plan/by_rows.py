@@ -1,4 +1,4 @@
-"""Plan a product with a quantized B: one nest, or two of which the rows of the call choose."""
+"""Plan a product. With a quantized B it may have two nests: for few rows of C, and for many."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .vector_axis import unpacks_in_panels
 #: B is unpacked once for all tiles only if this saves at least this share of the time.
 PAYS = 1 / 20
 
-#: A schedule, and the reasons for what the user's schedule leaves open.
+#: A schedule, and the reasons for the choices that the user's schedule left open.
 Explained = tuple[Schedule, dict[str, str]]
 
 
@@ -55,10 +55,10 @@ def _plan_quantized(
 ) -> Plan | ByRows:
     """Return the plan for a quantized B. It may have a second nest for calls with many rows.
 
-    In the second nest, with the schedule ``unpacked``, B is unpacked first: for a floating-point A
-    into panels, for a matrix unit into matrices. Unpacking a panel costs about as much as one row
-    of tiles costs the first nest, so it pays from the third row of tiles on. If all calls have many
-    rows, only the second nest is made.
+    The second nest has the schedule ``unpacked``: it unpacks B first, into panels if A is
+    floating-point, into matrices for a matrix unit. Unpacking a panel takes about as long as one
+    row of tiles in the first nest. The second nest is therefore faster from the third row of tiles
+    on. If all calls have many rows, the plan has only the second nest.
     """
     fixed, asked, most = isinstance(spec.m, int), schedule.unpack_rows, most_of(spec.m)
     if unpacked is not None and fixed and asked is not None and asked <= most:
@@ -80,7 +80,7 @@ def _plan_quantized(
 
 
 def _unpacked_first(spec: Gemm, given: Schedule, target: Target) -> Explained | None:
-    """Return the schedule of a nest in which B is unpacked first; None if there is none."""
+    """Return the schedule of the nest that unpacks B first; None if no such nest is possible."""
     product, threads = quantized_product(spec, target), given.threads
     if spec.sums_blocks or product.unit is not None:
         if product.unit is None:
@@ -103,9 +103,9 @@ def _unpacked_first(spec: Gemm, given: Schedule, target: Target) -> Explained | 
 
 
 def _rows_in_blocks(spec: Gemm, given: Schedule) -> Explained:
-    """Return ``given``, with blocks of rows if it leaves the loops open.
+    """Return ``given``, with loops over blocks of rows if it leaves the loops open.
 
-    L2 holds a block of A's rows while all of B is read.
+    L2 then keeps a block of A's rows while the kernel reads all of B.
     """
     few = most_of(spec.m) <= MANY_ROWS
     asked = given.loops, given.threads, given.pack
@@ -116,9 +116,9 @@ def _rows_in_blocks(spec: Gemm, given: Schedule) -> Explained:
 
 
 def _fewest_rows(plan: Plan, other: Plan) -> int | None:
-    """Return the fewest rows of C for which ``other``, which unpacks B first, is faster.
+    """Return the fewest rows of C for which ``other`` is faster; None if it never is.
 
-    None if there is no such number.
+    ``other`` unpacks B first, ``plan`` does not.
     """
     if other.product.partial and other.product.unit is None:
         return _fewest_of_numbers(plan, other)
@@ -136,9 +136,9 @@ def _fewest_rows(plan: Plan, other: Plan) -> int | None:
 def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
     """Return the fewest rows of C for which ``other`` is faster than ``plan``, or None.
 
-    ``other`` unpacks B's numbers once for all tiles. In ``plan`` each tile looks them up in a
-    table. Only multiples of the tile's rows are compared. ``other`` must save at least the share
-    ``PAYS`` of the time, because it also writes and reads partial sums.
+    ``other`` unpacks B's elements once for all tiles. In ``plan``, each tile looks them up in a
+    table. The result is a multiple of the tile's rows. ``other`` counts as faster only if it saves
+    at least the share ``PAYS`` of the time.
     """
     columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
     assert tile is not None
@@ -155,7 +155,7 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
 
 
 def _from(plan: Plan, rows: int, found: Plan) -> ByRows:
-    """Return ``plan`` for calls with fewer than ``rows`` rows, and ``found`` for all others."""
+    """Return a plan with two nests: ``plan`` for fewer than ``rows`` rows, else ``found``."""
     found = with_tiles(found, len(plan.tiles))
     loops = next(d for d in found.decisions if d.what == "loops")
     how = f"{loops.reason}, in panels as wide as the tile, and not by each tile that loads it"

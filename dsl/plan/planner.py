@@ -80,8 +80,8 @@ def cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, s
     """
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
-    # An operand is transposed for vectors along K only if its rows are known to be short. Costs are
-    # then compared with an assumed value for unknown sizes.
+    # If one of the plans transposes an operand for vectors along K, unknown sizes count as
+    # ``NOMINAL`` in all plans, because such plans exist only for rows that are known to be short.
     turns = any(plan.dot and plan.packs for plan in plans)
     unknown = NOMINAL if turns or len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
@@ -178,7 +178,7 @@ def _blocks(
     """
     caches, item = target.core.caches, ITEMSIZE[element]
     passing = _passing(target)
-    # A row of a block in L2 is half as long as in the last cache, so that there are twice as many.
+    # For a block in L2, rows are half as long as for one in the last cache, and twice as many.
     rows = PANEL_ROWS if passing == caches[-1].size else 2 * PANEL_ROWS
     k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (rows * item))
     across = "m" if along == "n" else "n"

@@ -141,8 +141,10 @@ class ArrayParameter:
 
     @property
     def any_leading(self) -> str:
-        """What the spec says so that a call may pass an array with any leading dimension."""
+        """A hint for errors: how a call may pass an array with gaps between its rows."""
         if self.leading_slot == f"{self.name}.strides":
+            if self.role != "in":
+                return "another array for the result, without gaps"
             return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor'
         return f'{self.leading_slot}=tw.dim("{self.leading_slot}") in the spec'
 

@@ -234,6 +234,7 @@ def accumulator(a: str, b: str) -> TypeName:
             "no product of these types",
             got=f"a={a}, b={b}",
             expected="two f64, or two of s8, u8, s16, u16, f32, f16, bf16 and the f8",
+            hint="array.astype(np.float32): arrays of numpy are f64 by default",
         )
     return "f32"
 

@@ -54,9 +54,10 @@ class Use:
     def refuse(self, problem: str, got: object, expected: object = None) -> NoReturn:
         """Raise SpecError about this call."""
         raise SpecError(
-            f"node {self.place}: {problem}", got=str(got),
-            expected=None if expected is None else str(expected), hint=self.source or None,
-        )  # fmt: skip
+            f"node {self.place}: {problem}",
+            got=f"{got}, in {self.source}" if self.source else str(got),
+            expected=None if expected is None else str(expected),
+        )
 
     def tensor(self, value: Any) -> Expression:
         """Return a value as an expression: a parameter becomes a weight, or a number."""

@@ -129,7 +129,10 @@ def _exported(
             "torch.export cannot export the module",
             got=lines[0],
             expected="a module without branches on data, and sizes that fit each other",
-            hint="shapes=None fixes all sizes" if made else "torch.export.export(module, example)",
+            hint="an example of at least 2 elements along each tw.dim, or shapes=None, which fixes "
+            "all sizes"
+            if made
+            else "torch.export.export(module, example) shows the whole error",
         ) from error
 
 
@@ -188,6 +191,7 @@ class _Import:
                 f"the input {node.name} has a type that networks do not compute with",
                 got=tensor.dtype,
                 expected=", ".join(map(str, INPUT_TYPES)),
+                hint="module.float()" if tensor.dtype == torch.float64 else None,
             )
         type_ = INPUT_TYPES[tensor.dtype]
         declared = Tensor(type_, self.shapes[len(self.inputs)])
@@ -202,9 +206,9 @@ class _Import:
         if function is None:
             raise SpecError(
                 f"node {place}: this operator is not imported",
-                got=_source(node),
-                expected=", ".join(sorted(FUNCTIONS)),
-                hint="export the layers around it",
+                got=_source(node) or name,
+                expected="an operator of the page docs/how-to/torch-network.md",
+                hint="network_of for the layers before it and for those after it",
             )
         use = Use(place, _source(node), self.constants)
         try:

@@ -128,7 +128,7 @@ def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, kn
         raise ArgumentValueError(
             f"{name} has the wrong shape",
             got=array.shape,
-            expected=f"({wanted}{',' * (len(sizes) == 1)}): {_because(slot, size, known)}",
+            expected=f"({wanted}{',' * (len(sizes) == 1)}){_because(slot, size, known)}",
             hint=f"{name}.T has this shape"
             if turned and len(sizes) == 2 and not parameter.packed
             else None,
@@ -136,13 +136,16 @@ def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, kn
 
 
 def _because(slot: str, size: Size, known: Known) -> str:
-    """Return a size's required value and its source, for example ``n is 8, from b.shape[1]``."""
+    """Return a size's required value and its source, for example ``: n is 8, from b.shape[1]``.
+
+    The result is "" for a size that has no name.
+    """
     slot = slot.removesuffix("_")  # in C, names of a network's dims end so
-    if not isinstance(size, Dim) or size.name not in known.values:
-        return f"{slot} is {known.say(size)}"
-    if size.name == slot:
-        return f"{slot} is {known.values[slot]}, from {known.source[slot]}"
-    return f"{slot} is {known.say(size)}"
+    if slot == known.say(size):
+        return ""
+    if isinstance(size, Dim) and size.name == slot and slot in known.values:
+        return f": {slot} is {known.values[slot]}, from {known.source[slot]}"
+    return f": {slot} is {known.say(size)}"
 
 
 def _plain(size: Size, known: Known) -> str:
@@ -171,7 +174,7 @@ def _axes(
         sizes, slots = batch
     elif kind == "vector":
         hint = f"{name}.reshape(-1)"
-    elif kind == "matrix" and len(shape) > 2:
+    elif kind == "matrix" and len(shape) > 2 and name in ("a", "b", "c", "d"):
         hint = (
             "tw.matmul(a, b) multiplies stacks of matrices; tw.Gemm(..., batch=tw.Strided(count, "
             "c=None)) is the spec of a kernel that does"
@@ -453,7 +456,7 @@ def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
             f"{name} must be a numpy array{number}",
             got=describe(array),
             expected=f"array of {title(parameter.type)}: {OF_ANY}",
-            hint=f"{parameter.name}=tw.Packed({parameter.type!r}) in the spec"
+            hint=f"{parameter.name}=tw.Packed(...) in the spec"
             if isinstance(array, PackedMatrix)
             else what_to_do(array, name) or f"np.asarray({name}, {_astype(parameter.type)})",
         )
@@ -496,19 +499,24 @@ def _packed(given: Any, name: str, expected: str) -> None:
             f"{name} must be a PackedMatrix",
             got=describe(given),
             expected=f"a matrix packed as {expected}",
-            hint=f"kernel.pack_b({name})",
+            hint=f"kernel.{_packer(name)}({name})",
         )
     if not given.is_whole:
         raise ArgumentTypeError(
             f"{name} is a PackedMatrix without its data",
             got=describe(given),
-            expected="one that kernel.pack_b or PackedMatrix.load made, as it was made",
+            expected=f"an unchanged result of kernel.{_packer(name)} or PackedMatrix.load",
         )
     if expected not in (given.format, family_of(given.format)):
         raise ArgumentValueError(
             f"{name} is packed in another format",
             got=given.format,
             expected=expected,
-            hint="kernel.pack_b of this kernel, or of one of its family: formats depend on "
-            "target, types, k, n and nb",
+            hint=f"kernel.{_packer(name)} of this kernel, or of another one with the same target, "
+            f"types, k, {'format of B' if name == 'a' else 'n and nb'}",
         )
+
+
+def _packer(name: str) -> str:
+    """Return the method that packs the operand ``name``."""
+    return "pack_a" if name == "a" else "pack_b"

@@ -54,7 +54,7 @@ def pack_for(spec: Gemm, given: Given) -> tuple[Pack, Array]:
             hint=f"{quantized}, or tw.from_gguf(...).dequantize()",
         )
     b = as_array(given.b, "b")
-    source = _source(b, spec.b.type)
+    source = _source(b, spec.b.type, "b")
     batched = spec.packs_stack
     size = spec.batch.count if batched and spec.batch is not None else 1
     if batched and size == 1 and b.ndim == 2:
@@ -104,7 +104,7 @@ def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack | QuantizeRows, Any]:
     """
     assert isinstance(spec.a, Packed)
     a = as_array(given, "a")
-    source = _source(a, spec.a.type)
+    source = _source(a, spec.a.type, "a")
     if a.ndim != 2 or not _agree((spec.m, spec.k), a.shape):
         raise ArgumentValueError(
             "a has the wrong shape", got=a.shape, expected=f"({_shown(spec.m)}, {_shown(spec.k)})"
@@ -215,7 +215,7 @@ def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:
     """
     if not isinstance(b, QuantizedMatrix) or b.format != spec.type:
         raise ArgumentTypeError(
-            "what is packed must be a matrix of the format",
+            "the matrix to pack has another format",
             got=b.format if isinstance(b, QuantizedMatrix) else type(b).__name__,
             expected=f"a tw.QuantizedMatrix of {spec.type}",
         )
@@ -266,18 +266,18 @@ def _is_legal(size: Size, got: int) -> bool:
     return got % size.multiple_of == 0 and (size.max is None or got <= size.max)
 
 
-def _source(b: Any, type_: str) -> str:
-    """Return the element type of the array ``b``: B's type or "f32", else ArgumentTypeError."""
-    if isinstance(b, np.ndarray) and not is_masked(b):
-        if accepts(type_, b.dtype):
+def _source(given: Any, type_: str, name: str) -> str:
+    """Return the element type of an array: the operand's or "f32", else ArgumentTypeError."""
+    if isinstance(given, np.ndarray) and not is_masked(given):
+        if accepts(type_, given.dtype):
             return type_
-        if accepts("f32", b.dtype) and type_ != "f64":
+        if accepts("f32", given.dtype) and type_ != "f64":
             return "f32"
     raise ArgumentTypeError(
-        "what is packed must be an array of B's type, or of float32",
-        got=f"{b.dtype} array" if isinstance(b, np.ndarray) else type(b).__name__,
+        f"pack_{name} takes an array of {name.upper()}'s type, or of float32",
+        got=f"{given.dtype} array" if isinstance(given, np.ndarray) else type(given).__name__,
         expected=title(type_),
-        hint=what_to_do(b, "b"),
+        hint=what_to_do(given, name),
     )
 
 

@@ -35,17 +35,17 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @spelled(ArgumentTypeError)
 class PackedMatrix:
-    """A packed B, which is passed in place of b to each kernel that expects its ``format``.
+    """A packed B or A, which is passed in its place to each kernel that expects its ``format``.
 
-    A packed matrix is immutable and not an ndarray. ``pack_b`` returns one; a call of the class
-    makes one from bytes.
+    A packed matrix is immutable and not an ndarray. ``pack_b`` and ``pack_a`` return one; a call of
+    the class makes one from bytes.
 
     Parameters
     ----------
     format : str
         Name of the packed format.
     shape : tuple of int
-        (k, n), or (count, k, n) for a batch.
+        (k, n), or (count, k, n) for a batch; (m, k) for an A.
     data : numpy.ndarray
         The bytes, as a 1-d uint8 array, which is copied.
 
@@ -142,6 +142,10 @@ class PackedMatrix:
     def nbytes(self) -> int:
         """The length of ``data`` in bytes."""
         return self.data.nbytes
+
+    def where_it_is_passed(self) -> str:
+        """Return the advice of an error message for a function that takes no packed matrix."""
+        return "a kernel with this format, for example the one whose pack_a or pack_b made it"
 
     def dequantize(self) -> np.ndarray[Any, Any]:
         """Return the elements of a block-quantized matrix in float32.

@@ -24,7 +24,7 @@ from tilewright.spec.types import is_integer
 
 from .packed_matrix import PackedMatrix, check_packed, file_path, memory
 
-#: Of each weight its name, its shape, and the format of its bytes: its type if they are as given.
+#: For each weight its name, its shape, and its packed format, or its type if it is not packed.
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
 _MAGIC = b"tilewright nets\n"
@@ -38,15 +38,15 @@ _LONGEST = 1 << 24
 class PackedWeights:
     """The weights of a network, packed for its kernel: ``net.pack(weights)`` makes them.
 
-    They are copies, and never change. A network with the same weights and the same target takes
-    them too.
+    They are copies, and immutable. Another network takes them too if its weights have the same
+    names, shapes and formats.
 
     Parameters
     ----------
     layout : tuple
-        Of each weight its name, its shape, and the format of its bytes.
+        For each weight its name, its shape, and the format of its bytes.
     arrays : tuple
-        Of each weight an array, or a PackedMatrix.
+        For each weight an array, or a PackedMatrix if it is packed.
 
     Attributes
     ----------
@@ -84,6 +84,10 @@ class PackedWeights:
     def adopt(self, layout: Layout) -> None:
         """Replace the layout by an equal one, so that later calls find the same object."""
         object.__setattr__(self, "layout", layout)
+
+    def where_it_is_passed(self) -> str:
+        """Return the advice of an error message for a function that takes no packed weights."""
+        return "net(x, packed): the kernel of the network takes its weights after the tensors"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -334,11 +338,15 @@ def _checked(weight: Weight, given: Any) -> Any:
             f"the weight {weight!r} has another type or shape than the network's",
             got=f"{getattr(array, 'dtype', type(given).__name__)} of shape {np.shape(array)}",
             expected=f"{title(weight.type)} of shape {weight.shape}",
+            hint=f"array.astype({title(weight.type)!r})" if hasattr(array, "astype") else None,
         )
     _check_shape(weight, array)
     if not is_integer(weight.type) and np.isnan(decode(array, weight.type)).any():
         raise ArgumentValueError(
-            f"the weight {weight!r} holds NaN", got="NaN", expected="numbers", hint="np.isnan(w)"
+            f"the weight {weight!r} holds NaN",
+            got="NaN",
+            expected="numbers",
+            hint="np.isnan(array)",
         )
     return array
 
@@ -350,5 +358,5 @@ def _check_shape(weight: Weight, array: Any) -> None:
             f"the weight {weight!r} has another type or shape than the network's",
             got=f"shape {shape}",
             expected=f"{weight.declared} of shape {weight.shape}",
-            hint="w.T" if shape == weight.shape[::-1] and len(weight.shape) == 2 else None,
+            hint="array.T" if shape == weight.shape[::-1] and len(weight.shape) == 2 else None,
         )

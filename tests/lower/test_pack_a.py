@@ -108,8 +108,15 @@ def test_a_quantized_a_serves_all_kernels_of_its_format(tmp_path: Any) -> None:
         others(packed, b)
     with pytest.raises(ArgumentError, match="a is packed in another format"):
         fixed(fixed.pack_b(w), b)
-    with pytest.raises(ArgumentError, match="a has the wrong shape"):
-        ahead.pack_a(a[:, :63])
+    for call, says in (
+        (lambda: ahead.pack_a(a[:, :63]), "a has the wrong shape"),
+        (lambda: ahead.pack_a(a.astype(float)), "pack_a takes an array of A's type"),
+        (lambda: ahead(a, b), r"kernel\.pack_a\(a\)"),
+        (lambda: own(packed, b), r"a=tw\.Packed\("),
+        (lambda: tw.matmul(packed, b), "whose pack_a or pack_b made it"),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            call()
 
 
 def test_a_format_of_a_is_a_value() -> None:

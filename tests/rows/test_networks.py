@@ -63,7 +63,9 @@ def test_functions_of_numpy_are_those_of_tilewright() -> None:
         (lambda x: x + tw.acc, "epilogue of a product"),
         (lambda x: nn.sum(tw.acc), "reduces tensors"),
         (lambda x: nn.sum(x, axis=2), "there is no axis 2"),
-        (lambda x: 1.0, "computed of no tensor"),
+        (lambda x: 1.0, "is not computed from its tensors"),
+        (nn.merge, "heads of fixed number"),
+        (lambda x: x + np.ones(7), r"in a network w\.bias"),
         (lambda x: (), "returns nothing"),
     ],
 )  # fmt: skip

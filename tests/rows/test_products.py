@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -220,6 +220,8 @@ A = {"a": tw.Tensor("f32", (13, 5))}
         (lambda: of(lambda x, w: (x @ w.a) + w.a[0], A), "in no other way"),
         (lambda: tw.network(lambda w_a, w: w_a @ w.a).of(w_a=tw.Tensor("f32", (2, 13)), w=A),
          "one name"),
+        (lambda: of(lambda x, w: x @ w.a, {"a": np.ones((13, 2))}), r"astype\(np\.float32\)"),
+        (lambda: tw.compile(cast(Any, tw.network(nn.softmax))), r"softmax\.of\("),
         (lambda: tw.Tensor("f32", (3, 4), (40, 2)), "follow each other"),
         (lambda: tw.compile(of(relu3, SMALL), tw.Schedule(tile=(1, 64))), "no schedule"),
         (lambda: tw.tune(of(relu3, SMALL), seconds=1), "not tuned"),

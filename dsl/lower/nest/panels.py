@@ -58,9 +58,9 @@ def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
 
 
 def _begins(parts: Sequence[Part], number: Expr) -> tuple[_Rows, ...]:
-    """Return the first panel of each part up to the first part that is certain to have one.
+    """Return where panels may begin: at the first of these parts that is not empty.
 
-    ``number`` panels precede them.
+    The list ends at the first part that is certain to have a panel. ``number`` panels come before.
     """
     found: list[_Rows] = []
     for part in parts:

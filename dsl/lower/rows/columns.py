@@ -1,7 +1,7 @@
 """The operations of a block of columns: passes over all rows, and values of the columns.
 
-Row i belongs to partial result i modulo ``TURNS``; these are folded in halves. Each vector of the
-block holds columns of its own, so that no lanes are folded.
+Row i belongs to partial result i modulo ``TURNS``. At the end the partial results are combined to
+one. Each lane holds another column, so that lanes are never combined.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class _Block:
                 lanes.store(name, expression, note=f"Store {name}.")
 
     def _moves(self, leaf: Input) -> bool:
-        """Return True if the rows have elements of their own."""
+        """Return True if ``leaf`` has other elements in each row, so that its pointer moves."""
         return self.plan.cut.grid.of(leaf) in (Place.FULL, Place.ROW)
 
     def _keep(self, leaf: Expression) -> None:
-        """Read a value that is the same for all rows, once."""
+        """Read a value that is the same for all rows, if it is not in a register yet."""
         for lanes, known in zip(self.lanes, self.known, strict=True):
             if leaf not in known:
                 known[leaf] = self.emitter.register(lanes.leaf(leaf))

@@ -1,4 +1,4 @@
-"""The program of a row program: a loop over rows, which calls the tile of one row."""
+"""The loops of a row program over rows or blocks of columns, and the tiles that they call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .vectors import knowns_in
 
 
 def rows_program(plan: RowsPlan) -> Program:
-    """Return the program: rows in blocks, or blocks of columns; threads may share the blocks."""
+    """Return the program: loops over blocks of rows or columns, which threads may share."""
     if plan.columns:
         return columns_program(plan)
     tiles, kept = _passes(plan)
@@ -70,7 +70,7 @@ def _buffers(plan: RowsPlan) -> dict[str, str]:
 def _block(
     plan: RowsPlan, tiles: tuple[TileProgram, ...], kept: list[Known], count: Expr, first: Expr
 ) -> tuple[NestNode, ...]:
-    """Return the nodes of ``count`` rows from row ``first`` on: each pass visits all of them."""
+    """Return the nodes for ``count`` rows from ``first`` on. Each pass visits all of these rows."""
     row = symbol("row")
     nodes: tuple[NestNode, ...] = tuple(
         BlockLoop("row", count, (_row_call(plan, tile, first + row, row),)) for tile in tiles

@@ -18,9 +18,10 @@ from .visit import Visit
 
 
 def row_ops(plan: RowsPlan, numbers: Sequence[int], kept: Collection[Known]) -> Iterator[Op]:
-    """Yield the operations of the passes ``numbers`` over one row; they store the values ``kept``.
+    """Yield the operations of the passes ``numbers`` over one row.
 
-    A value of an earlier pass is read from the array with its name.
+    They store the values ``kept`` for later tiles, and read values of earlier tiles from arrays of
+    the same names.
     """
     row = _Row(plan, kept)
     if len(numbers) == len(plan.passes) and not plan.in_scratch:
@@ -52,7 +53,7 @@ class _Row:
                 self.emitter.add(StackBuffer(f"held{place}", self.plan.real, columns))
 
     def before(self, passes: Sequence[Pass]) -> None:
-        """Compute the values that need no pass, and that these passes use."""
+        """Compute the values that these passes use and that need no pass."""
         used = {known for each in passes for known in knowns_in(each.expressions)}
         for known, expression in reversed(self.plan.cut.before):
             if known in used:
@@ -87,7 +88,7 @@ class _Row:
         self.known[known] = self.emitter.register(self.lanes.of(expression))
 
     def _keep(self, leaf: Expression) -> None:
-        """Read a value of the row into a register, once."""
+        """Read a value of the row into a register, if it is not in one yet."""
         if leaf not in self.known:
             self.known[leaf] = self.emitter.register(self.lanes.leaf(leaf))
 

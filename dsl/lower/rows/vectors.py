@@ -20,16 +20,17 @@ from tilewright.spec.expression.tensors import Cast, Extent, Input
 from tilewright.spec.network.value import slot
 from tilewright.symbolic import ONE, ZERO, size_expr
 
-#: One vector in this number of registers of the target is computed at the same time as others.
+#: Vectors are computed in groups, their operations interleaved. A group has one vector for each
+#: this many registers of the target.
 _SIDE_BY_SIDE = 8
 
 
 class Lanes:
     """The values of one vector of columns; each is read or computed once.
 
-    ``known`` has registers of values that exist before. ``pointers`` has the pointers to arrays
-    that a loop visits, by the arrays' names in C. The vector begins ``place`` vectors after them.
-    ``active`` lanes exist.
+    ``known`` has the registers of values that are already computed. ``pointers`` has the pointers
+    to arrays that a loop visits, by the arrays' names in C. This vector is ``place`` vectors after
+    the pointers. ``active`` lanes exist.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ def _real(emitter: Emitter, found: Argument) -> Argument:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One of several vectors in a loop: the values that are known, and the registers of its sums.
+    """One vector of a pass: the registers of ``known`` values, and of its partial results.
 
     ``sums`` are the registers of the partial results, in the order of the pass's reductions.
     """
@@ -140,7 +141,7 @@ def side_by_side(
     vectors: Sequence[Vector],
     active: Active = None,
 ) -> list[Op]:
-    """Return the operations of a pass on adjacent vectors, several of them in turns."""
+    """Return the operations of a pass on adjacent vectors; those of a few vectors interleave."""
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
     parts: list[list[Op]] = []
     for place, vector in enumerate(vectors):
@@ -159,10 +160,11 @@ def side_by_side(
 
 
 def _in_turns(parts: Sequence[Sequence[Op]]) -> Iterator[Op]:
-    """Yield operations of the parts in turns; the order within each part stays.
+    """Yield one operation of each part in turn. The order within each part stays.
 
-    Constants come first. An operation waits while it reads a register that another part has yet to
-    write. Compilers keep about this order, in which a processor finds more independent operations.
+    Constants come first. A part is skipped while its next operation reads a register that another
+    part has not written yet. In this order, which compilers mostly keep, a processor finds more
+    independent operations.
     """
     writers = {register.name: part for part in parts for op in part for register in writes(op)}
     written: set[str] = set()
@@ -196,10 +198,11 @@ def begin(emitter: Emitter, fn: str, name: str, real: str) -> Register:
 
 
 def both(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
-    """Return the sum, or the maximum or minimum, in which NaN stays NaN.
+    """Return the sum, maximum or minimum of two values. It is NaN if either value is NaN.
 
-    The elementary maximum returns its second operand if one is NaN. Both orders give the same
-    number otherwise, or two zeros, so that the bits of both together are NaN if an operand is.
+    The elementary maximum returns its second operand if either is NaN. It is therefore computed in
+    both orders, and the bits of both results are combined by "or". The results are equal, or zeros
+    of either sign, unless an operand is NaN. Then the combined bits are a NaN.
     """
     if fn == "sum":
         return b("add", x, y)
@@ -211,10 +214,10 @@ def both(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
 def halved(
     b: Builder, fn: str, part: Callable[[int], Argument], count: int, first: int = 0, step: int = 1
 ) -> Argument:
-    """Fold the partial results ``part(first)``, ``part(first + step)`` and so on below ``count``.
+    """Combine ``part(first)``, ``part(first + step)`` and so on below ``count`` to one value.
 
-    The first half of them is combined with the second, until one is left. ``part`` is called as
-    late as possible, so that few partial results are in registers.
+    Each partial result of the first half is combined with one of the second half, until one is
+    left. ``part`` is called as late as possible, so that few of them are in registers.
     """
     if step == count:
         return part(first)
@@ -237,7 +240,7 @@ def _included(
 def arrays_of(
     plan: RowsPlan, each: Pass, known: Iterable[Expression]
 ) -> dict[str, tuple[str, bool]]:
-    """Return the arrays that a pass visits, by name: their element types, and if it writes them.
+    """Return for each array of a pass, by name, its element type and whether the pass writes it.
 
     Leaves that are ``known`` are in registers.
     """
@@ -257,5 +260,5 @@ def arrays_of(
 
 
 def knowns_in(expressions: Iterable[Expression]) -> Iterator[Known]:
-    """Yield the values of a row that expressions use."""
+    """Yield the values of the whole row that expressions use."""
     return (node for node in every_node(tuple(expressions)) if isinstance(node, Known))

@@ -1,8 +1,8 @@
 """One pass over the columns of a row: loops of vectors, the tail, and the folds of reductions.
 
-Element j of a row belongs to partial result j modulo ``PARTIAL``. A target whose vectors have few
-lanes, or that has few registers, visits the partial results in groups. At the end, partial results
-are folded in halves: the first with the one half of them further on.
+Element j of a row belongs to partial result j modulo ``PARTIAL``. If the registers cannot hold all
+partial results, the columns of one group of them are visited after the other. At the end, each
+partial result of the first half is combined with one of the second half, until one is left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .vectors import Lanes, Vector, arrays_of, begin, both, halved, side_by_side
 
 
 class Visit:
-    """Writes one pass. ``known`` has the registers of values of the row, and gets new ones."""
+    """Writes one pass. Its reductions are added to ``known``, the registers of the row's values."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Visit:
     # --- whole periods -------------------------------------------------------------------------
 
     def _all_at_once(self, trips: Expr) -> list[list[Register]]:
-        """All partial results in registers, for all periods."""
+        """Visit all columns once, with all partial results in registers."""
         starts = [self._begin(reduction, self.emitter) for reduction in self.each.reductions]
         pointers = self._pointers(self.prefix, ZERO, ahead=self.ahead)
         self.emitter.add(*pointers.points)
@@ -90,7 +90,7 @@ class Visit:
         return starts
 
     def _in_groups(self, trips: Expr) -> None:
-        """A group of partial results at a time, each for all periods: through buffers."""
+        """Visit the columns of one group of partial results after the other; buffers hold them."""
         outer = self._pointers(f"{self.prefix}g", ZERO, ahead=self.ahead)
         self.emitter.add(*outer.points)
         buffers = {
@@ -137,7 +137,7 @@ class Visit:
     # --- the tail ------------------------------------------------------------------------------
 
     def _tail(self) -> None:
-        """Vectors after the last whole period, then the last elements."""
+        """Visit the columns after the last whole period: single vectors, then the last elements."""
         start = self.plan.cols - self.tail
         whole, left = div(self.tail, self.lanes), mod(self.tail, self.lanes)
         pointers = self._pointers(f"{self.prefix}t", start)
@@ -165,7 +165,7 @@ class Visit:
     def _single(
         self, pointers: Mapping[str, str], parts: Mapping[str, str], active: Active
     ) -> list[Op]:
-        """One vector, of which ``active`` lanes exist; partial results are in memory."""
+        """Visit one vector, of which ``active`` lanes exist; partial results are in memory."""
         inner = self._emitter("last" if active is not None else "one")
         lanes = Lanes(self.plan, inner, self.known, pointers, 0, active)
         lanes.hold(self.each)
@@ -184,7 +184,7 @@ class Visit:
     # --- vectors -------------------------------------------------------------------------------
 
     def _vectors(self, pointers: Mapping[str, str], sums: Sequence[Sequence[Register]]) -> list[Op]:
-        """Vectors side by side, whose reductions stay in the registers ``sums``."""
+        """Visit adjacent vectors, whose partial results stay in the registers ``sums``."""
         self.pieces += 1
         vectors = [
             Vector(self.known, [registers[place] for registers in sums])
@@ -231,7 +231,7 @@ class Visit:
     # --- the end -------------------------------------------------------------------------------
 
     def _fold(self, reduction: Reduction, registers: Sequence[Register] | None) -> None:
-        """Fold the partial results in halves, so that all lanes hold the reduction."""
+        """Combine the partial results of a reduction, and broadcast the result to all lanes."""
         emitter, fn = self.emitter, reduction.fn
         name = reduction.known.name
         emitter.stage(f"{name}_of", note=f"Fold {name}.")

@@ -197,7 +197,7 @@ def put(
 def store_words(
     c: Conversion, emitter: Emitter, words: list[Argument], write: Address, lines: int | None
 ) -> None:
-    """Store the K group of each lane: its words, one after the other.
+    """Store the words of each lane's K group one after the other.
 
     If a group has two words, the first store has the groups of the lower half of the lanes and the
     second store the others. ``lines`` is the number of lanes to store, None for all.

@@ -157,7 +157,7 @@ def _panels(
         panel = (line, part.size, depth)
         found, programs = _moved(plan, buffer, panel, (at + first * step, first * whole), prefix)
         tiles |= {program.name: program for program in programs}
-        # If rows of the source run across panels, each row is read through all panels.
+        # If a row of the source belongs to several panels, it is read once for all of them.
         through = along and part.count != 1
         nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
     beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
@@ -222,7 +222,7 @@ def _copy(
         for operand in (plan.operands[buffer.name], buffer)
     )
     width = plan.panel(buffer.name)
-    # A panel of unknown size is an incomplete one.
+    # If the size of a panel is known only at the call, the panel is not full.
     most = None if width is None else width - (value(extent) is None)
     move = block_move(plan.target, source, made, (extent, depth), plan.slots, most)
     by = 2 if plan.panel_tile is None else 4

@@ -74,8 +74,8 @@ class Quantization:
     number, or an argument of the call for all rows or for each row. If B has a fixed zero point
     ``bias``, each block's sum of products starts at ``-bias`` times the sum of the block's
     elements. If B has zero points for each block, the negated sum of the block's elements is
-    stored. With ``minima`` the sum is scaled in place of negated. ``fills``
-    zeros of 32 bits are stored in ``gap``, which ends each row of a packed A.
+    stored; with ``minima``, the sum times A's scale. A row of a packed A ends with ``fills`` zeros
+    of 32 bits in ``gap``.
     """
 
     target: Target
@@ -189,7 +189,7 @@ def rows_program(plan: QuantizeRowsPlan) -> Program:
 
 
 def _argument(made: Operand, place: Expr) -> Argument:
-    """Return the argument for the element ``place`` of ``made``, which may be inside a packed A."""
+    """Return the argument for element ``place`` of ``made``, which may be a part of a packed A."""
     if made.at is None:
         return Argument(made.buffer, place)
     return Argument(made.buffer, made.at + ITEMSIZE[made.type] * place, cast=True)
@@ -207,7 +207,7 @@ def _filling(q: Quantization) -> Iterator[Op]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a block: ``trips`` trips of ``vectors`` vectors. ``active`` lanes of the last
+    """A piece of a block: ``trips`` trips of ``vectors`` vectors. ``active`` lanes of the last
     exist.
     """
 
@@ -231,7 +231,7 @@ class Piece:
 
 
 def pieces(existing: int, lanes: int) -> Iterator[Piece]:
-    """Yield the stretches of a block with ``existing`` elements: full trips, single vectors, a
+    """Yield the pieces of a block with ``existing`` elements: a loop, single vectors, and a
     tail.
     """
     whole, rest = divmod(existing, lanes)

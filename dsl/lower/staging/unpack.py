@@ -47,7 +47,8 @@ def unpack(
         call = Call(tile.name, tuple(unpacking.arguments(buffer, out, *there)))
         vectors = repeated("vp", wide, (call,))
         nodes += in_panels("pp", part, repeated("kp", deep, vectors, "unpack B"))
-    # A call may unpack past the end of K, and a tile may load columns past the end of a panel.
+    # The buffer is longer than the panels: a call may write past the end of K, and a tile may load
+    # columns past the end of a panel.
     behind = max((each - 1) * width, plan.lanes - width)
     elements = div(columns + (width - 1), width) * width * depth + behind
     return Packed(buffer, elements, tuple(nodes), (tile,))

@@ -1,4 +1,4 @@
-"""K steps of a quantized B: one block of K each, and where the values of blocks are."""
+"""K steps of a quantized B. A step is one block of K, which has its own scales and zero points."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros
 class Blocks:
     """The blocks of K of a tile: their addresses, and how long the straight code is.
 
-    ``along`` and ``across`` are the pointers to A and B, ``scales`` those to the values of blocks.
-    ``most`` is the number of K groups in straight code, None for ``STRAIGHT``.
+    ``along`` and ``across`` are the pointers to A and B. ``scales`` are the pointers to scales and
+    other values of blocks. At most ``most`` K groups are straight code; None means ``STRAIGHT``.
     """
 
     tile: Tile
@@ -110,7 +110,7 @@ class Blocks:
     def products(
         self, index: int, count: int, straight: Callable[[int, int], Iterator[Op]]
     ) -> Iterator[Op]:
-        """Multiply and add ``count`` K groups by ``straight`` code from a group on.
+        """Multiply and add ``count`` K groups from a group on; ``straight`` emits some of them.
 
         A long block gets a loop, which moves the pointers.
         """
@@ -137,12 +137,12 @@ class Blocks:
         return replace(at, offset=linear(((1, at.offset), (1, within))))
 
     def _place(self, k: int) -> tuple[int, int]:
-        """Return the block and the K group in it, relative to pointers that a loop has moved."""
+        """Return the block of K group ``k``, which is 0 in a loop, and the group's number in it."""
         block, group = divmod(k, self.groups)
         return (0 if self.looped else block), group
 
     def stored(self, column: int, k: int) -> Bytes:
-        """Return the bytes that hold the numbers of K group ``k`` in a vector of columns."""
+        """Return the bytes with the elements of K group ``k`` for a vector of columns."""
         plan = self.tile.plan
         return Bytes(
             target=plan.target,
@@ -164,7 +164,7 @@ class Blocks:
         return distance * self.along[0].k_stride if distance and begins else ZERO
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
-        """Return the address of the bytes that hold one plane of a K group's numbers."""
+        """Return the address of the bytes that hold one bit plane of a K group."""
         form = self.tile.plan.read_format
         block, group = self._place(k)
         line, _ = form.place(group, plane)
@@ -200,11 +200,11 @@ class Blocks:
 
 
 class Way(Protocol):
-    """How blocks of K are multiplied."""
+    """A way to multiply blocks of K, for example to sum integers and then scale the sums."""
 
     @property
     def blocks(self) -> Blocks:
-        """The blocks, with the length of straight code."""
+        """The blocks that are multiplied."""
 
     def emit(self, index: int, run: int, left: int = 0) -> Iterator[Op]:
         """Emit block ``index`` of ``run`` in straight code; ``left`` elements if it is not
@@ -226,7 +226,7 @@ class BlockSteps(KStep):
 
     @property
     def blocks(self) -> Blocks:
-        """The blocks, as the way multiplies them."""
+        """The blocks that are multiplied."""
         return self.way.blocks
 
     @property

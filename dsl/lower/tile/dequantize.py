@@ -122,7 +122,7 @@ class Dequantizer:
             yield from (Splat(register, number) for register, number in self._constants())
 
     def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
-        """Set ``dst`` to the elements whose numbers are in ``stored``."""
+        """Set ``dst`` to the elements whose bits are in ``stored``."""
         real = replace(dst, name=f"{dst.name}_f32")
         if not is_integer(self.form.stored):
             yield from stored.read(real, 0)

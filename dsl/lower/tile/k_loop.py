@@ -188,7 +188,7 @@ class KStep(ABC):
         """Emit the elements of K that fill no step, as step ``index`` from the pointers on."""
 
     def leave(self, run: int) -> Iterator[Op]:
-        """Move the pointers after straight code of ``run`` steps and before the tail."""
+        """Move the pointers to the tail, after ``run`` steps of straight code."""
         if run:
             yield from (p.advance(1) for p in self.moved if p.walked)
 

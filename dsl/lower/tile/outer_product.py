@@ -39,11 +39,11 @@ def vector(tile: Tile, column: int, k: int) -> Register:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """Steps of one K group, the elements of K that one multiply-add sums in each lane.
+    """Emits steps. A step is one K group: the elements of K that a multiply-add sums in a lane.
 
-    ``load`` loads a vector of the operand along the vectors in a step. ``across_at`` is the address
-    of a row's elements in a step, and ``sum_of`` the register that sums the products of a row and a
-    vector. ``op`` is the multiply-add if it is not the tile's.
+    ``load`` loads a vector of the operand along the vectors. ``across_at`` returns the address of a
+    row's elements, and ``sum_of`` the register that sums the products of a row and a vector.
+    ``op`` is the multiply-add if it is not the tile's.
     """
 
     tile: Tile
@@ -163,7 +163,7 @@ class Multiplied:
 
 @dataclass(frozen=True, slots=True)
 class OuterProduct(KStep):
-    """The steps of one K group each."""
+    """The K steps of a tile, each of one K group."""
 
     @staticmethod
     def lines(tile: Tile) -> tuple[int, int]:

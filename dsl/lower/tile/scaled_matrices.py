@@ -38,8 +38,8 @@ from .scaled_product import BlockSums
 from .store import LINE, Stack
 from .tile import Tile
 
-#: Names of the buffers for an unpacked part of B and for the sums of one block, and of the pointers
-#: to a row of the block's sums and of the tile's f32 sums.
+#: Names of two buffers, for an unpacked part of B and for the sums of one block. Then names of two
+#: pointers, to a row of the block's sums and to a row of the tile's f32 sums.
 _UNPACKED, _SUMMED = "b_room", "block_room"
 _BLOCK_ROW, _ROW = "block_row", "sums_row"
 

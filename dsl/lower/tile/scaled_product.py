@@ -41,7 +41,7 @@ MULTIPLY_ADDS = 64
 
 @dataclass(frozen=True, slots=True)
 class BlockSums:
-    """The sums of a block of K, apart from those of other blocks: their start, and their scales."""
+    """Emits the sums of one block of K: their start values, and how they are scaled and added."""
 
     blocks: Blocks
 
@@ -114,7 +114,7 @@ class BlockSums:
         yield Apply(partial, "add", (partial, product))
 
     def load(self, column: int, k: int) -> Iterator[Op]:
-        """Load B's elements of a K group. Several K groups share the same bytes."""
+        """Load B's elements of K group ``k``. Several K groups may share the same bytes."""
         form, dst = self.tile.plan.read_format, vector(self.tile, column, k)
         if self.meets_numbers:
             yield from self.looked_up(k // self.blocks.groups).element(
@@ -237,7 +237,7 @@ class ScaledProduct:
         yield from sums.begin(index)
         yield from blocks.products(index, count, steps.run)
         if existing:
-            # The K group after ``count`` groups of a block, relative to the moved pointers.
+            # The number of the next K group, counted from where the pointers are now.
             behind = index * blocks.groups + (count % blocks.together if blocks.looped else count)
             yield from steps.emit(behind, False, Integer(existing))
         yield from sums.add(index)

@@ -504,7 +504,7 @@ class Lines:
                 there = output.at(tile.operands["sums"])
                 loads.append(Load(output.acc, there, active))
             else:
-                # A line of the buffer of partial sums may end where the tile does.
+                # In the buffer of partial sums, a line may have no space after the tile.
                 part = active if self.sums.pointer in operands else None
                 loads += self.sums.line(output.acc, index, part)
         return (*loads, *write(tile, outputs))

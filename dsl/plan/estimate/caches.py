@@ -82,7 +82,7 @@ class Holds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A cache of ``size`` bytes. If ``places``, it has sets, and an address belongs to one set."""
+    """A cache of ``size`` bytes. If ``places``, the address of a line selects one of its sets."""
 
     size: int
     line: int

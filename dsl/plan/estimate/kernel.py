@@ -501,7 +501,7 @@ class _Walk:
         return self._looped(self._tile(grid.tile, extents), counts, extents)
 
     def _rows(self, across: Part, beside: Sequence[Nest]) -> Iterator[Nest]:
-        """Yield the loop over rows of tiles; the nests ``beside`` cover one row."""
+        """Yield the loop over rows of tiles; the nests ``beside`` compute one row of tiles."""
         d, rows = self.plan.across, self.number(across.count)
         if beside:
             row = self.series(beside, self.moves(self.plan.along))

@@ -1,4 +1,4 @@
-"""Estimate the cycles of a row program: the operations of its passes, and its arrays' transfers."""
+"""Estimate the cycles of a row program: its operations, and the transfers of its arrays."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def estimate_rows(
 ) -> Estimate:
     """Return the estimated time of a call on the plan's core, like ``estimate`` for a product.
 
-    The multiplications, the other operations, and the loads and stores are taken to follow each
-    other: passes depend on each other, and each vector is a chain of dependent operations.
+    The times of multiplications, other operations, and loads and stores are added. A core cannot
+    overlap them, because each pass needs the previous pass, and each operation on a vector needs
+    the operation before it.
     """
     slots = {slot: NOMINAL for slot, _ in plan.spec.runtime_sizes()} | dict(sizes)
     core, wide = plan.target.core, plan.vector.registers
@@ -56,7 +57,7 @@ def estimate_rows(
 
 
 def applied(ops: Sequence[Op], functions: Collection[str], sizes: Mapping[str, int]) -> int:
-    """Return how often ``ops`` apply one of the elementary operations ``functions``."""
+    """Return the number of elementary operations in ``ops`` that are one of ``functions``."""
     total = 0
     for op in ops:
         if isinstance(op, Loop):
@@ -68,7 +69,7 @@ def applied(ops: Sequence[Op], functions: Collection[str], sizes: Mapping[str, i
 def _nest(plan: RowsPlan, slots: Mapping[str, int], work: Cycles) -> Nest:
     """Return the loop over rows: the arrays that a row uses, and those of all rows.
 
-    Results are together the operand "c", whose transfers count twice.
+    All results together are the operand "c", whose transfers count twice: read and written.
     """
     rows, cols = evaluate(plan.rows, slots), evaluate(plan.cols, slots)
     roles = {each.symbol: each.role for each in signature(plan.spec).arrays}

@@ -23,8 +23,8 @@ from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
 from .quantized_b import ROW_UNIT, quantized_format, quantized_product
 
-#: How a block's sum of elements is stored, by what B has for each block: its negative for zero
-#: points, times A's scale for minima.
+#: The form in which the sum of a block's elements is stored. Zero points of B need the negated sum,
+#: minima of B the sum times A's scale. Without either, no sum is stored.
 _SUMS = {"": "", "zeros": "negated", "minima": "scaled"}
 _TEXT = re.compile(
     r"(?P<integers>[su](?:8|16|32)) rows with f32 scales(?P<zeros> and s32 zeros)? "
@@ -39,12 +39,18 @@ _TEXT = re.compile(
 class QuantizedRows:
     """The layout of an m x k A that was quantized ahead: a record of ``row_bytes`` for each row.
 
-    A record has the row's ``integers``, of the type that the target multiplies, padded to whole
-    blocks of K; then its f32 scales and, with ``zeros``, its negated s32 zero points, one for each
-    block or, if ``whole``, one for the row. For a B whose elements keep a common number ``bias``,
-    the s32 sum of each block times ``-bias`` follows; then, for zero points or minima of B, the f32
-    sum of each block, "negated" or "scaled". Zeros fill the rest. ``m`` is None if only the call
-    knows it.
+    A record has these parts, in this order:
+
+    - the row's integers, of type ``integers``, padded to whole blocks of K;
+    - f32 scales, one for each block, or one for the row if ``whole``;
+    - as many s32 zero points, negated, if ``zeros``;
+    - for each block the s32 sum of its integers times ``-bias``, if the packed elements of B exceed
+      their values by ``bias``;
+    - for each block the f32 sum of its integers, "negated" or "scaled", if B has zero points or
+      minima;
+    - zeros.
+
+    ``m`` is None if it is known only at the call.
     """
 
     integers: str
@@ -83,11 +89,11 @@ class QuantizedRows:
 
     @property
     def family(self) -> QuantizedRows:
-        """The format of all matrices that differ only in their rows."""
+        """The same format for any number of rows."""
         return replace(self, m=None)
 
     def of(self, k: int, n: Any) -> QuantizedRows:
-        """Return the format with ``n`` rows; k stays."""
+        """Return the same format for ``n`` rows."""
         return replace(self, m=n)
 
     @property
@@ -118,7 +124,7 @@ class QuantizedRows:
 
     @property
     def used(self) -> int:
-        """The bytes of a record before the zeros that fill it."""
+        """The bytes of a record without the zeros at its end."""
         type_, begin, count = list(self.parts.values())[-1]
         return begin + ITEMSIZE[type_] * count
 
@@ -191,7 +197,7 @@ def rows_format_named(text: str) -> QuantizedRows | None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QuantizeRowsPlan(Decided):
-    """The quantization of an A ahead of the calls. ``operands``: A, and its packed parts."""
+    """The plan of ``pack_a`` for a quantized A. ``operands`` are A and the parts of its records."""
 
     spec: QuantizeRows
     target: Target

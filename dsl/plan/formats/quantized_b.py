@@ -25,7 +25,7 @@ from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
-#: For each quantized type: the type of its numbers, by which a multiply-add is chosen.
+#: For each quantized type: the integer type whose multiply-add computes with its elements.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
 #: The number of columns in a block of a large B. It is the width of a tile of several rows. Wider
 #: blocks are slower for a single row of A: it reads B from memory three times as fast with these

@@ -27,7 +27,10 @@ from .step import Outer, Rows, Sizes, outer_loops
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage without products, with the names of its operands, without those of the network."""
+    """A plan without products. Maps its names of operands and sizes to those of the network.
+
+    ``loops`` are around the plan. ``shifts`` are offsets of operands in elements.
+    """
 
     plan: RowsPlan | CopyPlan
     operands: Mapping[str, Name]
@@ -38,10 +41,11 @@ class Stage:
 
 
 class Elements:
-    """One stage that computes ``node`` from values in memory, and writes it to ``target``.
+    """Makes the stage that computes ``node`` from arrays, and writes it to ``target``.
 
-    ``leaves`` has the values by the ``id`` of their nodes. All are broadcast to ``shape``. If
-    ``opened``, the stage can compute some of the rows, as far as each needs no other row.
+    ``leaves`` has the arrays that the stage reads, by the ``id`` of their nodes. They are broadcast
+    to ``shape``. If ``opened``, the stage can compute some of the rows, as far as each needs no
+    other row.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class Elements:
         return self._made([*rest, rows], self._none(), cols)
 
     def _unit(self, axis: Axis) -> bool:
-        """Return True if vectors can go along an axis: elements follow each other, or are one."""
+        """Return True if vectors can be along an axis: arrays are contiguous or constant there."""
         return axis.steps[0] == 1 and all(s in (0, 1) for s in axis.steps) and self._varies(axis)
 
     def _varies(self, axis: Axis) -> bool:
@@ -124,7 +128,7 @@ class Elements:
         return constant or axis.size == 1 or any(step != 0 for step in axis.steps[1:])
 
     def _transposed(self, axes: list[Axis]) -> Stage | None:
-        """Return the stage that copies a value if rows become columns; else None."""
+        """Return the stage if it transposes a value: contiguous columns become rows. Else None."""
         target, source = self.target, self.values[1]
         if id(self.node) not in self.leaves or target.type != source.type:
             return None

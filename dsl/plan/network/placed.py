@@ -1,4 +1,4 @@
-"""Where the values of a network are: arrays, and views of them as offsets and strides."""
+"""Describe where the values of a network are in memory: an array, an offset, and strides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def same(one: Expr, other: Expr) -> bool:
 
 
 def tight(sizes: Sequence[Expr], order: Sequence[int] | None = None) -> tuple[Expr, ...]:
-    """Return the strides of an array without gaps whose axes are in memory in this order."""
+    """Return the strides of an array without gaps. ``order`` has its axes, outermost first."""
     strides = [ONE] * len(sizes)
     step: Expr = ONE
     for axis in reversed(order if order is not None else range(len(sizes))):
@@ -59,7 +59,7 @@ class Placed:
         return exprs_of(self.shape)
 
     def viewed(self, view: View) -> Placed | None:
-        """Return a view of this value; None if no strides make it."""
+        """Return a view of this value; None if strides cannot describe the view."""
         shape = view.tensor.shape
         match view.fn:
             case "transpose":
@@ -72,7 +72,7 @@ class Placed:
         return None if strides is None else replace(self, shape=shape, strides=strides)
 
     def spread(self, shape: Sequence[Size]) -> tuple[Expr, ...]:
-        """Return the strides if this value is broadcast to a shape."""
+        """Return the strides of this value broadcast to a shape: 0 along repeated axes."""
         more = len(shape) - len(self.shape)
         pairs = zip(self.shape, self.strides, strict=True)
         return (ZERO,) * more + tuple(ZERO if size == 1 else step for size, step in pairs)
@@ -103,24 +103,24 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop over several values at once: its trips, and the stride of each value."""
+    """A loop over several arrays at once: its trip count, and the stride of each array."""
 
     size: Expr
     steps: tuple[Expr, ...]
 
     def holds(self, inner: Axis) -> bool:
-        """Return True if this loop and a loop inside it are one loop."""
+        """Return True if this loop and the loop ``inner`` in it can become one loop."""
         pairs = zip(self.steps, inner.steps, strict=True)
         return all(same(step, inside * inner.size) for step, inside in pairs)
 
 
 def axes_of(sizes: Sequence[Expr], steps: Sequence[Sequence[Expr]]) -> list[Axis]:
-    """Return the loops over all axes of some values, given the strides of each value."""
+    """Return one loop for each axis, given the strides of each value."""
     return [Axis(size, tuple(each[axis] for each in steps)) for axis, size in enumerate(sizes)]
 
 
 def merged(axes: Sequence[Axis]) -> list[Axis]:
-    """Return as few loops as possible; those of size 1 are left out."""
+    """Return the loops without those of size 1, and with loops merged where strides allow it."""
     found: list[Axis] = []
     for axis in axes:
         if axis.size == 1:

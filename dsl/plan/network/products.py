@@ -1,4 +1,4 @@
-"""Plan the product of two values, with functions of elements that follow it, as one stage."""
+"""Plan one stage: a product of two values, and the element-wise functions after it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ from .placed import Axis, Placed, axes_of, exprs_of, merged, same
 from .rebuilt import rebuilt
 from .step import Outer, Rows, outer_loops
 
-#: The schedule of each product. Every element of C is summed in one chain, in the order of K. The
+#: The schedule of each product. Every element of C is one chain of sums, in the order of K. The
 #: bits of a row then depend only on that row and the weights, not on the number of rows.
 _PRODUCT = Schedule(vectorize="n", k_split=1, stores="cached")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A product as a stage, with the names of its operands, without those of the network."""
+    """The plan of a product. Maps its names of operands and sizes to those of the network.
+
+    ``loops`` are around the plan. ``shifts`` are offsets of operands in elements.
+    """
 
     plan: Plan | ByRows
     operands: Mapping[str, Name]
@@ -64,22 +67,23 @@ def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
 
 
 def _at_least(step: Expr, line: Expr) -> bool:
-    """Return True if ``step`` is surely not less than ``line``, for all sizes of 1 or more."""
+    """Return True if ``step`` >= ``line`` for all sizes of 1 or more, as far as this is known."""
     quotient = (step / line).expand()
     return bool(quotient.is_number and quotient >= 1) or _whole(quotient)
 
 
 def _whole(quotient: Expr) -> bool:
-    """Return True if a quotient is a sum of products of sizes."""
+    """Return True if a quotient is a sum of products of sizes, with coefficients of 1 or more."""
     if quotient.as_numer_denom()[1] != 1 or quotient == 0:
         return False
     return all(factor >= 1 for factor in quotient.as_coefficients_dict().values())
 
 
 def per_of(down: Expr, right: Expr, cols: Expr) -> Per | str | None:
-    """Return ``per`` of the operand of an epilogue that has these strides; "no" if there is none.
+    """Return ``per`` of a ``tw.Operand`` with these strides; "no" if an epilogue cannot read it.
 
-    ``cols`` is the number of columns.
+    ``down`` is the stride from row to row, ``right`` that from column to column. ``cols`` is the
+    number of columns.
     """
     if (down, right) == (0, 0):
         return None
@@ -99,10 +103,11 @@ def fits_epilogue(leaf: Placed, shape: tuple[Size, ...]) -> bool:
 
 
 class Products:
-    """One product: ``a`` and ``b`` in memory, the result in ``target``.
+    """Makes the stage of one product: ``a`` times ``b`` is written to ``target``.
 
-    ``plans`` are those made so far: equal stages have one plan. ``chosen`` is what the user chose.
-    If ``opened``, the stage can compute some of the rows, as far as each needs no other row.
+    ``plans`` has the plans made so far, so that equal products share one. ``chosen`` is what the
+    user chose. If ``opened``, the stage can compute some of the rows, as far as each needs no other
+    row.
     """
 
     def __init__(
@@ -131,7 +136,10 @@ class Products:
         leaf: Callable[[Expression], Placed | None],
         machine: Target,
     ) -> Stage:
-        """Return the stage that computes ``end``; ``leaf`` returns the values that it reads."""
+        """Return the stage that computes ``end``: the product, then element-wise functions of it.
+
+        ``leaf`` returns where a node is in memory, or None.
+        """
         known: dict[int, Placed] = {}
 
         def noted(node: Expression) -> Expression | None:
@@ -203,14 +211,14 @@ class Products:
         return Stage(plan, places, bound, loops, shifts, parallel, found)
 
     def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:
-        """Return the plan of a product; equal ones are one."""
+        """Return the plan of a product; equal products share a plan."""
         schedule = self.schedule if threads else self.alone
         if (spec, schedule) not in self.plans:
             self.plans[spec, schedule] = plan_product(spec, schedule, machine)
         return self.plans[spec, schedule]
 
     def _operands(self, rows: Axis) -> dict[Placed | None, Operand]:
-        """Return the values that the epilogue reads as its operands."""
+        """Return the ``tw.Operand`` for each value that the epilogue reads."""
         pers = self._pers(rows)
         assert "no" not in pers
         return {
@@ -219,7 +227,7 @@ class Products:
         }
 
     def _pers(self, rows: Axis) -> list[Per | str | None]:
-        """Return ``per`` of the operands of the epilogue, if these are the rows."""
+        """Return ``per`` of the operands of the epilogue, if C has these ``rows``."""
         shape = self.values[0].shape
         (cols,) = exprs_of(shape[-1:])
         found: list[Per | str | None] = []
@@ -229,7 +237,7 @@ class Products:
         return found
 
     def _axes(self) -> tuple[list[Axis], Axis]:
-        """Return the loops around the product, and its rows, to which leading axes belong."""
+        """Return the loops around the product, and its rows, with leading axes if possible."""
         target, a, b = self.values
         lead = target.shape[:-2]
         steps = [
@@ -261,7 +269,7 @@ def _order(rows: Expr, cols: Expr, down: Expr, right: Expr) -> tuple[Order, Expr
 def _both_orders(
     rows: Expr, cols: Expr, down: Expr, right: Expr
 ) -> tuple[tuple[Order, Expr, Expr, Expr, Expr], ...]:
-    """Return order, line, number of lines, stride in a line and between lines, for both orders."""
+    """Return for each order: its name, length and number of lines, strides in and between lines."""
     return ("C", cols, rows, right, down), ("F", rows, cols, down, right)
 
 

@@ -1,4 +1,4 @@
-"""Rebuild expressions with other leaves."""
+"""Replace nodes of an expression."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def rebuilt(
 ) -> Expression:
     """Return ``node`` with some of its nodes replaced.
 
-    A node is replaced by the result of ``leaf`` for it, unless this is None. ``changed`` makes the
-    other nodes of their new arguments.
+    If ``leaf`` returns an expression for a node, that expression takes the node's place. Otherwise
+    ``changed`` makes the node again from its new arguments.
     """
     made: dict[int, Expression] = {}
     stack = [node]

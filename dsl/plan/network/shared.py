@@ -1,4 +1,4 @@
-"""Find the values of a network that several stages need, and that take long to compute."""
+"""Find the values that are computed once because several stages need them and they are costly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def shared_nodes(
 ) -> set[int]:
     """Return the ``id`` of each node that is computed once, for several stages.
 
-    ``nodes`` are in order, arguments first. ``users`` are the nodes that read a node.
+    ``nodes`` are sorted: arguments come before the nodes that read them. ``users`` has for each
+    node the nodes that read it.
     """
     heavy: dict[int, bool] = {}
     for node in nodes:
@@ -49,5 +50,5 @@ def shared_nodes(
 
 
 def _is_arithmetic(node: Call) -> bool:
-    """Return True for a function that takes one or two instructions."""
+    """Return True if a function takes only one or two instructions."""
     return isinstance(node.entry.reference, Arithmetic)

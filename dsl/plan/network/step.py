@@ -1,4 +1,4 @@
-"""Define ``Step``, one stage of a network, and the sizes within it."""
+"""Define ``Step``, one stage of a network, and the names of sizes in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .placed import Axis
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A loop around a stage: its counter, and its trips."""
+    """A loop around a stage: the name of its counter, and its trip count."""
 
     counter: str
     trips: Expr
@@ -31,7 +31,7 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A number that a stage reads from an array within its loops: see ``Lookup``."""
+    """An index that a stage reads from an array in its loops, for ``nn.take``: see ``Lookup``."""
 
     name: str
     indices: Name
@@ -78,11 +78,12 @@ class Step:
     """One stage: its name, its plan, and the array that it writes.
 
     ``operands`` and ``sizes`` map names of the stage to those of the network. ``buffer`` is the
-    array if it is an intermediate tensor that no earlier stage wrote to. ``said`` is what the stage
-    computes. ``loops`` are around the stage; ``shifts`` are the elements from the start of an
-    operand's array to its first element, by name of the stage. If ``parallel``, threads share the
-    outermost loop. ``found`` is a number that shifts depend on. ``rows`` is None if rows of the
-    result need other rows, or if nobody asked. ``block`` is the loop that it shares with others.
+    intermediate tensor that this stage writes first, None for a result or a later part of a
+    tensor. ``said`` is the computed expression as text. ``loops`` are around the stage.
+    ``shifts`` has for each operand the offset in elements from the start of its array. If
+    ``parallel``, threads share the outermost loop. ``found`` is an index that shifts depend on.
+    ``rows`` is None if rows of the result need other rows, or if nobody asked. ``block`` is the
+    loop that the stage shares with others.
     """
 
     name: str
@@ -106,7 +107,7 @@ class Step:
 
 
 class Sizes:
-    """The sizes within a stage that are formulas of the network's sizes: each gets a dim."""
+    """Gives a dim to each size of a stage that is a formula of the network's sizes."""
 
     def __init__(self, taken: frozenset[str]) -> None:
         self.taken = taken
@@ -114,7 +115,7 @@ class Sizes:
         self._made: dict[Expr, Dim] = {}
 
     def of(self, formula: Expr) -> Size:
-        """Return a size with this value."""
+        """Return the size of the stage for a formula: a number, or a dim."""
         known = value(formula)
         if known is not None:
             return known
@@ -134,7 +135,10 @@ class Sizes:
 def outer_loops(
     axes: list[Axis], operands: tuple[str, ...], offsets: tuple[Expr, ...]
 ) -> tuple[tuple[Outer, ...], dict[str, Expr]]:
-    """Return loops over ``axes``, and the shifts of operands that begin at ``offsets``."""
+    """Return loops over ``axes``, and the offset of each operand in an iteration, in elements.
+
+    Without loops, the operands begin at ``offsets``.
+    """
     loops = tuple(Outer(f"outer{number}", axis.size) for number, axis in enumerate(axes))
     shifts = dict(zip(operands, offsets, strict=True))
     for loop, axis in zip(loops, axes, strict=True):
@@ -144,6 +148,6 @@ def outer_loops(
 
 
 def shown_as(node: Expression, name: Name) -> Expression:
-    """Return an array as a tensor of its name, for texts."""
+    """Return a tensor with the name of the array ``name``, to print it in place of ``node``."""
     assert node.tensor is not None
     return Input(str(name), *node.tensor)

@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def each(self) -> int:
-        """The number of elements along the depth in a 32-bit word; 1 if they have 32 or 64 bits."""
+        """The number of elements of a line in a 32-bit word; 1 for types of 32 or 64 bits."""
         most = in_word(self.type)
         return most if self.along or self.group == 1 else min(most, self.group)
 

@@ -1,7 +1,8 @@
 """The plan of a network with products: stages in order, and the buffers between them.
 
-Each product is one stage. Functions of elements that follow it are its epilogue as far as they read
-nothing that is computed later. All else is a stage of its own, a row program. Views are strides.
+Each product is one stage. The element-wise functions after it become its epilogue, if all values
+that they read are computed by then. Other functions are row programs, which are stages too. Views
+need no stage: they are strides.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
 
 
 class _Cutter:
-    """Cuts a network into stages. ``values`` are the places of nodes, by their ``id``."""
+    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
 
     def __init__(
         self, spec: Network, target: Target, stages: Stages, opened: Container[int]
@@ -135,7 +136,7 @@ class _Cutter:
         return tuple(self.made)
 
     def place(self, node: Expression) -> Placed:
-        """Return where a value is; add the stages that compute it if it is nowhere yet."""
+        """Return where a value is in memory; add the stages that compute it if there are none."""
         if id(node) not in self.values:
             match node:
                 case View():
@@ -165,7 +166,7 @@ class _Cutter:
         return found
 
     def _copied(self, node: Expression) -> Placed:
-        """Return a copy of a value in an array without gaps."""
+        """Add a stage that copies a value to an array without gaps; return where the copy is."""
         made, buffer = self._buffer(node)
         self._elements(node, made, buffer, known=True)
         return made
@@ -203,12 +204,12 @@ class _Cutter:
         return Schedule(threads=None if len(self.made) in self.opened else self.stages.threads)
 
     def _matrix(self, node: Expression) -> Placed:
-        """Return the place of an operand of a product: a stack of matrices."""
+        """Return where an operand of a product is; a copy if its strides are no matrix's."""
         placed = self.place(node)
         return placed if matrix_order(placed) is not None else self._copied(node)
 
     def _shown(self, node: Expression) -> Expression | None:
-        """Return a buffer as a tensor of its name, for texts."""
+        """Return a tensor that prints as the buffer of ``node``; None if it is in no buffer."""
         if isinstance(node, Input | Weight | View) or id(node) not in self.values:
             return None
         return shown_as(node, self.values[id(node)].name)
@@ -240,7 +241,7 @@ class _Cutter:
         return found
 
     def _is_of_epilogue(self, node: Expression, product: Product) -> bool:
-        """Return True if an epilogue can compute a node, given the arguments."""
+        """Return True if the epilogue of ``product`` can compute a node from its arguments."""
         if isinstance(node, Number):
             return True
         held = [self._ready(arg) for arg in arguments(node) if arg is not product]
@@ -250,7 +251,7 @@ class _Cutter:
         return isinstance(node, Call | Cast) and fits
 
     def _ready(self, node: Expression) -> Placed | None:
-        """Return where a value is; None if that needs a stage."""
+        """Return where a value is in memory; None if a stage must compute or copy it first."""
         if id(node) in self.values:
             return self.values[id(node)]
         chain: list[View] = []
@@ -267,7 +268,7 @@ class _Cutter:
     def _elements(
         self, node: Expression, target: Placed, buffer: Buffer | None, *, known: bool = False
     ) -> None:
-        """Add the stage that computes ``node``; if ``known``, copies it from where it is."""
+        """Add the stage that computes ``node``, or only copies it if it is ``known``."""
         shape, leaves = self._leaves(node) if not known else (target.shape, {})
         if known:
             leaves = {id(node): self.values[id(node)]}
@@ -285,7 +286,7 @@ class _Cutter:
         )  # fmt: skip
 
     def _leaves(self, root: Expression) -> tuple[tuple[Size, ...], dict[int, Placed]]:
-        """Return the shape over which a stage loops, and the places of what it reads."""
+        """Return the shape over which a stage loops, and where the values that it reads are."""
         assert root.tensor is not None
         shape, along = self._shape(root)
         leaves: dict[int, Placed] = {}
@@ -303,7 +304,7 @@ class _Cutter:
         return shape, leaves
 
     def _unit(self, node: Expression, placed: Placed, shape: tuple[Size, ...]) -> Placed:
-        """Return the place of a leaf; of a copy if vectors cannot go along its last axis."""
+        """Return where a leaf is; a copy if its last axis is neither contiguous nor constant."""
         steps = placed.spread(shape)
         return self._copied(node) if steps and steps[-1] not in (0, 1) else placed
 
@@ -329,7 +330,7 @@ class _Cutter:
         return shape, 0
 
     def _inline(self, node: Expression, shape: tuple[Size, ...], along: int) -> bool:
-        """Return True if a stage over ``shape`` computes a node, which is not its last one."""
+        """Return True if a stage over ``shape`` can compute an inner node in registers."""
         if id(node) in self.values or id(node) in self.shared:
             return False
         if isinstance(node, Reduce):
@@ -341,7 +342,7 @@ class _Cutter:
         return isinstance(node, Call | Cast)
 
     def _count(self, node: Count) -> None:
-        """Add the stage that writes 0, 1, 2 and so on."""
+        """Add the stage of ``nn.arange``, which writes 0, 1, 2 and so on."""
         written, buffer = self._new(node)
         one = Full(0.0, (1, 1)) + Extent(Dim("counter"))
         plan = plan_rows(Network((), (one,)), Schedule(), self.target)
@@ -356,7 +357,7 @@ class _Cutter:
         self.values[id(node)] = written
 
     def _take(self, node: Take) -> None:
-        """Add the stage that copies rows of a table."""
+        """Add the stage of ``nn.take``, which copies rows of a table."""
         table, rows = map(self.place, node.args)
         width: Expr = ONE
         for size in table.shape[1:]:
@@ -383,7 +384,7 @@ class _Cutter:
         self.values[id(node)] = written
 
     def _join(self, node: Join) -> None:
-        """Add the stages that write the parts of a join."""
+        """Add the stages of ``nn.concat``: each writes one part of the joined tensor."""
         written, buffer = self._new(node)
         first: Expr = ZERO
         for part in node.args:
@@ -404,7 +405,7 @@ class _Cutter:
         self.values[id(node)] = written
 
     def _result(self, node: Expression, output: Name) -> None:
-        """Add the stage that writes a result."""
+        """Add the stage that writes a result of the network, if no stage does so yet."""
         assert node.tensor is not None
         shape = node.tensor.shape
         target = Placed(output, node.tensor.type, shape, tight(exprs_of(shape)))
@@ -417,7 +418,7 @@ class _Cutter:
         self.values.setdefault(id(node), target)
 
     def _new(self, node: Expression) -> tuple[Placed, Buffer | None]:
-        """Return a place for a node: a result's array, or a new buffer."""
+        """Return where a stage writes ``node``: the array of a result, or a new buffer."""
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
             if result is node and output not in self.written:
@@ -427,7 +428,7 @@ class _Cutter:
         return self._buffer(node, self._order(node))
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
-        """Return the order of axes in memory in which a view of ``node`` has no gaps."""
+        """Return the order of axes in memory for which a later transposition has no gaps."""
         for user in self.users[id(node)]:
             if isinstance(user, View) and user.fn == "transpose" and _keeps_last(user.how):
                 return user.how

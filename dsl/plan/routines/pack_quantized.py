@@ -1,4 +1,4 @@
-"""The plan of packing a quantized B: its format, and the moves of elements and values of blocks."""
+"""The plan of packing a quantized B: its format, and how elements and scales are moved there."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DEPTH = 16
 class QuantizedPackPlan(Decided):
     """A packing of low-bit elements, of their scales, and of the zero points if blocks have them.
 
-    ``elements`` moves single elements to bytes; fields of bytes are filled on the way. ``blocks``
-    are the moves of the arrays with one value for each block, by the arrays' names.
+    ``elements`` moves the elements, several of which may share a byte. ``blocks`` has the moves of
+    the arrays with one value for each block, for example scales, by the arrays' names.
     """
 
     spec: PackQuantized
@@ -63,9 +63,9 @@ class QuantizedPackPlan(Decided):
 
     @property
     def start(self) -> int:
-        """The start of each block's sum, so that elements that B does not have count as bytes of 0.
+        """The start value of each block's sum. It corrects for zero bytes after B's last element.
 
-        A sum adds the numbers of table entries, or integers after the shift.
+        A sum adds the indices of table entries, or the shifted integers.
         """
         form = self.format
         each = form.shift if self.spec.type.stored.values else 0
@@ -140,7 +140,7 @@ def _blocks(
 
 
 def _given(spec: PackQuantized, name: str, type_: str, rows: int, cols: int) -> Layout:
-    """Return the layout of an array with ``cols`` columns, each for the same number of B's."""
+    """Return the layout of an array of which each of ``cols`` columns serves equally many of B."""
     along = spec.order == "F"
     step = Integer(rows if along else cols)
     if cols == spec.n:

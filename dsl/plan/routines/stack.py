@@ -293,12 +293,12 @@ def side_by_side(spec: Gemm, target: Target) -> float | None:
 
 
 def beside_cycles(plan: StackPlan, sizes: Mapping[str, int]) -> float:
-    """Return the cycles of one of several products of the given sizes, side by side in vectors."""
+    """Return the cycles of one product of these sizes if each lane computes another product."""
     return _beside(plan.spec, plan.target, sizes)
 
 
 def _beside(spec: Gemm, target: Target, given: Mapping[str, int] | None = None) -> float:
-    """Return the cycles of one of several products side by side: its moves and multiply-adds."""
+    """Return the cycles of one product: moves and multiply-adds. Each lane has another product."""
     sizes, vector = given or _counted(spec), _vectors(target, spec.type)[0]
     moved = {name: prod(sizes[d] for d in SHAPES[name]) for name in "abc"}
     moved["c"] *= 1 if spec.beta == 0 else 2

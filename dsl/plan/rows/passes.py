@@ -1,8 +1,8 @@
 """Cut the expressions of a row program at their reductions into passes over a row.
 
-A pass visits all columns of a row. It reduces values, stores results, and may hold a value that a
-later pass needs and that is expensive to compute again. Between two passes, values of the row are
-computed once.
+A pass visits all columns of a row. It reduces values and stores results. It may also store a value
+that a later pass needs, if computing it again is expensive. Values that are the same for the whole
+row, for example a mean, are computed once between two passes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHEAP = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Known(Expression):
-    """A leaf of an expression: a value of the row that is in a register.
+    """A leaf of an expression: a value in a register, which is the same for the whole row.
 
     It is the result of a reduction, or was computed from such results.
     """
@@ -42,7 +42,7 @@ class Known(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Held(Expression):
-    """A leaf of an expression: a value for each column of the row, which an earlier pass stored."""
+    """A leaf of an expression: values that an earlier pass stored, one for each column."""
 
     number: int
     tensor: Shaped | None
@@ -62,7 +62,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass over the columns, then the values of the row that are known after it.
+    """One pass over the columns, and the values of the whole row that follow from it.
 
     ``holds`` are stored for later passes, ``stores`` are results, by name. ``values`` and ``ends``
     are computed after the pass: values in registers, and results of the row.
@@ -89,13 +89,13 @@ class Pass:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All expressions that the pass computes, also those after it."""
+        """All expressions that are computed in the pass or directly after it."""
         after = (expression for _, expression in (*self.values, *self.ends))
         return (*self.visits, *after)
 
     @property
     def results(self) -> tuple[Known, ...]:
-        """The values of the row that are known after the pass."""
+        """The leaves for values of the whole row that are known after the pass."""
         return (*(each.known for each in self.reductions), *(known for known, _ in self.values))
 
 
@@ -103,8 +103,8 @@ class Pass:
 class Cut:
     """A network cut into passes. ``before`` has the values of a row that need no pass.
 
-    If ``columns`` is True, the network reduces columns instead of rows. Rows and columns then
-    change roles in everything that this module says.
+    If ``columns`` is True, the network reduces columns. Read "row" as "column" in this module
+    then, and "column" as "row".
     """
 
     grid: Grid
@@ -151,7 +151,7 @@ class _Cutter:
         self._need()
 
     def _check_results(self) -> None:
-        """Raise SpecError for a result of which each row would store the same elements."""
+        """Raise SpecError for a result without rows: each row would store the same elements."""
         many = self.grid.cols if self.columns else self.grid.rows
         for result in self.results:
             if many != 1 and self._varies(result) and self.grid.of(result) != Place.FULL:
@@ -162,13 +162,13 @@ class _Cutter:
                 )
 
     def _level(self, node: Expression) -> int:
-        """Return the first pass in which a value is known; a reduction needs one more."""
+        """Return the number of the first pass in which a value is known; a reduction adds one."""
         if not isinstance(node, Composed):
             return 0
         return max(self.levels[id(arg)] for arg in node.args) + self._reduces(node)
 
     def _reduces(self, node: Expression) -> bool:
-        """Return True for a reduction of a row; that of a single element is the element."""
+        """Return True for a reduction of a row with several elements."""
         if not isinstance(node, Reduce):
             return False
         return self._varies(node.args[0])
@@ -178,7 +178,7 @@ class _Cutter:
         return self.grid.of(node) in (Place.FULL, Place.ROW if self.columns else Place.COLUMN)
 
     def _need(self) -> None:
-        """Find the passes in which each value is needed, users before the values they use."""
+        """Find the passes in which each value is needed. Users come before the values they use."""
         for result in self.results:
             if self._varies(result):
                 self.needed[id(result)].add(self._stored_in(result))
@@ -201,7 +201,7 @@ class _Cutter:
         return self.last if self.grid.of(result) == Place.FULL else self.levels[id(result)]
 
     def _ends_in(self, result: Expression) -> int:
-        """Return the pass after which a result for each row is known."""
+        """Return the pass after which a result with one element a row is known."""
         level = self.levels[id(result)]
         return level - 1 if level else self.last
 
@@ -276,7 +276,7 @@ class _Cutter:
 
 
 class _Rewriting:
-    """Rewrites nodes as a pass sees them: values that are known or held become leaves."""
+    """Rewrites nodes for one pass: values that are known or held become leaves."""
 
     def __init__(
         self, cutter: _Cutter, knowns: dict[int, Known], helds: dict[int, Held], index: int
@@ -285,9 +285,9 @@ class _Rewriting:
         self.made: dict[int, Expression] = {}
 
     def of(self, node: Expression) -> Expression:
-        """Return what stands for ``node`` in this pass.
+        """Return ``node`` for this pass: a leaf if its value is known or held.
 
-        This is a leaf if the value is known or held, else the expression that computes it.
+        Otherwise it is the expression that computes the value.
         """
         if id(node) in self.knowns:
             return self.knowns[id(node)]

@@ -1,4 +1,4 @@
-"""Find which values of a row program have an element for each row, each column, both, or once."""
+"""Find along which axes the values of a row program vary: rows, columns, both, or none."""
 
 from __future__ import annotations
 

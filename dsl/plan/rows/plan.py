@@ -34,16 +34,16 @@ PARTIAL = 64
 TURNS = 4
 #: A block of columns has at most this number of vectors.
 _WIDEST = 4
-#: The values of one row that are held between passes may take this number of bytes of the stack.
-#: Larger ones are in the scratch memory of the call. If threads share the rows, values that need
-#: more than this are computed again instead.
+#: Values of one row that are held between passes are on the stack if they take at most this number
+#: of bytes. Larger ones are in the scratch memory of the call. If threads share the rows, larger
+#: ones are computed again instead.
 HELD_BYTES = 1 << 15
 #: A pass computes several vectors of columns at a time. The partial results of their reductions
 #: take at most the number of the target's registers divided by ``_SHARE``. A pass without
 #: reductions computes this number of vectors.
 _SHARE = 4
-#: The maximum number of rows that each pass visits before the next pass begins. A processor folds
-#: the reductions of one row while it visits the next.
+#: The maximum number of rows that each pass visits before the next pass begins. A processor then
+#: folds the reductions of one row while it visits the next row.
 _TOGETHER = 4
 
 
@@ -51,10 +51,10 @@ _TOGETHER = 4
 class RowsPlan(Decided):
     """Every choice for a row program.
 
-    ``operands`` are its arrays by their names in C; strides are those of ``m``, the rows, and
-    ``n``, the columns. ``held`` gives the array in whose row a held value waits, "" for a buffer.
-    ``work`` has the number of elementary operations of each pass for one column.
-    ``leading`` is the distance of the rows of results, None if they have no gaps.
+    ``operands`` has the arrays by their names in C; the strides of rows are named ``m``, those of
+    columns ``n``. ``held`` has for each held value the result in whose row it is stored, "" for a
+    buffer. ``work`` has the number of elementary operations of each pass for one column.
+    ``leading`` is the row stride of the results, None if they have no gaps.
     """
 
     spec: Network
@@ -171,12 +171,12 @@ class RowsPlan(Decided):
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the passes that a tile program makes, for each tile program."""
+        """For each tile program, the numbers of its passes."""
         every = tuple(range(len(self.passes)))
         return (every,) if self.together == 1 else tuple((number,) for number in every)
 
     def most(self, node: Expression) -> float | None:
-        """Return 0 for a value less the maximum of its row, or of its column; None for others."""
+        """Return an upper bound of ``node``: 0 for a value minus its row's maximum, else None."""
         match node:
             case Call(fn="sub", args=(x, Known() as top)):
                 every = (each for one in self.passes for each in one.reductions)
@@ -222,7 +222,7 @@ def plan_rows(
 ) -> RowsPlan:
     """Return the plan of the row program ``spec``.
 
-    ``leading`` is the distance of the rows of results, None if they have no gaps.
+    ``leading`` is the row stride of the results, None if they have no gaps.
     """
     parameters = signature(spec)
     real = spec.real
@@ -252,7 +252,7 @@ def plan_rows(
 
 
 def _may_hold(count: int, columns: object, real: str) -> bool:
-    """Return True if the stack has memory for ``count`` rows of ``columns`` values each."""
+    """Return True if ``count`` rows of ``columns`` values fit in the memory for held values."""
     known = columns if isinstance(columns, int) else None
     if not count:
         return True
@@ -262,9 +262,9 @@ def _may_hold(count: int, columns: object, real: str) -> bool:
 def _held(found: Cut, spec: Network) -> tuple[str, ...]:
     """Return for each held value the name of a result in whose row it is stored until it is needed.
 
-    The name is "" if there is no such result. The last pass stores the result, and its type must be
-    that of the arithmetic. After the pass that holds the value, no pass may read an input, because
-    the result may be written over an input.
+    The name is "" if there is no such result. The result must have the type of the arithmetic, and
+    the last pass must store it. No pass after the one that stores the value may read an input,
+    because the result may be in the same array as an input.
     """
     free = [
         name
@@ -289,7 +289,8 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
 def widest(target: Target, real: str) -> Vector:
     """Return the widest vector type of ``real`` that can reduce rows.
 
-    ``PARTIAL`` must be a multiple of its lanes, and it must be able to exchange halves of them.
+    ``PARTIAL`` must be a multiple of its lanes, and the target must be able to exchange the two
+    halves of a vector.
     """
     for vector in target.of(real):
         blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
@@ -299,7 +300,7 @@ def widest(target: Target, real: str) -> Vector:
 
 
 def _operand(array: ArrayParameter, found: Cut) -> Operand:
-    """Return where an array lies: its strides along rows and columns."""
+    """Return an array with its strides along rows and columns."""
     rows, cols = (1, 1, *array.shape)[-2:] if len(array.shape) == 2 else (1, array.shape[0])
     if len(array.shape) == 1 and not found.columns and _is_per_row(array, found):
         rows, cols = array.shape[0], 1

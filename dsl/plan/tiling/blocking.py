@@ -103,7 +103,7 @@ class _Cutting:
         return self._sums(plan.outer, block)
 
     def _sums(self, letters: str, block: _Block) -> Step:
-        """Return the loops of ``letters``, with another branch if the batch may be empty."""
+        """Return the loops of ``letters``, with a branch for an empty batch if that is possible."""
         batch, step = self.plan.batch, self.cut(letters, block, "")
         if "b" not in letters or batch is None or value(batch.count) is not None:
             return step

@@ -343,7 +343,7 @@ def steady(
 
 
 class _FewRows:
-    """Finds the mean cycles of a row of C, over all numbers of rows up to ``few.most``.
+    """Finds the mean cycles of a row, over all C of 1 to ``few.most`` rows.
 
     Tiles of 1, 2 and more rows are added one by one with ``with_tile``. C is cut into tiles as tall
     as the last one added, and a rest. If ``few.even``, the last whole tile and the rest become two

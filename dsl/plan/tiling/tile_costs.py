@@ -197,7 +197,7 @@ def shape_of(
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """A tile with another number of accumulator sets, for comparison with the chosen tile.
+    """The chosen tile with another number of accumulator sets, for comparison.
 
     ``cycles`` are the cycles of the tile with ``count`` sets, None if they do not fit the
     registers. ``registers`` is the number of registers that such a tile needs.

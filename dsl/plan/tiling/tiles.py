@@ -253,7 +253,7 @@ class OverEqual:
 
     @property
     def step(self) -> str:
-        """The name of the size of a whole block."""
+        """The name, in C, of the size of a whole block."""
         return f"{self.label}_step"
 
     @property

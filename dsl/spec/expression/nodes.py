@@ -167,8 +167,8 @@ def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
     raise SpecError(
         f"np.{theirs} is no function of expressions",
         got=f"np.{theirs} of an expression",
-        expected="a function of epilogues: they stand in tilewright, as tw.relu does",
-        hint=f"tw.{ours}" if known else "@tw.postop makes one of your own",
+        expected="a function of tilewright, for example tw.relu, or nn.sum in a network",
+        hint=f"tw.{ours}" if known else "@tw.postop defines a function of your own",
     )
 
 
@@ -364,8 +364,8 @@ def _hint(value: object) -> str:
     if type(value).__name__ == "RowReduction":
         return "outputs={'total': tw.row_sum(tw.acc)}: reductions of rows are outputs"
     return (
-        "for an array, write bias = tw.Operand('bias', 'f32', per='column') into the expression, "
-        "and pass bias=array in the call"
+        "for an array: in an epilogue bias = tw.Operand('bias', 'f32', per='column') and "
+        "bias=array in the call; in a network w.bias and of(..., w={'bias': array})"
     )
 
 

@@ -71,7 +71,7 @@ class Product(Composed):
             raise SpecError(
                 "a product is of two tensors",
                 got=f"{x!r} @ {w!r}",
-                expected='x @ w.up, with w={"up": array} in of(...)',
+                expected='x @ w.up, with of(x=tw.Tensor(...), w={"up": array})',
             )
         shape = multiplied(x.tensor, w.tensor, self.args)
         if isinstance(w, Weight) and w.quantized is not None and is_integer(x.tensor.type):
@@ -202,7 +202,7 @@ def product(
             raise SpecError(
                 "a product is of two tensors",
                 got=each.__class__.__name__,
-                expected='x @ w.up, with w={"up": array} in of(...)',
+                expected='x @ w.up, with of(x=tw.Tensor(...), w={"up": array})',
             )
     if 1 in (x.ndim, w.ndim):
         return _of_vectors(x, w, type=type, a_zero=a_zero, b_zero=b_zero)

@@ -10,6 +10,9 @@ from tilewright.errors import SpecError
 from ..sizes import Size
 from ..types import TypeName
 
+#: The maximum length of an operand's text in an error message.
+_SHOWN = 80
+
 
 class Shaped(NamedTuple):
     """The element type and the shape of a tensor, or of a value computed from tensors."""
@@ -145,9 +148,9 @@ def joined(given: Sequence[Shaped | None], axis: int) -> Shaped:
         size = one.shape[axis] if len(one.shape) == len(first.shape) else None
         if one.type != first.type or not alike or not isinstance(size, int):
             raise SpecError(
-                "tensors that are joined agree in type and in all other axes",
+                "joined tensors agree in type, and in all axes but the joined one",
                 got=f"{first} and {one}, along axis {axis}",
-                expected="an axis of fixed size in each",
+                expected="a fixed size of the joined axis in each tensor",
             )
         total += size
     return Shaped(first.type, (*first.shape[:axis], total, *first.shape[axis + 1 :]))
@@ -158,7 +161,8 @@ def multiplied(x: Shaped, y: Shaped, of: Sequence[object]) -> tuple[Size, ...]:
 
     # Text of a node takes time in proportion to the whole expression: it is for errors alone.
     def text() -> str:
-        return " @ ".join(map(repr, of))
+        texts = (repr(node) for node in of)
+        return " @ ".join(f"({t[:_SHOWN]}...)" if len(t) > _SHOWN else t for t in texts)
 
     for name, one in (("the first operand", x), ("the second operand", y)):
         if len(one.shape) < 2:

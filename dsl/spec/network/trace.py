@@ -102,9 +102,10 @@ class NetworkFunction:
     def _check_result(self, result: Any) -> None:
         if not isinstance(result, Expression) or result.tensor is None:
             raise SpecError(
-                f"{self.function.__name__} returns something that is computed of no tensor",
+                f"a result of {self.function.__name__} is not computed from its tensors",
                 got=result if isinstance(result, Expression) else type(result).__name__,
-                expected="an expression of its tensors, or a tuple of them",
+                expected="an expression of the tensors, or a tuple of such expressions",
+                hint="of(x=tw.Tensor(type, shape)) declares a tensor",
             )
         given_shape(result, self.function.__name__)
 

@@ -31,6 +31,7 @@ class Weights:
                     f"no result depends on the weight {weight!r}",
                     got=", ".join(map(repr, self._found.values())),
                     expected=", ".join(map(repr, used)) or "no weights",
+                    hint=f"leave {weight.key!r} out of {self._space}, or use it in the function",
                 )
 
     def __getitem__(self, key: str) -> Weight:
