@@ -11,8 +11,8 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
-from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
-from .nodes import rewritten
+from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
+from .nodes import rewritten, walk
 from .ops import TileProgram
 
 #: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory: in parallel loops in
@@ -206,8 +206,10 @@ def embedded(
 
     names = {tile.name: prefix + tile.name for tile in program.tiles}
     nest = _calling(renamed(program.nest, place), names)
-    if bound:
-        nest = (Bind(tuple(Bound(*each) for each in bound.items()), nest),)
+    used = {p.name for tile in program.tiles for p in tile.parameters if p.role == "size"}
+    used = used.union(*map(names_used, walk(nest)))
+    if wanted := tuple(Bound(*each) for each in bound.items() if each[0] in used):
+        nest = (Bind(wanted, nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)
     known = {symbol(name): expr for name, expr in bound.items()}
     scratch, worker = (x.xreplace(known) for x in (program.scratch, program.worker_scratch))

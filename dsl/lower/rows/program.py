@@ -8,7 +8,12 @@ from dataclasses import replace
 from sympy import Expr, Integer
 
 from tilewright.ir.count import Formulas, tile_formulas
-from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
+from tilewright.ir.dataflow import (
+    pointers_used,
+    sizes_used,
+    without_idle_masks,
+    without_unread,
+)
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Pack, Program, When
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Op, Parameter, StackBuffer, TileProgram
@@ -155,7 +160,7 @@ def _tile(
     outputs: Collection[str],
 ) -> TileProgram:
     """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types."""
-    ops = without_idle_masks(made)
+    ops = without_idle_masks(without_unread(made)[0])
     used = pointers_used(walk(ops)) - {op.name for op in walk(ops) if isinstance(op, StackBuffer)}
     arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
     parameters = [

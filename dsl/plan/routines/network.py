@@ -278,7 +278,8 @@ class _Cutter:
                 stack += arguments(node)
             elif not isinstance(node, Number | Extent | Full):
                 leaves[id(node)] = self._unit(node, self.place(node), shape)
-        return shape, leaves
+        # A reduction that would have been in this stage may have got a place since.
+        return (shape, leaves) if self._shape(root)[0] == shape else self._leaves(root)
 
     def _unit(self, node: Expression, placed: Placed, shape: tuple[Size, ...]) -> Placed:
         """Return the place of a leaf; of a copy if vectors cannot go along its last axis."""
@@ -298,7 +299,8 @@ class _Cutter:
         shape = root.tensor.shape
         if not shape:
             return shape, 0
-        for node in walked(root, self.values):
+        elsewhere = (self.values.keys() | self.shared) - {id(root)}
+        for node in walked(root, elsewhere):
             if isinstance(node, Reduce) and node.axis == -1 and node.keepdims:
                 given = node.args[0].tensor
                 assert given is not None
@@ -370,8 +372,8 @@ class _Cutter:
                 offset=written.offset + first * written.strides[node.axis],
             )  # fmt: skip
             first += expr_of(part.tensor.shape[node.axis])
-            if 0 in part.tensor.shape:
-                continue
+            if 0 in part.tensor.shape and not (buffer is not None and part is node.args[-1]):
+                continue  # the buffer exists from the first stage that fills it
             placed = not isinstance(part, Call | Cast | Reduce | Full)
             if placed:
                 self.place(part)
