@@ -18,6 +18,7 @@ from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
+from .places import is_row_program
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
@@ -97,7 +98,8 @@ class Network(Spec):
     def staged(self) -> bool:
         """True if the network has more than one loop over rows, or over columns.
 
-        It then has products, views, joins, weights, more than two axes, or reduces along both.
+        It then has products, views, joins, weights or more than two axes, reduces along both axes,
+        or its tensors do not broadcast to one shape.
         """
         axes = set[tuple[int, int]]()
         for node in every_node(self.results):
@@ -106,7 +108,7 @@ class Network(Spec):
                 return True
             if isinstance(node, Reduce):
                 axes.add((node.args[0].ndim, node.axis))
-        return (2, -2) in axes and len(axes) > 1
+        return ((2, -2) in axes and len(axes) > 1) or not is_row_program(self.results)
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
