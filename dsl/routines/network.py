@@ -10,8 +10,8 @@ from typing import Any
 from sympy import Expr
 
 from tilewright.explain.decisions import text_of
-from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program
-from tilewright.ir.nodes import mapped
+from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, names_used
+from tilewright.ir.nodes import mapped, walk
 from tilewright.ir.stages import Buffer, Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
@@ -141,7 +141,9 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
         program = replace(program, nest=mapped(program.nest, Argument, shifted))
     found = embedded(program, prefix, step.operands, step.sizes)
     nest = found.nest
-    if step.found is not None:
+    if not nest:
+        return found
+    if step.found is not None and step.found.name in set[str]().union(*map(names_used, walk(nest))):
         each = step.found
         nest = (Lookup(each.name, each.indices, each.at, each.count, nest),)
     for place, loop in reversed(list(enumerate(step.loops))):
