@@ -137,6 +137,7 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
 
     They begin at ``start`` of the scratch memory.
     """
+    readers = {name: number for number, each in enumerate(stages) for name in each.program.named}
     rooms: list[_Room] = []
     views: dict[tuple[int, str], _View] = {}
     for number, stage in enumerate(stages):
@@ -148,7 +149,7 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
             key = id(room), buffer.element
             view = views.setdefault(key, _View(room, buffer, number))
             room.nbytes = _larger(room.nbytes, buffer.nbytes)
-            room.last = _last_reader(stages, number, buffer)
+            room.last = max(number, readers.get(str(buffer.name), number))
             view.elements = _larger(view.elements, buffer.elements)
             view.buffers.append(buffer.name)
     places: dict[int, Expr] = {}
@@ -159,12 +160,6 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     for view in views.values():
         view.scratch = places.get(id(view.room))
     return list(views.values()), start
-
-
-def _last_reader(stages: Sequence[Stage], number: int, buffer: Buffer) -> int:
-    """Return the last stage that uses a buffer of stage ``number``."""
-    later = range(number + 1, len(stages))
-    return max((n for n in later if str(buffer.name) in stages[n].program.named), default=number)
 
 
 def _before(

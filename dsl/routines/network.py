@@ -9,6 +9,7 @@ from typing import Any
 
 from sympy import Expr
 
+from tilewright.errors import PlanError
 from tilewright.explain.decisions import text_of
 from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, names_used
 from tilewright.ir.nodes import mapped, walk
@@ -35,7 +36,14 @@ class RowProgram(Routine[Network, RowsPlan]):
         """Return the plan of a row program, or, for a network with products, a NetworkPlan."""
         # A NetworkPlan has a kind of its own, which ``routine_of`` finds.
         make = plan_network if spec.staged else plan_rows
-        return make(spec, schedule, target)  # type: ignore[return-value]
+        try:
+            return make(spec, schedule, target)  # type: ignore[return-value]
+        except RecursionError:
+            raise PlanError(
+                "functions of a network are nested too deeply",
+                got=f"{spec.words()[0]} of {len(spec.inputs)} tensors",
+                hint="several networks, each called with the results of the one before",
+            ) from None
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
         """Return the only stage: the passes over all rows, and buffers too large for the stack."""

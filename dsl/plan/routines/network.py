@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -83,6 +84,7 @@ class _Cutter:
         self.spec, self.target = spec, target
         self.schedule = Schedule(threads=threads)
         self.nodes = nodes_of(rows(*spec.results))
+        self.order = {id(node): number for number, node in enumerate(self.nodes)}
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
         by_value = {node: node for node in self.nodes}
         self.results = [by_value[result] for result in spec.results]
@@ -199,10 +201,7 @@ class _Cutter:
         """
         found: Expression = product
         reached = {id(product)}
-        for node in self.nodes[self.nodes.index(product) + 1 :]:
-            args = node.args if isinstance(node, Call | Cast) else ()
-            if not reached.intersection(map(id, args)):
-                continue
+        for node in self._followers(product):
             reached.add(id(node))
             assert product.tensor is not None
             if node.tensor is None or node.tensor.shape != product.tensor.shape:
@@ -217,6 +216,18 @@ class _Cutter:
             if private and all(self._is_of_epilogue(each, product) for each in inside):
                 found = node
         return found
+
+    def _followers(self, product: Product) -> Iterator[Expression]:
+        """Yield the functions of elements of a product, and of their results, in order."""
+        heap, seen = [self.order[id(product)]], {id(product)}
+        while heap:
+            node = self.nodes[heappop(heap)]
+            if node is not product:
+                yield node
+            for user in self.users[id(node)]:
+                if isinstance(user, Call | Cast) and id(user) not in seen:
+                    seen.add(id(user))
+                    heappush(heap, self.order[id(user)])
 
     def _is_of_epilogue(self, node: Expression, product: Product) -> bool:
         """Return True if an epilogue can compute a node, given the arguments."""

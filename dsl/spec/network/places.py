@@ -62,9 +62,10 @@ def is_row_program(results: Sequence[Expression]) -> bool:
     grid = grid_of(nodes)
     if grid is None:
         return False
-    columns = reduces_columns(nodes)
-    many, fewer = (grid.cols, Place.ROW) if columns else (grid.rows, Place.COLUMN)
-    return many == 1 or all(grid.of(result) != fewer for result in results)
+    many, kept = grid.rows, Place.ROW
+    if reduces_columns(nodes):
+        many, kept = grid.cols, Place.COLUMN
+    return many == 1 or all(grid.of(result) in (Place.FULL, kept) for result in results)
 
 
 def reduces_columns(nodes: Iterable[Expression]) -> bool:

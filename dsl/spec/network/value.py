@@ -25,7 +25,8 @@ from .tensor import Tensor
 SHARED = 4
 #: Names that a tensor cannot have, because calls or printed networks use them.
 TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
-
+#: The largest number of operators of a network: planning them takes seconds.
+MOST_OPERATORS = 4000
 
 #: Nodes that no row program computes.
 _OF_STAGES = Product | View | Join | Take | Full | Count | Weight
@@ -66,6 +67,7 @@ class Network(Spec):
                 raise SpecError(
                     f"a tensor cannot be called {each.name!r}", got=each.name, hint="another name"
                 )
+        _check_size(self.results)
         _check_nodes(self)
         _check_weights(self)
         check_dims(self._sizes())
@@ -223,6 +225,17 @@ def _distinct(results: tuple[Expression, ...]) -> list[Expression]:
     return list(dict.fromkeys(every_node(results)))
 
 
+def _check_size(results: tuple[Expression, ...]) -> None:
+    """Raise SpecError if there are too many operators."""
+    found = sum(isinstance(node, Composed) for node in every_node(results))
+    if found > MOST_OPERATORS:
+        raise SpecError(
+            f"a network has at most {MOST_OPERATORS} operators",
+            got=found,
+            hint="several networks, each called with the results of the one before",
+        )
+
+
 def _check_nodes(network: Network) -> None:
     """Raise SpecError if results use something besides the inputs, or leave one out."""
     known, used = set(network.inputs), set[Expression]()
@@ -269,6 +282,12 @@ def _check_weights(network: Network) -> None:
                 expected=f"{next(iter(both))!r} in products alone",
                 hint="the array a second time, under another name",
             )
+    for weight in packed.intersection(network.results):
+        raise SpecError(
+            "a weight of a product is packed: it is no result",
+            got=weight,
+            hint="the array a second time, under another name",
+        )
     for weight in packed:
         kinds = {(n.args[0].tensor or n.tensor).type for n in network.products_of(weight)}
         if len(kinds) > 1:
