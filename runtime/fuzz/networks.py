@@ -20,7 +20,7 @@ from tilewright.spec.network.value import Network
 from tilewright.spec.network.views import reshape, sliced, transpose
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import Dim, Size, dim
+from tilewright.spec.sizes import Size, dim
 from tilewright.spec.types import TypeName, is_integer
 
 from .axes import NONE, RUN_TIME, Level, dealt, title
@@ -106,7 +106,7 @@ def _number(hand: _Hand) -> int:
     return hand.random.choice((1, 2, 3, 7, 8, 16, 17, 32, 33))
 
 
-# --- operators: each returns a new tensor, or None if the tensors so far do not allow it -----------
+# --- operators: each returns a new tensor, or None if the tensors so far do not allow it ----------
 
 
 def _map(hand: _Hand) -> Expression | None:
@@ -225,7 +225,9 @@ def _view(hand: _Hand) -> Expression | None:
     size = None if axis is None else shape[axis]
     match hand.random.choice(("transpose", "join", "cut", "slice", "at", "new")):
         case "transpose":
-            return transpose(x, (*range(kept), *hand.random.sample(range(kept, x.ndim), x.ndim - kept)))
+            return transpose(
+                x, (*range(kept), *hand.random.sample(range(kept, x.ndim), x.ndim - kept))
+            )
         case "join":
             for at, (one, other) in enumerate(pairwise(shape)):
                 if at >= kept and isinstance(one, int) and isinstance(other, int):
@@ -269,7 +271,9 @@ def _join(hand: _Hand) -> Expression | None:
     def fits(y: Expression) -> bool:
         if y.ndim != x.ndim or _type(y) != _type(x) or not isinstance(_shape(y)[axis], int):
             return False
-        return all(a == b for at, (a, b) in enumerate(zip(_shape(x), _shape(y), strict=True)) if at != axis)
+        return all(
+            a == b for at, (a, b) in enumerate(zip(_shape(x), _shape(y), strict=True)) if at != axis
+        )
 
     y = hand.of(fits)
     assert y is not None
@@ -344,7 +348,9 @@ class NetworkCase:
     def spec(self) -> Network:
         """Return the case's spec; SpecError if tilewright refuses it."""
         given = self.arguments
-        hand = _Hand(random.Random(f"{self.seed} network {self.index}"), given["network of"], self.apart)
+        hand = _Hand(
+            random.Random(f"{self.seed} network {self.index}"), given["network of"], self.apart
+        )
         sizes = [given[f"{name} of tensors"] for name in ("batch", "rows", "columns")]
         names = ("batch", "rows", "columns")
         shape = tuple(
@@ -381,8 +387,6 @@ class NetworkCase:
 
 def _network(hand: _Hand, results: list[Expression]) -> Network:
     """Return the network of some results. Inputs that they do not use become results too."""
-    if hand.apart:
-        results = [x for x in results if _type(x) != "s64"]
     used = {node for node in every_node(tuple(results)) if isinstance(node, Input)}
     if hand.inputs[0] not in used:
         results = [*results, hand.inputs[0]]

@@ -18,7 +18,6 @@ from tilewright.spec.expression.tensors import Input, Reduce
 from tilewright.spec.network.places import Grid, Place, grid_of, reduces_columns
 from tilewright.spec.network.value import Network
 
-
 #: If several passes need a value, it is held in memory only if computing it again takes more
 #: elementary operations than this. A store and a load take about as long as this many operations.
 _CHEAP = 4
