@@ -10,20 +10,24 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import machine
 from benchmarks.measure.figures import Figure, Section
 from benchmarks.measure.native import Effort, MissingError
 from benchmarks.measure.options import Options
 from tilewright.errors import install
+from tilewright.runtime.machine.host import usable_cpus
 
 SIZE, LOOPS = 8, 300
 #: Of the time of the operator of PyTorch; microseconds beyond the kernel's own.
 CALL, OVERHEAD = 0.6, 1.2
+#: Time of a model with two threads, of its time with one.
+TWO_THREADS = 0.56
 #: Seconds that one measurement of a model takes.
 MODEL = 0.1
 
 
 def run(options: Options) -> Section:
-    """Calls and models, each beside PyTorch's in interleaved rounds, on one thread."""
+    """Calls and models, each beside PyTorch's in interleaved rounds; a model on two threads."""
     try:
         import torch
     except ImportError:
@@ -32,7 +36,9 @@ def run(options: Options) -> Section:
     torch.manual_seed(options.seed)
     calls, rows = _calls(torch, options)
     models, more = _models(torch, options)
-    return Section("torch", (*calls, *models), (*rows, *more))
+    with machine.every_core():
+        scaled, most = _two_threads(torch, options) if usable_cpus() > 1 else ([], [])
+    return Section("torch", (*calls, *models, *scaled), (*rows, *more, *most))
 
 
 # --- calls -------------------------------------------------------------------------------------
@@ -183,6 +189,35 @@ def _model(torch: Any, model: Any, x: Any, effort: Effort) -> Any:
             for i, way in enumerate(ways):
                 row[i] = _least(way, x)
     return seconds
+
+
+def _two_threads(torch: Any, options: Options) -> tuple[list[Figure], list[dict[str, object]]]:
+    """A model through ``torch.compile`` with one thread and with two, in interleaved rounds."""
+    x, table = torch.randn(1, 128, 768), Table(title="A BERT layer, 1 x 128, in ms")
+    for heading in ("", "one thread", "two threads", "two of one"):
+        table.add_column(heading, justify="right" if heading else "left")
+    figures, rows = list[Figure](), list[dict[str, object]]()
+    model = bert_layer(torch).eval()
+    for backend in ("inductor", "tilewright"):
+        torch._dynamo.reset()
+        seconds = np.empty((options.effort.rounds, 2))
+        with torch.no_grad():
+            way = torch.compile(model, backend=backend)
+            for row in seconds:
+                for i in range(2):
+                    torch.set_num_threads(i + 1)
+                    way(x)
+                    row[i] = _least(way, x)
+        torch.set_num_threads(1)
+        one, two = (1e3 * float(np.median(column)) for column in seconds.T)
+        table.add_row(backend, f"{one:.3f}", f"{two:.3f}", f"{two / one:.2f}")
+        rows.append({"model": "BERT layer", "backend": backend, "ms": one, "two_threads_ms": two})
+        if backend == "tilewright":
+            figures.append(
+                Figure("BERT layer, two threads of one", two / one, TWO_THREADS, at_most=True)
+            )
+    options.console.print(table)
+    return figures, rows
 
 
 def _least(way: Callable[[Any], Any], x: Any) -> float:
