@@ -26,7 +26,7 @@ def draw(seed: int, index: int) -> AnyCase:
     """Return the random case number ``index`` of a seed."""
     match index % SHARE:
         case 3:
-            return draw_network(seed, index // SHARE)
+            return draw_network(seed, index)
         case 7:
             return draw_rows(seed, index)
     return cases.draw(seed, index)

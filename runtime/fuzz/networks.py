@@ -120,7 +120,8 @@ def _pair(hand: _Hand) -> Expression | None:
     y = None if x is None else hand.of(lambda y: _broadcast(hand, x, y))
     if x is None or y is None:
         return None
-    return _PAIRS[hand.random.choice(list(_PAIRS))](*hand.random.sample((x, y), 2))
+    found: Expression = _PAIRS[hand.random.choice(list(_PAIRS))](*hand.random.sample((x, y), 2))
+    return found
 
 
 def _broadcast(hand: _Hand, x: Expression, y: Expression) -> bool:
@@ -237,8 +238,8 @@ def _view(hand: _Hand) -> Expression | None:
             return reshape(x, (*shape[:axis], part, size // part, *shape[(axis or 0) + 1 :]))
         case "slice" if isinstance(size, int) and size > 0:
             first = hand.random.randrange(size)
-            part = slice(first, hand.random.randint(first, size), hand.random.choice((1, 1, 2)))
-            return sliced(x, (*[slice(None)] * (axis or 0), part))
+            cut = slice(first, hand.random.randint(first, size), hand.random.choice((1, 1, 2)))
+            return sliced(x, (*[slice(None)] * (axis or 0), cut))
         case "at" if isinstance(size, int) and size > 0 and x.ndim > 2:
             return sliced(x, (*[slice(None)] * (axis or 0), hand.random.randrange(size)))
         case "new" if x.ndim < 5:
