@@ -11,8 +11,8 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
-from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, renamed
-from .nodes import rewritten
+from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
+from .nodes import rewritten, walk
 from .ops import TileProgram
 
 #: Maximum bytes of a buffer on the stack. Larger ones are in scratch memory: in parallel loops in
@@ -137,6 +137,7 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
 
     They begin at ``start`` of the scratch memory.
     """
+    readers = {name: number for number, each in enumerate(stages) for name in each.program.named}
     rooms: list[_Room] = []
     views: dict[tuple[int, str], _View] = {}
     for number, stage in enumerate(stages):
@@ -148,7 +149,7 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
             key = id(room), buffer.element
             view = views.setdefault(key, _View(room, buffer, number))
             room.nbytes = _larger(room.nbytes, buffer.nbytes)
-            room.last = _last_reader(stages, number, buffer)
+            room.last = max(number, readers.get(str(buffer.name), number))
             view.elements = _larger(view.elements, buffer.elements)
             view.buffers.append(buffer.name)
     places: dict[int, Expr] = {}
@@ -159,12 +160,6 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     for view in views.values():
         view.scratch = places.get(id(view.room))
     return list(views.values()), start
-
-
-def _last_reader(stages: Sequence[Stage], number: int, buffer: Buffer) -> int:
-    """Return the last stage that uses a buffer of stage ``number``."""
-    later = range(number + 1, len(stages))
-    return max((n for n in later if str(buffer.name) in stages[n].program.named), default=number)
 
 
 def _before(
@@ -206,8 +201,10 @@ def embedded(
 
     names = {tile.name: prefix + tile.name for tile in program.tiles}
     nest = _calling(renamed(program.nest, place), names)
-    if bound:
-        nest = (Bind(tuple(Bound(*each) for each in bound.items()), nest),)
+    used = {p.name for tile in program.tiles for p in tile.parameters if p.role == "size"}
+    used = used.union(*map(names_used, walk(nest)))
+    if wanted := tuple(Bound(*each) for each in bound.items() if each[0] in used):
+        nest = (Bind(wanted, nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)
     known = {symbol(name): expr for name, expr in bound.items()}
     scratch, worker = (x.xreplace(known) for x in (program.scratch, program.worker_scratch))

@@ -11,9 +11,10 @@ from typing import Any
 
 from sympy import Expr
 
+from tilewright.errors import PlanError
 from tilewright.explain.decisions import text_of
-from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program
-from tilewright.ir.nodes import mapped
+from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, names_used
+from tilewright.ir.nodes import mapped, walk
 from tilewright.ir.stages import Buffer, Stage, embedded, in_order
 from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
@@ -39,7 +40,14 @@ class RowProgram(Routine[Network, RowsPlan]):
         """Return the plan of a row program, or, for a network with products, a NetworkPlan."""
         # A NetworkPlan has a kind of its own, which ``routine_of`` finds.
         make = plan_network if spec.staged else plan_rows
-        return make(spec, schedule, target)  # type: ignore[return-value]
+        try:
+            return make(spec, schedule, target)  # type: ignore[return-value]
+        except RecursionError:
+            raise PlanError(
+                "functions of a network are nested too deeply",
+                got=f"{spec.words()[0]} of {len(spec.inputs)} tensors",
+                hint="several networks, each called with the results of the one before",
+            ) from None
 
     def stages(self, plan: RowsPlan) -> tuple[Stage, ...]:
         """Return the only stage: the passes over all rows, and buffers too large for the stack."""
@@ -169,7 +177,9 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     if step.block is not None:
         found = with_space(found, step)
     nest = found.nest
-    if step.found is not None:
+    if not nest:
+        return found
+    if step.found is not None and step.found.name in set[str]().union(*map(names_used, walk(nest))):
         each = step.found
         nest = (Lookup(each.name, each.indices, each.at, each.count, nest),)
     for place, loop in reversed(list(enumerate(step.loops))):

@@ -1,4 +1,4 @@
-"""The cases of a sweep: random products, and among them random row programs."""
+"""The cases of a sweep: random products, and among them random row programs and networks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from tilewright.errors import SpecError
 
 from . import cases
 from .axes import AXES, title
+from .networks import NETWORK_AXES, NetworkCase, draw_network
 from .rows import ROW_AXES, RowCase, draw_rows
 
-#: One in so many cases is a row program.
+#: One in so many cases is a row program, and another one is a network.
 SHARE = 8
 #: A search for cases with given values of axes ends after this many cases in a row without them.
 PATIENCE = 20_000
 #: The axes of all cases.
-EVERY = AXES | ROW_AXES
+EVERY = AXES | ROW_AXES | NETWORK_AXES
 
-AnyCase = cases.Case | RowCase
+AnyCase = cases.Case | RowCase | NetworkCase
 
 
 def draw(seed: int, index: int) -> AnyCase:
     """Return the random case number ``index`` of a seed."""
-    if index % SHARE == SHARE - 1:
-        return draw_rows(seed, index)
+    match index % SHARE:
+        case 3:
+            return draw_network(seed, index)
+        case 7:
+            return draw_rows(seed, index)
     return cases.draw(seed, index)
 
 

@@ -30,7 +30,7 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 
 from .cases import CASES
 from .drawing import AnyCase, draw, numbers
@@ -91,8 +91,10 @@ def made(
         yield from zip(cases, kernels, strict=True)
 
 
-def _packs(spec: Gemm | Network) -> Iterator[Pack]:
-    """Yield the spec of the kernel that packs B when the kernel of ``spec`` is verified."""
+def _packs(spec: Gemm | Network) -> Iterator[Pack | PackQuantized]:
+    """Yield the specs of the kernels that pack B when the kernel of ``spec`` is verified."""
+    if isinstance(spec, Network):
+        yield from map(spec.packing, spec.packed)
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed) and spec.quantized is None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))

@@ -14,11 +14,11 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import Advance, Loop, MakeMask, Op, Point
 from tilewright.ir.values import Active, MaskRegister, Register
 from tilewright.plan.rows.passes import Known, Pass
-from tilewright.plan.rows.places import Place
 from tilewright.plan.rows.plan import TURNS, RowsPlan
 from tilewright.plan.tiling.parts import at_least_part
 from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Extent, Input
+from tilewright.spec.network.places import Place
 from tilewright.symbolic import ZERO, div, mod, value
 
 from .vectors import Lanes, Vector, arrays_of, begin, halved, side_by_side

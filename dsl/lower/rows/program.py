@@ -8,9 +8,14 @@ from dataclasses import replace
 from sympy import Expr, Integer
 
 from tilewright.ir.count import Formulas, tile_formulas
-from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
+from tilewright.ir.dataflow import (
+    pointers_used,
+    sizes_used,
+    without_idle_masks,
+    without_unread,
+)
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Pack, Program, When
-from tilewright.ir.nodes import walk
+from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import Op, Parameter, StackBuffer, TileProgram
 from tilewright.plan.rows.passes import Known
 from tilewright.plan.rows.plan import RowsPlan
@@ -23,8 +28,27 @@ from .vectors import knowns_in
 
 def rows_program(plan: RowsPlan) -> Program:
     """Return the program: loops over blocks of rows or columns, which threads may share."""
-    if plan.columns:
-        return columns_program(plan)
+    return _working(columns_program(plan) if plan.columns else _of_rows(plan))
+
+
+def _working(program: Program) -> Program:
+    """Return ``program`` without calls of tiles that access no memory: there are no elements."""
+    idle = {tile.name for tile in program.tiles if all(p.role == "size" for p in tile.parameters)}
+    if not idle:
+        return program
+
+    def works(node: NestNode) -> NestNode | None:
+        if isinstance(node, Call):
+            return None if node.program in idle else node
+        empty = isinstance(node, BlockLoop | When | Pack) and not node.body
+        return None if empty else node
+
+    tiles = tuple(tile for tile in program.tiles if tile.name not in idle)
+    return replace(program, nest=tuple(rewritten(program.nest, works)), tiles=tiles)
+
+
+def _of_rows(plan: RowsPlan) -> Program:
+    """Return the program of passes over rows."""
     tiles, kept = _passes(plan)
     if plan.together == 1:
         row = symbol("row")
@@ -155,7 +179,7 @@ def _tile(
     outputs: Collection[str],
 ) -> TileProgram:
     """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types."""
-    ops = without_idle_masks(made)
+    ops = without_idle_masks(without_unread(made)[0])
     used = pointers_used(walk(ops)) - {op.name for op in walk(ops) if isinstance(op, StackBuffer)}
     arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
     parameters = [

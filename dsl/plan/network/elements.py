@@ -73,7 +73,8 @@ class Elements:
         """Return the stage."""
         formulas = exprs_of(self.shape)
         written = self.target
-        if isinstance(self.node, Reduce) and not self.node.keepdims:
+        copies = id(self.node) in self.leaves
+        if isinstance(self.node, Reduce) and not self.node.keepdims and not copies:
             at = len(self.shape) + self.node.axis
             shape = (*written.shape[:at], 1, *written.shape[at:])
             steps = (*written.strides[:at], ZERO, *written.strides[at:])

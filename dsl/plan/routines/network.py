@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -98,6 +99,7 @@ class _Cutter:
         self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
         self.namer = Namer()
         self.nodes = nodes_of(rows(*spec.results))
+        self.order = {id(node): number for number, node in enumerate(self.nodes)}
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
         by_value = {node: node for node in self.nodes}
         self.results = [by_value[result] for result in spec.results]
@@ -221,10 +223,7 @@ class _Cutter:
         """
         found: Expression = product
         reached = {id(product)}
-        for node in self.nodes[self.nodes.index(product) + 1 :]:
-            args = node.args if isinstance(node, Call | Cast) else ()
-            if not reached.intersection(map(id, args)):
-                continue
+        for node in self._followers(product):
             reached.add(id(node))
             assert product.tensor is not None
             if node.tensor is None or node.tensor.shape != product.tensor.shape:
@@ -239,6 +238,18 @@ class _Cutter:
             if private and all(self._is_of_epilogue(each, product) for each in inside):
                 found = node
         return found
+
+    def _followers(self, product: Product) -> Iterator[Expression]:
+        """Yield the functions of elements of a product, and of their results, in order."""
+        heap, seen = [self.order[id(product)]], {id(product)}
+        while heap:
+            node = self.nodes[heappop(heap)]
+            if node is not product:
+                yield node
+            for user in self.users[id(node)]:
+                if isinstance(user, Call | Cast) and id(user) not in seen:
+                    seen.add(id(user))
+                    heappush(heap, self.order[id(user)])
 
     def _is_of_epilogue(self, node: Expression, product: Product) -> bool:
         """Return True if the epilogue of ``product`` can compute a node from its arguments."""
@@ -301,7 +312,8 @@ class _Cutter:
                 stack += arguments(node)
             elif not isinstance(node, Number | Extent | Full):
                 leaves[id(node)] = self._unit(node, self.place(node), shape)
-        return shape, leaves
+        # A reduction that would have been in this stage may have got a place since.
+        return (shape, leaves) if self._shape(root)[0] == shape else self._leaves(root)
 
     def _unit(self, node: Expression, placed: Placed, shape: tuple[Size, ...]) -> Placed:
         """Return where a leaf is; a copy if its last axis is neither contiguous nor constant."""
@@ -321,7 +333,8 @@ class _Cutter:
         shape = root.tensor.shape
         if not shape:
             return shape, 0
-        for node in walked(root, self.values):
+        elsewhere = (self.values.keys() | self.shared) - {id(root)}
+        for node in walked(root, elsewhere):
             if isinstance(node, Reduce) and node.axis == -1 and node.keepdims:
                 given = node.args[0].tensor
                 assert given is not None
@@ -394,8 +407,8 @@ class _Cutter:
                 offset=written.offset + first * written.strides[node.axis],
             )  # fmt: skip
             first += expr_of(part.tensor.shape[node.axis])
-            if 0 in part.tensor.shape:
-                continue
+            if 0 in part.tensor.shape and not (buffer is not None and part is node.args[-1]):
+                continue  # the buffer exists from the first stage that fills it
             placed = not isinstance(part, Call | Cast | Reduce | Full)
             if placed:
                 self.place(part)

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from tilewright.elementwise.builder import Argument, Builder, live
 from tilewright.elementwise.functions import lower_expression
-from tilewright.errors import SpecError
 from tilewright.spec.expression.nodes import Composed, Expression, every_node, nodes_of, rows
 from tilewright.spec.expression.shapes import Shaped
 from tilewright.spec.expression.tensors import Input, Reduce
+from tilewright.spec.network.places import Grid, Place, grid_of, reduces_columns
 from tilewright.spec.network.value import Network
-
-from .places import Grid, Place, grid_of
 
 #: If several passes need a value, it is held in memory only if computing it again takes more
 #: elementary operations than this. A store and a load take about as long as this many operations.
@@ -138,28 +136,17 @@ class _Cutter:
         self.numbers = {id(node): number for number, node in enumerate(self.nodes)}
         by_value = {node: node for node in self.nodes}
         self.results = [by_value[result] for result in network.results]
-        self.grid = grid_of(network, self.nodes)
-        self.columns = _reduces_columns(self.nodes)
+        grid = grid_of(self.nodes)
+        assert grid is not None, "other networks have stages"
+        self.grid, self.columns = grid, reduces_columns(self.nodes)
         self.levels: dict[int, int] = {}
         for node in self.nodes:
             self.levels[id(node)] = self._level(node)
         self.last = max(self.levels[id(node)] - (not self._varies(node)) for node in self.results)
         self.last = max(self.last, 0)
-        self._check_results()
         self.needed: dict[int, set[int]] = {id(node): set() for node in self.nodes}
         self.held: list[int] = []
         self._need()
-
-    def _check_results(self) -> None:
-        """Raise SpecError for a result without rows: each row would store the same elements."""
-        many = self.grid.cols if self.columns else self.grid.rows
-        for result in self.results:
-            if many != 1 and self._varies(result) and self.grid.of(result) != Place.FULL:
-                raise SpecError(
-                    "a result varies along one axis, and the network reduces that axis of others",
-                    got=result,
-                    hint="a kernel of its own",
-                )
 
     def _level(self, node: Expression) -> int:
         """Return the number of the first pass in which a value is known; a reduction adds one."""
@@ -306,23 +293,6 @@ class _Rewriting:
                 made = node.of(node.shell, tuple(map(self.of, node.args)))
             self.made[id(node)] = made
         return self.made[id(node)]
-
-
-def _reduces_columns(nodes: Iterable[Expression]) -> bool:
-    """Return True if a network reduces along the first of two axes; SpecError if along both."""
-    axes = {node.axis for node in nodes if isinstance(node, Reduce) and _is_matrix(node.args[0])}
-    if len(axes) > 1:
-        raise SpecError(
-            "a network reduces along one axis: this one reduces rows and columns",
-            got=", ".join(repr(node) for node in nodes if isinstance(node, Reduce)),
-            expected="reductions along the last axis, or along the first",
-            hint="two kernels: the first returns what the second reduces",
-        )
-    return axes == {-2}
-
-
-def _is_matrix(node: Expression) -> bool:
-    return node.tensor is not None and len(node.tensor.shape) == 2
 
 
 def operations(expressions: Iterable[Expression], *, wide: bool = False) -> int:

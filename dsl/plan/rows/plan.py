@@ -12,6 +12,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.tensors import Input
+from tilewright.spec.network.places import Place
 from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature, symbol_of
@@ -22,7 +23,6 @@ from tilewright.symbolic import ONE, ZERO, size_expr, value
 from ..loops import Decided, Decision
 from ..operands import Operand
 from .passes import Cut, Held, Known, Pass, cut, operations
-from .places import Place
 
 #: A reduction of a row has this number of partial results. Element j belongs to partial result j
 #: modulo this number. At the end, one half of the partial results is combined with the other half,

@@ -94,8 +94,10 @@ def grouped(
     """Return which axes of ``old`` become which axes of ``new`` in a reshape.
 
     Each group has the smallest number of axes with the same number of elements. Axes of size 1 may
-    be in a group without axes on the other side.
+    be in a group without axes on the other side. Without elements, all axes are one group.
     """
+    if 0 in old and 0 in new:
+        return [(tuple(range(len(old))), tuple(range(len(new))))]
     found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     i = j = 0
     while i < len(old) or j < len(new):

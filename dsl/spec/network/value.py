@@ -20,13 +20,15 @@ from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
 from .folded import Folding
+from .places import is_row_program
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
 SHARED = 4
 #: Names that a tensor cannot have, because calls or printed networks use them.
 TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
-
+#: The largest number of operators of a network: planning them takes seconds.
+MOST_OPERATORS = 4000
 
 #: Nodes that no row program computes.
 _OF_STAGES = Product | View | Join | Take | Full | Count | Weight
@@ -67,6 +69,7 @@ class Network(Spec):
                 raise SpecError(
                     f"a tensor cannot be called {each.name!r}", got=each.name, hint="another name"
                 )
+        _check_size(self.results)
         _check_nodes(self)
         _check_weights(self)
         check_dims(self._sizes())
@@ -109,7 +112,8 @@ class Network(Spec):
     def staged(self) -> bool:
         """True if the network has more than one loop over rows, or over columns.
 
-        It then has products, views, joins, weights, more than two axes, or reduces along both.
+        It then has products, views, joins, weights or more than two axes, reduces along both axes,
+        or its tensors do not broadcast to one shape.
         """
         axes = set[tuple[int, int]]()
         for node in every_node(self.results):
@@ -118,7 +122,7 @@ class Network(Spec):
                 return True
             if isinstance(node, Reduce):
                 axes.add((node.args[0].ndim, node.axis))
-        return (2, -2) in axes and len(axes) > 1
+        return ((2, -2) in axes and len(axes) > 1) or not is_row_program(self.results)
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
@@ -245,6 +249,17 @@ def _distinct(results: tuple[Expression, ...]) -> list[Expression]:
     return list(dict.fromkeys(every_node(results)))
 
 
+def _check_size(results: tuple[Expression, ...]) -> None:
+    """Raise SpecError if there are too many operators."""
+    found = sum(isinstance(node, Composed) for node in every_node(results))
+    if found > MOST_OPERATORS:
+        raise SpecError(
+            f"a network has at most {MOST_OPERATORS} operators",
+            got=found,
+            hint="several networks, each called with the results of the one before",
+        )
+
+
 def _check_nodes(network: Network) -> None:
     """Raise SpecError if results use something besides the inputs, or leave one out."""
     known, used = set(network.inputs), set[Expression]()
@@ -293,6 +308,12 @@ def _check_weights(network: Network) -> None:
                 expected=f"{next(iter(both))!r} in products alone",
                 hint="the array a second time, under another name",
             )
+    for weight in packed.intersection(network.results):
+        raise SpecError(
+            "a weight of a product is packed: it is no result",
+            got=weight,
+            hint="the array a second time, under another name",
+        )
     for weight in packed:
         kinds = {(n.args[0].tensor or n.tensor).type for n in network.products_of(weight)}
         if len(kinds) > 1:
