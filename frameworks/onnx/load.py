@@ -14,6 +14,7 @@ from tilewright.keywords import spelled
 from tilewright.runtime.imported import SPACE, Array, Constants, Model, Names
 from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Input, cast
+from tilewright.spec.network.tensor import MOST_AXES
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import type_name
@@ -193,6 +194,12 @@ class _Import:
 
 def _input(name: str, type_: str, shape: tuple[Size, ...]) -> Value:
     held = _HELD.get(type_, type_)
+    if len(shape) > MOST_AXES:
+        raise SpecError(
+            f"the input {name!r} has too many axes",
+            got=f"{len(shape)} axes, {shape}",
+            expected=f"at most {MOST_AXES}",
+        )
     return Traced(Input(name, type_name(held), shape), "bool" if type_ == "bool" else held)
 
 
