@@ -148,7 +148,7 @@ def test_what_is_packed_must_fit() -> None:
     other = tw.Quantized("u4", scale="f16", block=32)
     for given, said in (
         (q, "a tw.QuantizedMatrix of"),
-        (QuantizedMatrix(other, q, scales), "a matrix of the format"),
+        (QuantizedMatrix(other, q, scales), "another format"),
         (QuantizedMatrix(Q4, q[:32], scales[:1]), "b has the wrong shape"),
     ):
         with pytest.raises(ArgumentError, match=said):
