@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from sympy import Expr
-
-from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.expression.nodes import Composed, Expression, walk
 from tilewright.spec.expression.tensors import Full, Input, Reduce
@@ -18,26 +14,11 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import ONE, ZERO
 
-from ..routines.copy import CopyPlan, plan_copy
-from ..rows.plan import RowsPlan, plan_rows
+from ..routines.copy import plan_copy
+from ..rows.plan import plan_rows
 from .placed import Axis, Placed, axes_of, exprs_of, merged
 from .rebuilt import arguments, rebuilt
-from .step import Outer, Rows, Sizes, outer_loops
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A plan without products. Maps its names of operands and sizes to those of the network.
-
-    ``loops`` are around the plan. ``shifts`` are offsets of operands in elements.
-    """
-
-    plan: RowsPlan | CopyPlan
-    operands: Mapping[str, Name]
-    sizes: Mapping[str, Expr]
-    loops: tuple[Outer, ...]
-    shifts: Mapping[str, Expr]
-    rows: Rows | None = None
+from .step import Planned, Rows, Sizes, outer_loops
 
 
 class Elements:
@@ -69,7 +50,7 @@ class Elements:
         self.values = [target, *placed]
         self.leaves = leaves
 
-    def stage(self) -> Stage:
+    def stage(self) -> Planned:
         """Return the stage."""
         formulas = exprs_of(self.shape)
         written = self.target
@@ -100,7 +81,7 @@ class Elements:
         """Return a loop of one trip."""
         return Axis(ONE, (ZERO,) * len(self.values))
 
-    def _rowwise(self, axes: list[Axis]) -> Stage | None:
+    def _rowwise(self, axes: list[Axis]) -> Planned | None:
         """Return the stage with the last axis as columns; None if vectors cannot go along it."""
         *lead, cols = axes
         *outer, rows = merged(lead) or [self._none()]
@@ -108,7 +89,7 @@ class Elements:
             return None
         return self._made(outer, rows, self._none() if cols.size == 1 else cols)
 
-    def _pointwise(self, axes: list[Axis]) -> Stage:
+    def _pointwise(self, axes: list[Axis]) -> Planned:
         if len(self.values) == 2 and (copy := self._transposed(axes)) is not None:
             return copy
         fits = [axis for axis in axes if self._unit(axis)]
@@ -128,7 +109,7 @@ class Elements:
         constant = isinstance(self.node, Full) and id(self.node) not in self.leaves
         return constant or axis.size == 1 or any(step != 0 for step in axis.steps[1:])
 
-    def _transposed(self, axes: list[Axis]) -> Stage | None:
+    def _transposed(self, axes: list[Axis]) -> Planned | None:
         """Return the stage if it transposes a value: contiguous columns become rows. Else None."""
         target, source = self.target, self.values[1]
         if id(self.node) not in self.leaves or target.type != source.type:
@@ -146,9 +127,9 @@ class Elements:
         loops, shifts = outer_loops(outer, ("d", "a"), (target.offset, source.offset))
         sizes = {slot: self.sizes.bound[f"{dim.name}_"] for slot, dim in spec.runtime_sizes()}
         operands = {"d": target.name, "a": source.name}
-        return Stage(plan_copy(spec, Schedule(), self.machine), operands, sizes, loops, shifts)
+        return Planned(plan_copy(spec, Schedule(), self.machine), operands, sizes, loops, shifts)
 
-    def _made(self, outer: list[Axis], rows: Axis, cols: Axis, *, down: bool = False) -> Stage:
+    def _made(self, outer: list[Axis], rows: Axis, cols: Axis, *, down: bool = False) -> Planned:
         """Return a row program over ``rows`` and ``cols``, with loops around it."""
         opened = self.opened and not outer and not down and self._varies(rows)
         several = opened and rows.size != 1
@@ -175,7 +156,7 @@ class Elements:
         slot = slot_of(height.name) if several and isinstance(height, Dim) else None
         steps = dict(zip(names, rows.steps, strict=True))
         found = Rows(slot, rows.size, steps) if opened else None
-        return Stage(plan, operands, self.sizes.bound, loops, shifts, found)
+        return Planned(plan, operands, self.sizes.bound, loops, shifts, rows=found)
 
     def _inner(
         self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool

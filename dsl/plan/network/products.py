@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sympy import Expr
 
-from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.expression.leaves import Operand, Per, acc
 from tilewright.spec.expression.nodes import Expression
@@ -28,27 +27,11 @@ from ..plan import ByRows, Plan
 from ..routines.stack import has_buffers
 from .placed import Axis, Placed, axes_of, exprs_of, merged, same
 from .rebuilt import rebuilt
-from .step import Outer, Rows, outer_loops
+from .step import Planned, Rows, outer_loops
 
 #: The schedule of each product. Every element of C is one chain of sums, in the order of K. The
 #: bits of a row then depend only on that row and the weights, not on the number of rows.
 _PRODUCT = Schedule(vectorize="n", k_split=1, stores="cached")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The plan of a product. Maps its names of operands and sizes to those of the network.
-
-    ``loops`` are around the plan. ``shifts`` are offsets of operands in elements.
-    """
-
-    plan: Plan | ByRows
-    operands: Mapping[str, Name]
-    sizes: Mapping[str, Expr]
-    loops: tuple[Outer, ...]
-    shifts: Mapping[str, Expr]
-    parallel: bool
-    rows: Rows | None = None
 
 
 def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
@@ -135,7 +118,7 @@ class Products:
         end: Expression,
         leaf: Callable[[Expression], Placed | None],
         machine: Target,
-    ) -> Stage:
+    ) -> Planned:
         """Return the stage that computes ``end``: the product, then element-wise functions of it.
 
         ``leaf`` returns where a node is in memory, or None.
@@ -208,7 +191,7 @@ class Products:
             plan = plan if parallel else self._plan(spec, machine, threads=True)
         steps = dict(zip(names, rows.steps, strict=True))
         found = Rows("m" if several else None, rows.size, steps) if opened else None
-        return Stage(plan, places, bound, loops, shifts, parallel, found)
+        return Planned(plan, places, bound, loops, shifts, parallel, found)
 
     def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:
         """Return the plan of a product; equal products share a plan."""

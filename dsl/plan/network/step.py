@@ -74,6 +74,23 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan of a stage. Maps its names of operands and sizes to those of the network.
+
+    ``loops`` are around the plan; if ``parallel``, threads share the outermost. ``shifts`` are
+    offsets of operands in elements. ``rows`` is as in ``Step``.
+    """
+
+    plan: Plan | ByRows | RowsPlan | CopyPlan
+    operands: Mapping[str, Name]
+    sizes: Mapping[str, Expr]
+    loops: tuple[Outer, ...]
+    shifts: Mapping[str, Expr]
+    parallel: bool = False
+    rows: Rows | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One stage: its name, its plan, and the array that it writes.
 
