@@ -14,7 +14,7 @@ from tilewright.isa.vector import Mask, Numbers, Vector
 
 from .detection import X86
 from .processors import processors
-from .stored import F4
+from .stored import F4, in_memory
 from .x86.features import vnni, vnni_int8, vnni_int16
 from .x86.floats import cast, looked_up, partial_stores, prefix, scalar, vector
 from .x86.integers import alone, factors, s32
@@ -103,13 +103,7 @@ def _numbers(bits: int) -> Numbers:
         top = f"{mm}_castsi{bits}_ps({mm}_slli_epi32({at}, 28))"
         return f"{mm}_blendv_ps({', '.join(halves)}, {top})"
 
-    return Numbers(
-        spelling="(const float *)(const int32_t[]){{{numbers}}}",
-        codes="s32",
-        found=looked_up(bits, 32, found),
-        ctype="float *",
-        several=True,
-    )
+    return in_memory("float", looked_up(bits, 32, found))
 
 
 def _integers() -> tuple[Vector, ...]:

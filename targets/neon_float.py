@@ -8,6 +8,7 @@ from tilewright.isa.vector import MulAdd, Numbers, Vector
 
 from .neon_words import BITS, fill, filled, forms, low_bits
 from .scalar import plain
+from .stored import by_fields
 
 _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
 _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
@@ -129,7 +130,7 @@ def _numbers() -> Numbers:
     return Numbers(
         spelling="vld1q_u8_x4((const uint8_t *)(const int32_t[]){{{numbers}}})",
         codes="s32",
-        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        found=by_fields(found),
         ctype="uint8x16x4_t",
         several=True,
     )

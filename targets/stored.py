@@ -1,9 +1,10 @@
-"""Shared spellings of stored types: fields of bytes, and the table of f4_e2m1."""
+"""Shared spellings of stored types: fields of bytes, and tables of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from tilewright.isa.vector import Numbers
 from tilewright.spec.quantized import STORED
 
 #: The 16 numbers of f4_e2m1, in units of one half, in the order of their codes. The last eight are
@@ -40,3 +41,14 @@ def fields(
         for bits, up in ((4, 0), (2, 0), (2, 4), (1, 2), (1, 4), (1, 6))
     }
     return {**found, "f4_e2m1": tuple(looked_up(index) for index in found["u4"])}
+
+
+def by_fields(found: Callable[[int], str]) -> dict[str, tuple[str, ...]]:
+    """Return ``found(low)`` for each field of a byte that begins at bit ``low``, by type."""
+    return {f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)}
+
+
+def in_memory(element: str, found: Mapping[str, tuple[str, ...]]) -> Numbers:
+    """Return a table of numbers in memory: ``{table}`` points to elements of a C type."""
+    spelling = f"(const {element} *)(const int32_t[]){{{{{{numbers}}}}}}"
+    return Numbers(spelling, "s32", found, ctype=f"{element} *", several=True)

@@ -11,7 +11,7 @@ from tilewright.isa.vector import Mask, MulAdd, Numbers, Vector
 from tilewright.spec.types import other_sign
 
 from .scalar import whole, wide
-from .stored import fields, table
+from .stored import by_fields, fields, in_memory, table
 
 #: For each element type: the C type of a vector, the C type of an element, the bytes of an element.
 _TYPES = {
@@ -202,13 +202,7 @@ def _numbers() -> Numbers:
         upper = f"({_U8})vec_cmpgt({code}, vec_splats((uint32_t)7))"
         return f"({_F32})vec_sel({', '.join(halves)}, {upper})"
 
-    return Numbers(
-        spelling="(const unsigned char *)(const int32_t[]){{{numbers}}}",
-        codes="s32",
-        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
-        ctype="unsigned char *",
-        several=True,
-    )
+    return in_memory("unsigned char", by_fields(found))
 
 
 def double() -> Vector:

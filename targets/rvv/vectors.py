@@ -12,6 +12,7 @@ from tilewright.spec.types import is_integer
 from tilewright.targets.scalar import plain, whole, wide
 from tilewright.targets.stored import fields
 
+from ..stored import by_fields, in_memory
 from .accesses import CONVERSIONS, accesses, moved_as
 from .operations import OPERATIONS
 from .words import Group
@@ -138,13 +139,7 @@ def _numbers(group: Group) -> Numbers:
         joined = reduce(lambda x, y: f"@vor_vv_$u({x}, {y}, $n)", parts)
         return group.spell(f"@vreinterpret_v_${{u}}_$t({joined})")
 
-    return Numbers(
-        spelling="(const uint32_t *)(const int32_t[]){{{numbers}}}",
-        codes="s32",
-        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
-        ctype="uint32_t *",
-        several=True,
-    )
+    return in_memory("uint32_t", by_fields(found))
 
 
 def held(group: Group) -> Vector:

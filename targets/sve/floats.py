@@ -8,6 +8,7 @@ from functools import reduce
 from tilewright.isa.vector import TABLE, Numbers, Repeat, Spread, Vector
 
 from ..scalar import plain
+from ..stored import by_fields, in_memory
 from .words import (
     QUAD,
     SIZES,
@@ -160,10 +161,4 @@ def _numbers(lanes: int) -> Numbers:
         joined = reduce(lambda x, y: f"svorr_u32_x({every}, {x}, {y})", parts)
         return f"svreinterpret_f32_u32({joined})"
 
-    return Numbers(
-        spelling="(const uint32_t *)(const int32_t[]){{{numbers}}}",
-        codes="s32",
-        found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
-        ctype="uint32_t *",
-        several=True,
-    )
+    return in_memory("uint32_t", by_fields(found))
