@@ -150,6 +150,7 @@ def test_other_parameters_are_found_behind_comments(kernel: tw.Kernel, changed: 
     assert f"void {name}(const double *a, const float *b, float *c);" in str(caught.value)
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_it_is_cached_by_its_text(changed: Change) -> None:
     path = changed("multiply-add", "multiply-add, cached")
     first = tw.compile(SPEC, target="scalar", source=path)
