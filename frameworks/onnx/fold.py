@@ -34,10 +34,22 @@ def folded(
         return (Known(onnx.numpy_helper.to_array(proto.attribute[0].t), proto.output[0]),)
     if not all(each is None or isinstance(each, Known) for each in inputs):
         return None
+    if proto.op_type in _QUANTIZED:
+        return None
+    if proto.op_type == "Transpose" and len(inputs[0].shape) == 2 and _is_turned(proto):  # type: ignore[union-attr]
+        return (inputs[0].turned,)  # type: ignore[union-attr]
     given = [each for each in inputs if isinstance(each, Known)]
     if any(each.symbolic for each in given):
         return _of_sizes(proto, inputs, opsets)
     return _evaluated(proto, inputs, opsets)
+#: Operators whose importers compute constants, and keep the integers that products multiply.
+_QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "Identity"}
+
+
+def _is_turned(proto: onnx.NodeProto) -> bool:
+    """Return True if a transposition exchanges the two axes of a matrix."""
+    orders = [list(each.ints) for each in proto.attribute if each.name == "perm"]
+    return orders in ([], [[1, 0]])
 
 
 def _size(proto: onnx.NodeProto, value: Value) -> Sequence[Known] | None:
