@@ -8,9 +8,11 @@ import numpy as np
 
 from tilewright import nn
 from tilewright.runtime.imported import Array
-from tilewright.spec.expression.nodes import Expression, Number
-from tilewright.spec.expression.products import Dequantized, Product, dequantized
-from tilewright.spec.expression.tensors import cast
+from tilewright.spec.expression.comparisons import eq, ge, lt, where
+from tilewright.spec.expression.nodes import Call, Expression, Number
+from tilewright.spec.expression.products import Dequantized, Product, Weight, dequantized
+from tilewright.spec.expression.tensors import Cast, Count, View, cast
+from tilewright.spec.sizes import Size
 from tilewright.spec.types import accumulator
 
 from .node import Node, operator
@@ -45,7 +47,14 @@ def turned(value: Known | Traced) -> Known | Traced:
 
 
 def product(node: Node, a: Known | Traced, b: Known | Traced) -> Expression:
-    """Return the product of two values: of integers, if both are dequantized from them."""
+    """Return the product of two values.
+
+    If both are dequantized from integers, it is one of integers. If the first has one-hot rows, it
+    takes rows of the second.
+    """
+    if isinstance(a, Traced) and (place := one_hot(node, a.expression)) is not None:
+        if len(b.shape) == 2 and b.type == "f32":
+            return _rows(_operand(node, b, "table"), place)
     if isinstance(a, Traced) and (left := _along(dequantized(a.expression), -1)) is not None:
         if isinstance(b, Known) and (right := b.integers) is not None and len(b.shape) == 2:
             if right.scale.size == 1 or right.axis == 1:
@@ -53,6 +62,42 @@ def product(node: Node, a: Known | Traced, b: Known | Traced) -> Expression:
         elif isinstance(b, Traced) and _along(dequantized(b.expression), -2) is not None:
             return nn.product(a.expression, b.expression)
     return _plain(_operand(node, a, "A"), _operand(node, b, "B"))
+
+
+def _rows(table: Expression, place: Expression) -> Expression:
+    """Return the rows of a table at places (..., 1), and rows of 0 for places beyond the table."""
+    assert table.tensor is not None and place.tensor is not None
+    whole = cast(place, "s32")
+    found = nn.take(table, whole.reshape(*place.tensor.shape[:-1]))
+    inside = ge(place, 0) & lt(place, table.tensor.shape[0])
+    inside = inside if whole is place else inside & eq(place, whole)
+    return where(inside, found, 0)
+
+
+def one_hot(node: Node, x: Expression) -> Expression | None:
+    """Return the places (..., 1) of the ones in one-hot rows; None if ``x`` is something else."""
+    while isinstance(x, Cast):
+        (x,) = x.args
+    if isinstance(x, Call) and x.fn == "where" and x.args[1:] == (Number(1.0), Number(0.0)):
+        x = x.args[0]
+    if not isinstance(x, Call) or x.fn != "eq" or x.tensor is None or x.ndim < 2:
+        return None
+    for place, numbers in (x.args, x.args[::-1]):
+        shape = None if place.tensor is None else place.tensor.shape
+        if shape == (*x.tensor.shape[:-1], 1) and _counts(node, numbers, x.tensor.shape[-1]):
+            return place
+    return None
+
+
+def _counts(node: Node, x: Expression, size: Size) -> bool:
+    """Return True if a tensor has the numbers 0, 1, 2 and so on along its last axis."""
+    if isinstance(x, Weight):
+        counted = np.arange(x.shape[-1], dtype=np.float32)
+        return x.shape[-1] == size and np.array_equal(node.found.arrays[x.key].ravel(), counted)
+    shape = None if x.tensor is None else x.tensor.shape
+    while isinstance(x, View) and x.fn == "reshape":
+        (x,) = x.args
+    return isinstance(x, Count) and shape is not None and shape[-1] == size == x.size
 
 
 def _along(found: Dequantized | None, axis: int) -> Dequantized | None:

@@ -29,7 +29,7 @@ Result = Sequence[Value | None]
 _TYPES = ("s8", "u8", "s16", "u16", "f8_e4m3", "f8_e5m2")
 
 
-@operator("QuantizeLinear")
+@operator("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def _quantize(node: Node) -> Result:
     x = node.value(0)
     number = int(node.attribute("output_dtype", 0))
@@ -57,7 +57,7 @@ def _quantized(node: Node, x: Expression, scale: int, to: str) -> Value:
     return node.traced(saturated(node, found, to), to)
 
 
-@operator("DequantizeLinear")
+@operator("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def _dequantize(node: Node) -> Result:
     value = node.value(0)
     number = int(node.attribute("output_dtype", 0))
