@@ -264,4 +264,3 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 }  # fmt: skip
 for _name, (_made, _count) in _FUNCTIONS.items():
     operator(f"com.microsoft.{_name}")(_function(_made, _count))
-
