@@ -12,6 +12,7 @@ from tilewright.spec.expression.comparisons import eq, ge, lt, where
 from tilewright.spec.expression.nodes import Call, Expression, Number
 from tilewright.spec.expression.products import Dequantized, Product, Weight, dequantized
 from tilewright.spec.expression.tensors import Cast, Count, View, cast
+from tilewright.spec.expression.tensors import size as extent
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import accumulator
 
@@ -52,9 +53,9 @@ def product(node: Node, a: Known | Traced, b: Known | Traced) -> Expression:
     If both are dequantized from integers, it is one of integers. If the first has one-hot rows, it
     takes rows of the second.
     """
-    if isinstance(a, Traced) and (place := one_hot(node, a.expression)) is not None:
-        if len(b.shape) == 2 and b.type == "f32":
-            return _rows(_operand(node, b, "table"), place)
+    place = one_hot(node, a.expression) if isinstance(a, Traced) else None
+    if place is not None and len(b.shape) == 2 and b.type == "f32":
+        return _rows(_operand(node, b, "table"), place)
     if isinstance(a, Traced) and (left := _along(dequantized(a.expression), -1)) is not None:
         if isinstance(b, Known) and (right := b.integers) is not None and len(b.shape) == 2:
             if right.scale.size == 1 or right.axis == 1:
@@ -69,7 +70,7 @@ def _rows(table: Expression, place: Expression) -> Expression:
     assert table.tensor is not None and place.tensor is not None
     whole = cast(place, "s32")
     found = nn.take(table, whole.reshape(*place.tensor.shape[:-1]))
-    inside = ge(place, 0) & lt(place, table.tensor.shape[0])
+    inside = ge(place, 0) & lt(place, extent(table, 0))
     inside = inside if whole is place else inside & eq(place, whole)
     return where(inside, found, 0)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import onnx
@@ -72,7 +71,7 @@ def _dequantize(node: Node) -> Result:
 
 
 def _dequantized(node: Node, x: Expression, scale: int) -> Expression:
-    """Return ``x`` dequantized: input ``scale`` of the node is the scale, the next the zero point."""
+    """Return ``x`` dequantized; ``scale`` is as in ``_quantized``."""
     assert x.tensor is not None
     axes = len(x.tensor.shape)
     zero = _zero(node, scale + 1, axes)
@@ -122,8 +121,8 @@ def _known_integers(node: Node, x: Known, number: int) -> Known:
     found: Array = np.rint(x.array.astype(np.float64) / _numbers(node, 1, x.array))
     if node.given(2):
         found += _numbers(node, 2, x.array)
-    limits = ml_dtypes.iinfo(kind)
-    return Known(np.clip(found, int(limits.min), int(limits.max)).astype(kind), x.name)
+    limits = np.iinfo(kind)
+    return Known(np.clip(found, limits.min, limits.max).astype(kind), x.name)
 
 
 def _known(node: Node, value: Known, scale: int, to: str) -> Known:
@@ -218,7 +217,7 @@ def _integers(node: Node) -> Result:
         if b.type not in ("s8", "u8"):
             node.refuse("a product of integers has operands of 8 bits", got=b.type)
         kind = type_name(b.type)
-        y = node.found.weight(b.array, b.name, f"B_{a.type}", b.array, kind)
+        y: Expression = node.found.weight(b.array, b.name, f"B_{a.type}", b.array, kind)
     else:
         y = b.expression
     found = nn.product(x, y, a_zero=left or 0, b_zero=right)
