@@ -148,7 +148,7 @@ def _gather(node: Node) -> Result:
     table, index = node.value(0), node.value(1)
     axis = node.axis(of=len(table.shape))
     if isinstance(index, Known):
-        return node.result(_picked(node, node.whole(0), axis, index.array), table.type)
+        return node.result(picked(node, node.whole(0), axis, index.array), table.type)
     if axis == 0 and index.type in WHOLE:
         return node.result(nn.take(node.whole(0), index.expression), table.type)
     wide = index.expression.reshape(*index.shape, *[1] * (len(table.shape) - axis - 1))
@@ -199,7 +199,7 @@ def chosen(parts: Sequence[Expression], index: Expression) -> Expression:
     return found
 
 
-def _picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
+def picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
     """Return the parts of a tensor at known places of an axis."""
     before = (slice(None),) * axis
     if index.ndim == 0:
