@@ -197,5 +197,5 @@ def test_a_one_hot_times_a_matrix_takes_its_rows(graph: str, below: list[int]) -
     assert not products_of(network)
     assert any(isinstance(node, Take) for node in every_node(network.results))
     net = tw.compile(network)
-    found = net(np.int32([2, 0, 3, -2]), net.pack(weights))
+    found = net(np.array([2, 0, 3, -2], np.int32), net.pack(weights))
     np.testing.assert_array_equal(found, [[5, 6], [1, 2], [0, 0], below])
