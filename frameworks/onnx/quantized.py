@@ -15,7 +15,9 @@ import onnx
 from tilewright import nn
 from tilewright.runtime.imported import Array
 from tilewright.spec.expression import activations, arithmetic, exponential
-from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.nodes import Expression, Number
+from tilewright.spec.expression.products import dequantized
+from tilewright.spec.expression.tensors import View
 from tilewright.spec.types import is_integer, type_name
 
 from .elementwise import saturated
@@ -49,11 +51,39 @@ def _quantized(node: Node, x: Expression, scale: int, to: str) -> Value:
         node.refuse("tensors are not quantized to this type", got=to, expected=", ".join(_TYPES))
     assert x.tensor is not None
     axes = len(x.tensor.shape)
+    if (again := _as_it_was(node, x, scale, to)) is not None:
+        return Traced(again, to)
     found = x * _spread(node, scale, axes, inverse=True)
     zero = _zero(node, scale + 1, axes)
     if zero is not None:
         found = (arithmetic.round(found) if is_integer(type_name(to)) else found) + zero
     return node.traced(saturated(node, found, to), to)
+
+
+def _as_it_was(node: Node, x: Expression, scale: int, to: str) -> Expression | None:
+    """Return views of the integers that ``x`` was dequantized from, if it gets the same scale.
+
+    None is returned for others. The integers are the same: 255 times the rounding of two
+    multiplications is far below one half.
+    """
+    numbers = [node.value(index) for index in (scale, scale + 1) if node.given(index)]
+    if not all(isinstance(each, Known) and each.array.size == 1 for each in numbers):
+        return None
+    of, zero, *_ = [
+        *(float(each.array.reshape(())) for each in numbers if isinstance(each, Known)),
+        0.0,
+    ]
+    views: list[View] = []
+    while isinstance(x, View):
+        views.append(x)
+        (x,) = x.args
+    found = dequantized(x)
+    if found is None or found.scale != Number(of) or found.zero != zero:
+        return None
+    made = found.tensor
+    for view in reversed(views):
+        made = view.of(view.shell, (made,))
+    return made if made.tensor is not None and made.tensor.type == to else None
 
 
 @operator("DequantizeLinear", "com.microsoft.DequantizeLinear")

@@ -199,3 +199,19 @@ def test_a_one_hot_times_a_matrix_takes_its_rows(graph: str, below: list[int]) -
     net = tw.compile(network)
     found = net(np.array([2, 0, 3, -2], np.int32), net.pack(weights))
     np.testing.assert_array_equal(found, [[5, 6], [1, 2], [0, 0], below])
+
+
+MOVED = """g (float[2, 3] x) => (float[3, 2] y) <float s = {0.3}, uint8 z = {7}, float t = {0.4}>
+{ q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  m = Transpose (d)
+  again = QuantizeLinear (m, SCALE, z)
+  y = DequantizeLinear (again, SCALE, z) }"""
+
+
+@pytest.mark.parametrize(("scale", "roundings"), [("s", 1), ("t", 2)])
+def test_moved_integers_are_not_rounded_again(scale: str, roundings: int) -> None:
+    text = MOVED.replace("SCALE", scale)
+    file = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    network = tilewright.onnx.load(file, batch=False).network
+    assert repr(network.results).count("round(") == roundings
