@@ -39,8 +39,8 @@ def load(
     Inputs keep their names as far as C allows: ``onnx::Flatten_0`` becomes ``onnx_Flatten_0``.
     Sizes that the file leaves free are dims with the file's names. Nodes whose inputs are all
     constants, and sizes of shapes, are computed now. Inputs that no result depends on are left out.
-    Inputs of int64 are passed as int32, inputs and results of bool as uint8. Arithmetic of integers
-    is exact to 2**24.
+    Inputs of int64, uint32 and uint64 are passed as int32, inputs and results of bool as uint8.
+    Arithmetic of integers is exact to 2**24.
 
     Parameters
     ----------

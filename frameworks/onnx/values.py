@@ -16,7 +16,8 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import TypeName
 
 #: The element types of ONNX, by the names that tilewright has for them. "bool" and "s64" have no
-#: arrays in a network: they are types of intermediate values, and of constants.
+#: arrays in a network: they are types of intermediate values, and of constants. Unsigned integers
+#: of 32 and 64 bits are computed with as signed ones.
 TYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64",
     onnx.TensorProto.FLOAT16: "f16", onnx.TensorProto.BFLOAT16: "bf16",
@@ -24,6 +25,7 @@ TYPES: dict[int, str] = {
     onnx.TensorProto.INT16: "s16", onnx.TensorProto.UINT16: "u16",
     onnx.TensorProto.INT32: "s32", onnx.TensorProto.INT64: "s64", onnx.TensorProto.BOOL: "bool",
     onnx.TensorProto.FLOAT8E4M3FN: "f8_e4m3", onnx.TensorProto.FLOAT8E5M2: "f8_e5m2",
+    onnx.TensorProto.UINT32: "s32", onnx.TensorProto.UINT64: "s64",
 }  # fmt: skip
 FLOATING = ("f32", "f64", "f16", "bf16")
 #: Integers and the number of their bits. Arithmetic is in f32, which holds them exactly to 2**24.
