@@ -15,7 +15,7 @@ from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Dim, Size
 
 from .node import Node, operator
-from .values import Known, Value, sizes_of
+from .values import FLOATING, WHOLE, Known, Value, sizes_of
 
 Result = Sequence[Value | None]
 #: Longest axis along which elements are multiplied one by one, or summed by a triangle of ones.
@@ -64,8 +64,10 @@ def _one_hot(node: Node) -> Result:
 @operator("CumSum")
 def _cumsum(node: Node) -> Result:
     x, shape = node.tensor(0), node.value(0).shape
-    type_ = node.floating()
     axis = node.counted(int(node.constant(1, "an axis").reshape(())), len(shape))
+    if node.type not in ("f32", "f16", "bf16"):
+        return _running(node, x, axis)
+    type_ = node.floating()
     size = _fixed(node, shape[axis])
     ones: Array = np.ones((size, size), np.float32)
     below = int(bool(node.attribute("exclusive", 0)))
@@ -74,6 +76,33 @@ def _cumsum(node: Node) -> Result:
     if len(shape) == 1:
         return node.result((x.reshape(1, size) @ w).reshape(size), type_)
     return node.result((x.swapaxes(axis, -1) @ w).swapaxes(axis, -1), type_)
+
+
+@operator("CumProd")
+def _cumprod(node: Node) -> Result:
+    axis = int(node.constant(1, "an axis").reshape(()))
+    return _running(node, node.tensor(0), node.counted(axis, len(node.value(0).shape)))
+
+
+def _running(node: Node, x: Expression, axis: int) -> Result:
+    """Return sums or products so far, element after element."""
+    size = _fixed(node, node.value(0).shape[axis])
+    if node.type not in (*FLOATING, *WHOLE):
+        node.refuse("numbers are added or multiplied", got=node.type)
+    before, product = (slice(None),) * axis, node.operator == "CumProd"
+    parts = [x[(*before, slice(place, place + 1))] for place in range(size)]
+    backwards = bool(node.attribute("reverse", 0))
+    parts = parts[::-1] if backwards else parts
+    if node.attribute("exclusive", 0):
+        none = lt(parts[0], 0) & gt(parts[0], 0)  # 0 also for NaN
+        parts = [none + int(product), *parts[:-1]]
+    total = parts[0] * 1
+    found = [total]
+    for part in parts[1:]:
+        total = total * part if product else total + part
+        found.append(total)
+    joined = nn.concat(found[::-1] if backwards else found, axis)
+    return node.result(joined, node.type)
 
 
 @operator("ReduceProd")
