@@ -15,7 +15,7 @@ from tilewright.spec.expression.logarithm import log
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
 from tilewright.spec.expression.shapes import said
-from tilewright.spec.expression.tensors import Extent, cast, reduction
+from tilewright.spec.expression.tensors import cast, extent_of, reduction
 from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.network.views import (
     arange,
@@ -162,7 +162,7 @@ def extent(dim: Dim) -> Expression:
     >>> tw.compile(share.of(x=tw.Tensor("f32", (1, cols))))(np.ones((1, 4), np.float32))
     array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
-    return Extent(dim)
+    return extent_of(dim)
 
 
 def softmax(x: Expression, axis: int = -1) -> Expression:
