@@ -93,7 +93,7 @@ class Part:
 class Fork:
     """A C function that runs iterations of a parallel loop, or of several that are one region.
 
-    If ``shared``, the C code divides the loops' work into shares (``threads/loops.c.j2``).
+    If ``shared``, the C code divides the loops' work into shares (``kernel/loops.c.j2``).
 
     ``node`` is the node of the nest that the function replaces. The function gets a range of
     iterations, which are numbered through all ``parts`` in order, and the number of the thread that

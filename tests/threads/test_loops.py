@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -33,9 +34,8 @@ class Loops(ctypes.Structure):
 @pytest.fixture(scope="module")
 def c(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("loops")
-    files = (ROOT / "templates" / "threads" / f"{name}.c.j2" for name in ("loops", "cut"))
-    text = "".join(file.read_text(encoding="utf-8").partition("#}")[2] for file in files)
-    text = text.replace("static ", "")
+    text = (ROOT / "templates" / "kernel" / "loops.c.j2").read_text(encoding="utf-8")
+    text = re.sub(r"\{[#%].*[#%]\}", "", text).replace("static ", "")
     (folder / "loops.c").write_text(f"#include <stdint.h>\n{text}", encoding="utf-8")
     command = [
         "gcc",

@@ -68,7 +68,7 @@ def _share(loops: Sequence[Repeat], works: Sequence[float], threads: int) -> flo
     """Return the busiest thread's part of all iterations of the loops of a region.
 
     ``works`` is the work of each loop. Threads share the work evenly, but each iteration has one
-    thread (``templates/threads/loops.c.j2``).
+    thread (``templates/kernel/loops.c.j2``).
     """
     if len(loops) == 1:
         trips = _trips(loops[0])
