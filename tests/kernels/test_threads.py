@@ -380,8 +380,9 @@ def test_a_panel_is_cut_only_before_tiles_of_other_rows() -> None:
     verified(honest, spec, target)
 
     def twice(node: NestNode) -> NestNode:
-        again = isinstance(node, BlockLoop) and node.split
-        return replace(node, body=(*node.body, node.body[0])) if again else node  # type: ignore[union-attr, call-arg]
+        if isinstance(node, BlockLoop) and node.split:
+            return replace(node, body=(*node.body, node.body[0]))
+        return node
 
     wrong = replace(honest, nest=tuple(rewritten(honest.nest, twice)))
     with pytest.raises(PlanError, match=r"the first loop and the rest in .* pn write the same"):
