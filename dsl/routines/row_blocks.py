@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from sympy import Expr, Integer
 
@@ -16,8 +17,13 @@ from tilewright.symbolic import ZERO, Least, div, symbol, value
 
 
 def trips(block: Block) -> Expr:
-    """Return the number of blocks."""
+    """Return the number of blocks of one matrix."""
     return div(block.total + (block.rows - 1), block.rows)
+
+
+def times(block: Block) -> Expr:
+    """Return the number of blocks of all matrices."""
+    return prod((loop.trips for loop in block.stack), start=trips(block))
 
 
 def whole(step: Step) -> Mapping[str, Expr]:
@@ -64,7 +70,7 @@ def with_space(program: Program, step: Step) -> Program:
 
 
 def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
-    """Return one stage that runs ``stages`` in order for each block of rows.
+    """Return one stage that runs ``stages`` in order for each block of rows of each matrix.
 
     Arrays that have the rows of one block are in the scratch memory of the thread if threads share
     the blocks.
@@ -85,6 +91,8 @@ def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
     nest: tuple[NestNode, ...] = (Bind((Bound(HERE.name, rows),), program.nest),)
     note = f"blocks of {block.rows} rows"
     loop = BlockLoop(BLOCK.name, trips(block), nest, note=note, parallel=block.parallel)
+    for each in reversed(block.stack):
+        loop = BlockLoop(each.counter, each.trips, (loop,), parallel=block.parallel)
     return Stage(replace(program, nest=(loop,)), tuple(fills))
 
 

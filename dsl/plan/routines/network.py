@@ -7,7 +7,7 @@ need no stage: they are strides.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -41,14 +41,14 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
-from ..network.blocks import blocked, grouped, resolved
+from ..network.blocks import blocked, grouped, openings, resolved
 from ..network.elements import Elements
 from ..network.names import Namer
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Found, Outer, Sizes, Step, outer_loops, shown_as
+from ..network.step import Found, Opening, Outer, Sizes, Step, outer_loops, shown_as
 from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
@@ -78,10 +78,9 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    steps = _Cutter(spec.folded, target, stages, ()).steps()
+    steps = _Cutter(spec.folded, target, stages, {}).steps()
     groups = grouped(stages, steps)
-    if any(stage.rows for stage, _ in groups):
-        opened = {number for stage, numbers in groups for number in numbers if stage.rows}
+    if opened := openings(groups, steps):
         steps = blocked(
             groups, _Cutter(spec.folded, target, stages, opened).steps(), stages.threads
         )
@@ -94,7 +93,7 @@ class _Cutter:
     """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
 
     def __init__(
-        self, spec: Network, target: Target, stages: Stages, opened: Container[int]
+        self, spec: Network, target: Target, stages: Stages, opened: Mapping[int, Opening]
     ) -> None:
         self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
         self.namer = Namer()
@@ -187,10 +186,10 @@ class _Cutter:
         end = self._end(product)
         written, buffer = self._new(end)
         name = self.namer.of_product(product)
-        chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
-        stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
-            product, end, self._ready, self.target
-        )
+        chosen = self.stages.of_product(name)
+        stage = Products(
+            a, b, written, self.products, self._schedule, chosen, opening=self._opening
+        ).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         self.made.append(
             Step(
@@ -199,6 +198,11 @@ class _Cutter:
             )
         )  # fmt: skip
         self.values[id(end)] = written
+
+    @property
+    def _opening(self) -> Opening:
+        """The rows that the next stage can compute in one run."""
+        return self.opened.get(len(self.made), Opening.WHOLE)
 
     @property
     def _schedule(self) -> Schedule:
@@ -285,7 +289,7 @@ class _Cutter:
             leaves = {id(node): self.values[id(node)]}
         stage = Elements(
             node, leaves, target, shape, self.taken, self.target, self._schedule,
-            opened=len(self.made) in self.opened,
+            opening=self._opening,
         ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
