@@ -91,13 +91,13 @@ def blocked(
         if stage.rows is not None:
             others = (step for number, step in enumerate(steps) if number not in numbers)
             used = {name for step in others for name in _touched(step)}
-            own = list(_in_blocks(stage, numbers.start, own, used, parallel=(threads or 1) > 1))
+            own = list(_in_blocks(stage, numbers.start, own, used, threads or 1))
         found += own
     return tuple(found)
 
 
 def _in_blocks(
-    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], *, parallel: bool
+    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], threads: int
 ) -> Iterator[Step]:
     assert stage.rows is not None
     every = [(step, _rows(stage, step)) for step in steps]
@@ -115,7 +115,7 @@ def _in_blocks(
         yield from steps
         return
     private = frozenset(step.written for step in steps if step.buffer) - outside
-    block = Block(first, stage.rows, total, parallel, private, stack)
+    block = Block(first, stage.rows, total, threads, private, stack)
     for step, rows in every:
         shifts = dict(step.shifts)
         for name, array in step.operands.items():

@@ -66,7 +66,7 @@ class Block:
     """A loop over blocks of rows, in which stages run one after another.
 
     ``first`` is the number of the first of them. ``rows`` is the number of rows of a block, of
-    ``total``. If ``parallel``, threads share the blocks. ``private`` are the arrays that have the
+    ``total``, which ``threads`` share. ``private`` are the arrays that have the
     rows of one block only: no other stage reads them. ``stack`` are the loops around that over
     blocks, over the leading axes of all stages.
     """
@@ -74,9 +74,14 @@ class Block:
     first: int
     rows: int
     total: Expr
-    parallel: bool
+    threads: int
     private: frozenset[Name]
     stack: tuple[Outer, ...] = ()
+
+    @property
+    def parallel(self) -> bool:
+        """True if threads share the blocks."""
+        return self.threads > 1
 
     @property
     def most(self) -> Expr:
