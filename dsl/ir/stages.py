@@ -92,8 +92,9 @@ def _numbered(nests: Sequence[tuple[NestNode, ...]]) -> Iterator[tuple[NestNode,
         loops = [node.beside for node in walk(nest) if isinstance(node, BlockLoop) and node.beside]
 
         def moved(node: NestNode, by: int = taken) -> NestNode:
-            grouped = isinstance(node, BlockLoop) and node.beside
-            return replace(node, beside=node.beside + by) if grouped else node
+            if isinstance(node, BlockLoop) and node.beside:
+                return replace(node, beside=node.beside + by)
+            return node
 
         yield tuple(rewritten(nest, moved)) if loops and taken else nest
         taken += max(loops, default=0)

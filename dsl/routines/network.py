@@ -135,7 +135,9 @@ class Layers(Routine[Network, NetworkPlan]):
         total: Expr = ZERO
         for step in plan.products:
             own = {symbol(name): size for name, size in whole(step).items()}
-            total += routine_of(step.plan).flops(step.plan).xreplace(own)
+            one = routine_of(step.plan).flops(step.plan).xreplace(own)
+            around = step.loops if step.block is None else step.block.stack
+            total += prod((loop.trips for loop in around), start=one)
         return total
 
     def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
@@ -143,7 +145,7 @@ class Layers(Routine[Network, NetworkPlan]):
         for number, step in enumerate(plan.steps):
             runs = prod((loop.trips for loop in step.loops), start=ONE)
             if step.block is not None:
-                runs *= times(step.block)
+                runs = times(step.block)
             often = "" if runs == 1 else f", {text_of(runs)} times"
             yield f"stage {number}{often}", step.plan, one_block(step)
 

@@ -20,7 +20,7 @@ from tilewright.ir.nest import (
     names_used,
     renamed,
 )
-from tilewright.ir.nodes import rewritten, walk
+from tilewright.ir.nodes import mapped, rewritten, walk
 from tilewright.ir.stages import ALIGNMENT, Stage, in_order
 from tilewright.plan.network.blocks import BLOCK, HERE
 from tilewright.plan.network.step import Block, Step
@@ -108,8 +108,8 @@ def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
     if block.parallel:
         program = _private(program)
     nest = program.nest
-    if packs and block.parallel:
-        nest = (BlockLoop(PART.name, _parts(block), nest, parallel=True),)
+    if packs and _parts(block) != 1:
+        nest = (BlockLoop(PART.name, Integer(_parts(block)), nest, parallel=True),)
     for each in reversed(block.stack):
         nest = (BlockLoop(each.counter, each.trips, nest, parallel=block.parallel),)
     return Stage(replace(program, nest=nest), tuple(fills))
@@ -123,21 +123,25 @@ def _loops(block: Block, nest: tuple[NestNode, ...], lifted: bool) -> tuple[Nest
     exact = known is not None and known % block.rows == 0
     rows = Integer(block.rows) if exact else Least(Integer(block.rows), left)
     note = f"blocks of {block.rows} rows"
-    bound, counter, count = (Bound(HERE.name, rows),), BLOCK.name, trips(block)
-    if lifted and block.parallel and (parts := _parts(block)) != 1:
+    body = (Bind((Bound(HERE.name, rows),), nest),)
+    counter, count = BLOCK.name, trips(block)
+    if lifted and (parts := _parts(block)) != 1:
         each = div(count + (parts - 1), parts)
-        counter, count = "block", Least(Integer(each), count - PART * each)
-        bound = (Bound(BLOCK.name, PART * each + symbol("block")), *bound)
+        counter, count = "block", Least(each, count - PART * each)
+        number = {BLOCK: PART * each + symbol("block")}
+        body = mapped(body, Expr, lambda formula: formula.xreplace(number))
     parallel = block.parallel and not lifted
-    return (BlockLoop(counter, count, (Bind(bound, nest),), note=note, parallel=parallel),)
+    return (BlockLoop(counter, count, body, note=note, parallel=parallel),)
 
 
-def _parts(block: Block) -> Expr:
+def _parts(block: Block) -> int:
     """Return the number of parts of the rows of a matrix. Each begins with the lifted packs."""
+    if not block.parallel:
+        return 1
     count = prod(value(loop.trips) or 1 for loop in block.stack)
     parts = -(-TASKS * block.threads // count)
     most = value(trips(block))
-    return Integer(parts if most is None else min(parts, most))
+    return parts if most is None else max(1, min(parts, most))
 
 
 # --- packs of a whole matrix -------------------------------------------------------------------
@@ -148,20 +152,18 @@ def _lifted(program: Program, block: Block, number: int) -> tuple[Program, Pack 
 
     For example, all blocks of queries are multiplied by the same keys, so these are packed once.
     """
-    bound, nest = (), program.nest
-    match nest:
-        case (Bind() as bind,):
-            bound, nest = bind.bound, bind.body
-    match nest:
-        case (Pack(of_worker=False) as pack,) if block.stack:
-            pass
-        case _:
-            return program, None
-    if _depends(program, pack, bound, block):
+    bound: tuple[Bound, ...] = ()
+    nest = program.nest
+    if len(nest) == 1 and isinstance(nest[0], Bind):
+        bound, nest = nest[0].bound, nest[0].body
+    if len(nest) != 1 or not isinstance(nest[0], Pack) or not block.stack:
         return program, None
-    name = Name(f"stage{number}_{pack.buffer}")
-    nest = renamed((pack,), lambda each: name if each == pack.buffer else each)
-    pack = next(node for node in nest if isinstance(node, Pack))
+    own = nest[0]
+    if own.of_worker or _depends(program, own, bound, block):
+        return program, None
+    name = Name(f"stage{number}_{own.buffer}")
+    (pack,) = renamed((own,), lambda each: name if each == own.buffer else each)
+    assert isinstance(pack, Pack)
     known = {symbol(each.name): each.value for each in bound}
     outside = tuple(each for each in bound if not slots(each.value) & OF_BLOCK)
     fill = (Bind(outside, pack.fill),) if outside else pack.fill
