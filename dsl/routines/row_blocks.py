@@ -27,8 +27,8 @@ from tilewright.plan.network.step import Block, Step
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, Least, div, slots, symbol, value
 
-#: In formulas: the number of a part of the rows of a matrix.
-PART = symbol("part")
+#: In formulas: the number of a part of the rows of a matrix, and that of a block in it.
+PART, OF_PART = symbol("part"), symbol("block_of_part")
 #: Sizes that differ from block to block.
 OF_BLOCK = {HERE.name, BLOCK.name}
 #: Parts of matrices for each thread, at least: the last thread then waits for a small share.
@@ -117,6 +117,8 @@ def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
 
 def _loops(block: Block, nest: tuple[NestNode, ...], lifted: bool) -> tuple[NestNode, ...]:
     """Return the loop over the blocks of one matrix; over those of a part if packs are lifted."""
+    if block.total == 1:
+        return mapped(nest, Expr, lambda formula: formula.xreplace({BLOCK: ZERO}))
     start = BLOCK * block.rows
     known = value(block.total)
     left = block.total - start
@@ -127,8 +129,8 @@ def _loops(block: Block, nest: tuple[NestNode, ...], lifted: bool) -> tuple[Nest
     counter, count = BLOCK.name, trips(block)
     if lifted and (parts := _parts(block)) != 1:
         each = div(count + (parts - 1), parts)
-        counter, count = "block", Least(each, count - PART * each)
-        number = {BLOCK: PART * each + symbol("block")}
+        counter, count = OF_PART.name, Least(each, count - PART * each)
+        number = {BLOCK: PART * each + OF_PART}
         body = mapped(body, Expr, lambda formula: formula.xreplace(number))
     parallel = block.parallel and not lifted
     return (BlockLoop(counter, count, body, note=note, parallel=parallel),)

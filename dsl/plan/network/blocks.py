@@ -126,6 +126,7 @@ def _in_blocks(
         yield from steps
         return
     private = frozenset(step.written for step in steps if step.buffer) - outside
+    private = frozenset() if total == 1 else private
     block = Block(first, stage.rows, total, threads, private, stack)
     for step, rows in every:
         shifts = dict(step.shifts)
@@ -180,7 +181,7 @@ def _check(stage: Stage, step: Step, rows: Rows, written: dict[Name, Step]) -> N
         line, at = maker.rows.steps[out], value(_within(step, name, maker))
         most = value(line)
         inside = at == 0 or (at is not None and most is not None and at < most)
-        if not same(rows.steps[name], line) or not inside:
+        if not inside or (rows.total != 1 and not same(rows.steps[name], line)):
             made = "" if maker is step else f", which {maker.name} computes"
             _refuse(stage, f"a row of {step.name} needs other rows of {array}{made}", step)
 

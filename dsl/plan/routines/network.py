@@ -173,6 +173,8 @@ class _Cutter:
                 if (found := self.attentions.get(id(node))) is not None:
                     # The stages of an attention follow each other.
                     self._compute(found.before)
+                    for each in (each for each in found.before if isinstance(each, Count)):
+                        self.place(each)
                     self.place(found.second.args[1])
                 if id(node) not in self.multiplied:
                     self._product(node)
