@@ -72,8 +72,9 @@ class Gemm(Spec):
         Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
         ``tw.Packed`` is a B that ``pack_b`` packed, or an A that ``pack_a`` packed.
         ``tw.Quantize`` is an A that the kernel quantizes, or ``pack_a`` inside ``tw.Packed``.
-    c, d : type or Matrix
-        Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
+    c, d : type, Matrix or Packed
+        Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64. A
+        D of ``tw.Packed`` is stored packed, as the A of the next product.
     order : {"C", "F"}
         Default order of all operands: rows or columns contiguous.
     alpha, beta : float or "scalar"
@@ -160,7 +161,7 @@ class Gemm(Spec):
     a: Matrix | Packed | Quantize
     b: Matrix | Packed
     c: Matrix
-    d: Matrix | None
+    d: Matrix | Packed | None
     alpha: Factor
     beta: Factor
     batch: Batch | None
@@ -191,7 +192,7 @@ class Gemm(Spec):
         a: DTypeLike | Matrix | Packed | Quantize = "f32",
         b: DTypeLike | Matrix | Packed | None = None,
         c: DTypeLike | Matrix | None = None,
-        d: DTypeLike | Matrix | None = None,
+        d: DTypeLike | Matrix | Packed | None = None,
         order: Order = "C",
         alpha: Factor = 1,
         beta: Factor = 0,
@@ -484,8 +485,8 @@ def _check_gemm(spec: Gemm) -> None:
         if ld is None:
             continue
         if operand is None or isinstance(operand, Packed):
-            what = "there is no D" if operand is None else f"{name} is packed"
-            raise SpecError(f"ld{name} is given, but {what}", got=ld, hint=f"leave ld{name} out")
+            what = f"ld{name} is given, but {'there is no D' if operand is None else f'{name} is packed'}"
+            raise SpecError(what, got=ld, hint=f"leave ld{name} out")
         if name == "c" and spec.d is not None and spec.beta == 0:
             raise SpecError(
                 "ldc is given, but C is neither read nor written: beta is 0, and D is written",
@@ -553,8 +554,8 @@ def _check_types(spec: Gemm) -> None:
             )
     for name in ("a", "b", "b2", "c", "d"):
         operand = getattr(spec, name)
-        if isinstance(operand, Packed) and name not in ("a", "b", "b2"):
-            raise SpecError(f"only A and B can be packed, not {name.upper()}", hint="tw.Matrix")
+        if isinstance(operand, Packed) and name == "c":
+            raise SpecError("A, B and D can be packed, not C", hint="tw.Matrix")
         if isinstance(operand, Quantize) and name != "a":
             raise SpecError(
                 f"only A is quantized by the kernel, not {name.upper()}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -15,6 +16,11 @@ from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
 from .types import ITEMSIZE, DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
+#: The text of a packed format, without sizes and groups, which the target decides.
+_FORMAT = re.compile(
+    r"(?P<type>\w+) as \w+, [\w ]+ in groups of \d+ along k(?: in steps of \d+)?, "
+    r"(?:a column|blocks of (?P<nb>\d+) columns|panels of (?P<mb>\d+) rows)(?: and their sums)?"
+)
 #: Shape of each matrix of a product, by the names of its sizes.
 SHAPES = {
     "a": ("m", "k"),
@@ -75,7 +81,7 @@ def check_order(order: object) -> None:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
-    """A B that ``pack_b`` has packed, or an A that ``pack_a`` has packed.
+    """A B that ``pack_b`` has packed, an A that ``pack_a`` has packed, or a D packed as an A.
 
     B is in groups along K, in blocks of columns, padded with zeros; A in groups along K, in panels
     of rows. Where A is packed, pack a large B as well: a kernel packs B itself, in each call, only
@@ -92,13 +98,16 @@ class Packed:
     type : str, numpy type, Quantized or Quantize
         Element type; or the format of a low-bit B, whose elements and scales are packed; or
         ``tw.Quantize(...)`` for an A that ``pack_a`` quantizes: integers, scales and zero points
-        are packed row by row, and ``mb`` is not possible.
+        are packed row by row, and ``mb`` is not possible. Or the text of a packed format, from
+        ``kernel.formats`` or ``PackedMatrix.format``: the kernel then has this format, or
+        ``tw.compile`` raises a SpecError that names both formats.
     nb : int, optional
         Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
         blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
     mb : int, optional
-        Rows of a panel of a packed A, whose format depends on target, types, m, k and ``mb``. By
-        default the rows of the target's tallest tiles.
+        Rows of a panel of a packed A or D, whose format depends on target, types, m, k and ``mb``.
+        By default the rows of the target's tallest tiles. A packed D has the format of the A of a
+        product with B of D's type, unless a format is given.
     bits : {32, 64}, optional
         Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
         32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
@@ -123,6 +132,7 @@ class Packed:
     quantized: Quantized | None
     bits: int | None
     quantize: Quantize | None
+    format: str | None
 
     def __init__(
         self,
@@ -134,6 +144,9 @@ class Packed:
     ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         quantize = type if isinstance(type, Quantize) else None
+        format = type if isinstance(type, str) and " " in type else None
+        if format is not None:
+            type, nb, mb = _parsed(format, {"nb": nb, "mb": mb, "bits": bits})
         held = (
             type.stored.unpacked
             if isinstance(type, Quantized)
@@ -146,6 +159,7 @@ class Packed:
         object.__setattr__(self, "mb", rows)
         object.__setattr__(self, "quantized", quantized)
         object.__setattr__(self, "quantize", quantize)
+        object.__setattr__(self, "format", format)
         bits = None if bits is None else check_count(bits, "bits, those of a group,")
         object.__setattr__(self, "bits", bits)
         legal = not (quantized or quantize) and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
@@ -162,12 +176,30 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
+        if self.format is not None:
+            return f"Packed({self.format!r})"
         options: dict[str, tuple[object, object]] = {
             "nb": (self.nb, None),
             "mb": (self.mb, None),
             "bits": (self.bits, None),
         }
         return call_text("Packed", [self.quantized or self.quantize or self.type], options)
+
+
+def _parsed(format: str, others: dict[str, object]) -> tuple[str, int | None, int | None]:
+    """Return element type, columns of a block and rows of a panel of a packed format's text."""
+    found = _FORMAT.fullmatch(format)
+    if found is None or found["type"] not in ITEMSIZE:
+        raise SpecError(
+            "this is no packed format of elements without scales",
+            got=format,
+            expected="a text of kernel.formats, or PackedMatrix.format",
+            hint="tw.Packed(tw.Quantized(...)) or tw.Packed(tw.Quantize(...)) with scales",
+        )
+    if given := [f"{name}={value!r}" for name, value in others.items() if value is not None]:
+        raise SpecError("a packed format says all of its sizes", got=given[0], expected="no option")
+    nb, mb = (None if found[name] is None else int(found[name]) for name in ("nb", "mb"))
+    return found["type"], nb, mb
 
 
 @spelled(SpecTypeError)

@@ -21,6 +21,7 @@ from tilewright.ir.nest import (
     operands_of,
     renamed,
 )
+from tilewright.lower.pack_b import pack_ends, pack_rows
 from tilewright.lower.staging.block_sums import TOTALS
 from tilewright.lower.staging.buffers import (
     Filled,
@@ -37,6 +38,7 @@ from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import ByRows, Plan
+from tilewright.plan.routines.pack_b import plan_of_d
 from tilewright.plan.tiling.tiles import (
     Either,
     FirstOrLater,
@@ -48,10 +50,12 @@ from tilewright.plan.tiling.tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
+    PackedRows,
     Phase,
     Step,
     SummedBlock,
 )
+from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.symbolic import ONE, ZERO, Least, div, symbol
 
 from .calls import Block, TileSet, called, looped, offset_of
@@ -66,6 +70,10 @@ def make_program(plan: Plan | ByRows) -> Program:
     first, *later = plan.nests
     tiles = TileSet(first)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
+    if isinstance(plan.spec.d, PackedSpec):
+        nodes, made = pack_ends(plan_of_d(first))
+        start += nodes
+        tiles.programs |= {("store", program.name): program for program in made}
     if ZERO in (first.sizes["m"], first.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
@@ -182,6 +190,8 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
             yield _packed(tiles, step, block)
         case SummedBlock():
             yield from _summed(tiles, step, block)
+        case PackedRows():
+            yield _packed_rows(tiles, step, block)
         case InOrder():
             for part in step.parts:
                 yield from _nest(tiles, part, block)
@@ -249,6 +259,20 @@ def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, 
         scratch, own = tiles.place(sums, elements, parallel=block.parallel)
         nodes = (Pack(sums.buffer, sums.type, elements, scratch, filled, nodes, own),)
     return nodes
+
+
+def _packed_rows(tiles: TileSet, step: PackedRows, block: Block) -> Pack:
+    """Return nodes that write rows of D to a buffer, and pack them into D."""
+    plan, rows = block.plan, block.plan.operands["d"]
+    inside = replace(block, bases=block.bases | {"d": block.origin})
+    fill = tuple(_nest(tiles, step.body, inside))
+    elements = _room(plan, rows, block.extents["m"] * rows.strides["m"])
+    scratch, own = tiles.place(rows, elements, parallel=block.parallel)
+    shared = plan.shared and not block.parallel
+    place = block.origin["m"], block.extents["m"]
+    nodes, programs = pack_rows(plan_of_d(plan), *place, parallel=shared)
+    tiles.programs |= {("store", program.name): program for program in programs}
+    return Pack(rows.buffer, rows.type, elements, scratch, fill, nodes, own)
 
 
 def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:

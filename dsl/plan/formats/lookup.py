@@ -10,6 +10,8 @@ from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows, layout_type
+from tilewright.spec.sizes import Dim
+from tilewright.spec.types import INPUTS
 
 from .packed_b import (
     PackedFormat,
@@ -52,13 +54,16 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
 def plain_format(spec: Gemm, target: Target) -> PlainFormat:
     """Return the format of a packed B that is not quantized."""
     b = rounded_b(spec)
-    return packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type)
+    return _agreed(
+        "B", b, packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type), target
+    )
 
 
 def rounded_b(spec: Gemm) -> Packed:
     """Return packed B with the type to which ``math`` rounds it, for example bf16."""
     assert isinstance(spec.b, Packed)
-    return spec.b if spec.math is None else Packed(spec.rounded[1], spec.b.nb)
+    b = spec.b
+    return b if spec.math is None or b.format else Packed(spec.rounded[1], b.nb)
 
 
 def copied_format(spec: Copy, name: str, target: Target) -> PackedFormat[int] | None:
@@ -95,6 +100,8 @@ def formats_of(spec: Spec, target: Target) -> dict[str, AnyFormat]:
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         found |= dict.fromkeys(names, format_of(spec, target))
+    if isinstance(spec, Gemm) and isinstance(spec.d, Packed):
+        found["d"] = format_of(packing_of_d(spec, target), target)
     if isinstance(spec, Network):
         return {one.name: format_of(spec.packing(one), target) for one in spec.packed}
     return found
@@ -108,7 +115,68 @@ def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
     assert isinstance(spec.a, Packed)
     a, b = spec.rounded
     packed = Packed(a, mb=spec.a.mb)
-    return packed_a_format(target, packed, b, spec.m, spec.k, spec.sum_type)
+    form = packed_a_format(target, packed, b, spec.m, spec.k, spec.sum_type)
+    return _agreed("A", spec.a, form, target)
+
+
+def packing_of_d(spec: Gemm, target: Target) -> Pack:
+    """Return the spec that packs a matrix into the format of a packed D: the next product's A.
+
+    If D has no format, the next product has a B of D's type. Otherwise the spec is that of a B for
+    which the target has this format; SpecError if there is none.
+    """
+    d = spec.d
+    assert isinstance(d, Packed)
+    others = [] if d.format is None else [(b, None) for b in INPUTS] + [("f16", "f16")]
+    usual = _packing_of_d(spec, d.type, None)
+    for b, sums in [(d.type, None), *others]:
+        packing = _packing_of_d(spec, b, sums)
+        if packing is not None and _is_in(d.format, packing, target):
+            return packing
+    assert usual is not None
+    return _agreed("D", d, format_of(usual, target), target) and usual
+
+
+def _packing_of_d(spec: Gemm, b: str, sums: str | None) -> Pack | None:
+    """Return the spec that packs D as the A of a product with a B of type ``b``, if there is one.
+    """
+    assert isinstance(spec.d, Packed)
+    type_ = spec.d.type
+    if b != type_ and ("f64" in (b, type_) or (sums and type_ != "f16")):
+        return None
+    k, n = (Dim(slot) if isinstance(size, Dim) else size
+            for slot, size in (("k", spec.n), ("n", spec.m)))  # fmt: skip
+    return Pack(k, n, type_, a=b, nb=spec.d.mb, order="F", sums=sums, rows=True)
+
+
+def _is_in(text: str | None, packing: Pack, target: Target) -> bool:
+    """Return True if ``packing`` has the format of this text, or if none is given."""
+    if text is None:
+        return True
+    try:
+        form = format_of(packing, target)
+    except SpecError:
+        return False  # the target reads an A for such a B only in place
+    given = packed_format_named(text)
+    return given is not None and _fits(given, form)
+
+
+def _fits(given: PlainFormat, form: PlainFormat) -> bool:
+    """Return True if two formats are equal, as far as both know their sizes."""
+    return given.family == form.family and (given.is_open or form.is_open or given == form)
+
+
+def _agreed(name: str, packed: Packed, form: PlainFormat, target: Target) -> PlainFormat:
+    """Return ``form``; SpecError if the user gives another format for the matrix ``name``."""
+    given = None if packed.format is None else packed_format_named(packed.format)
+    if packed.format is not None and (given is None or not _fits(given, form)):
+        raise SpecError(
+            f"{name} is packed in another format for this product on {target.name}",
+            got=packed.format,
+            expected=form.text,
+            hint="a kernel.formats of the same target, types and sizes",
+        )
+    return form
 
 
 def format_named(text: str) -> AnyFormat | None:
