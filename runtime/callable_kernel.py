@@ -324,6 +324,24 @@ class CallableKernel:
         return self._signature
 
     @property
+    def formats(self) -> dict[str, str]:
+        """The formats of packed matrices by the names of the kernel's arrays.
+
+        A format is a text, as ``PackedMatrix.format``; equal formats are equal texts. It has the
+        matrix's sizes, or "any size" if they are known only at the call. ``tw.Packed`` takes it.
+
+        Examples
+        --------
+        >>> last = tw.compile(tw.Gemm(8, 4, 16, a=tw.Packed("f32", mb=4)))
+        >>> last.formats["a"]
+        'f32 as f32, 8x16 in groups of 1 along k, panels of 4 rows'
+        >>> first = tw.compile(tw.Gemm(8, 16, 2, d=tw.Packed(last.formats["a"])))
+        >>> first.formats["d"] == last.formats["a"]
+        True
+        """
+        return {p.name: p.format for p in self._signature.arrays if p.format}
+
+    @property
     def isa(self) -> Target:
         """The target's description: instructions, registers and costs."""
         return self._target.description
