@@ -131,6 +131,13 @@ def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
                 expected="tw.Packed without bits",
                 hint="bits are for tw.Copy",
             )
+        if operand.b is not None:
+            raise SpecError(
+                f"the product decides by which type a packed {name.upper()} is multiplied",
+                got=f"{name}={operand!r}",
+                expected="tw.Packed without b",
+                hint="b is for a packed D",
+            )
         other = operand.quantized if name == "a" else operand.quantize
         if getattr(operand, unit) is not None or other is not None:
             raise SpecError(_PACKED[name], got=operand, expected=f"tw.Packed(type, {_UNITS[name]})")

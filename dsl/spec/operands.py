@@ -106,8 +106,10 @@ class Packed:
         blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
     mb : int, optional
         Rows of a panel of a packed A or D, whose format depends on target, types, m, k and ``mb``.
-        By default the rows of the target's tallest tiles. A packed D has the format of the A of a
-        product with B of D's type, unless a format is given.
+        By default the rows of the target's tallest tiles.
+    b : str or numpy type, optional
+        Only for a packed D: type of the B of the product that reads D as its A. By default D's
+        type.
     bits : {32, 64}, optional
         Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
         32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
@@ -133,6 +135,7 @@ class Packed:
     bits: int | None
     quantize: Quantize | None
     format: str | None
+    b: TypeName | None
 
     def __init__(
         self,
@@ -141,12 +144,13 @@ class Packed:
         *,
         mb: int | None = None,
         bits: int | None = None,
+        b: DTypeLike | None = None,
     ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         quantize = type if isinstance(type, Quantize) else None
         format = type if isinstance(type, str) and " " in type else None
         if format is not None:
-            type, nb, mb = _parsed(format, {"nb": nb, "mb": mb, "bits": bits})
+            type, nb, mb = _parsed(format, {"nb": nb, "mb": mb, "bits": bits, "b": b})
         held = (
             type.stored.unpacked
             if isinstance(type, Quantized)
@@ -160,6 +164,7 @@ class Packed:
         object.__setattr__(self, "quantized", quantized)
         object.__setattr__(self, "quantize", quantize)
         object.__setattr__(self, "format", format)
+        object.__setattr__(self, "b", None if b is None else type_name(b))
         bits = None if bits is None else check_count(bits, "bits, those of a group,")
         object.__setattr__(self, "bits", bits)
         legal = not (quantized or quantize) and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
@@ -182,6 +187,7 @@ class Packed:
             "nb": (self.nb, None),
             "mb": (self.mb, None),
             "bits": (self.bits, None),
+            "b": (self.b, None),
         }
         return call_text("Packed", [self.quantized or self.quantize or self.type], options)
 

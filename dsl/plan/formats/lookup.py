@@ -122,18 +122,20 @@ def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
 def packing_of_d(spec: Gemm, target: Target) -> Pack:
     """Return the spec that packs a matrix into the format of a packed D: the next product's A.
 
-    If D has no format, the next product has a B of D's type. Otherwise the spec is that of a B for
-    which the target has this format; SpecError if there is none.
+    If D has no format, the next product has a B of the type that D gives, or of D's own. Otherwise
+    the spec is that of a B for which the target has this format; SpecError if there is none.
     """
     d = spec.d
     assert isinstance(d, Packed)
+    own = d.b or d.type
     others = [] if d.format is None else [(b, None) for b in INPUTS] + [("f16", "f16")]
-    usual = _packing_of_d(spec, d.type, None)
-    for b, sums in [(d.type, None), *others]:
+    usual = _packing_of_d(spec, own, None)
+    for b, sums in [(own, None), *others]:
         packing = _packing_of_d(spec, b, sums)
         if packing is not None and _is_in(d.format, packing, target):
             return packing
-    assert usual is not None
+    if usual is None:
+        raise SpecError("no product has an A and a B of these types", got=d, hint="another b")
     return _agreed("D", d, format_of(usual, target), target) and usual
 
 
