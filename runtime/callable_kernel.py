@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 import numpy as np
 
-from tilewright.errors import TargetError
+from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.arrays.dtypes import FOREIGN
 from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
@@ -25,7 +25,7 @@ from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import check_whole
 from tilewright.runtime.threads import process as threads
 from tilewright.spec.gemm import Spec
-from tilewright.spec.signature import Signature, has_formats, signature
+from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
 
 from .call import dispatch
 
@@ -376,6 +376,12 @@ class CallableKernel:
         A call from Python calls the kernel.
         """
         self._native("numba")
+        if any(isinstance(size, PackedBytes) for p in self._signature.arrays for size in p.shape):
+            raise SpecError(
+                "numba cannot check the bytes of a packed matrix whose sizes only the call knows",
+                got=self.spec,
+                hint="sizes that are ints",
+            )
         if self._numba is None:
             from tilewright.runtime.arrays.numba_calls import NumbaFunction
 

@@ -15,8 +15,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tilewright.errors import ArgumentTypeError, ScheduleError, SpecError, ToolchainError
 from tilewright.keywords import spelled
 from tilewright.runtime.call.arguments import check_readable

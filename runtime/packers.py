@@ -150,9 +150,7 @@ class PackingProduct(Kernel):
         n, m = self._sizes(arrays, named, (spec.n, spec.m))
         form: PackedFormat[int] = format_of(packing_of_d(spec, self.isa), self.isa).of(n, m)
         block = new_block(form.nbytes)
-        found = super().__call__(
-            *arrays, out=matrix_in(block).reshape(1, form.nbytes), **named
-        )
+        found = super().__call__(*arrays, out=matrix_in(block).reshape(1, form.nbytes), **named)
         packed = PackedMatrix.owning(form.text, (m, n), block)
         return (packed, *found[1:]) if isinstance(found, tuple) else packed
 
@@ -166,7 +164,9 @@ class PackingProduct(Kernel):
 
         given = {**dict(zip(self.signature.positional, arrays, strict=False)), **named}
         inputs = [
-            p for p in self.signature.arrays if not is_number(given.get(p.name, 0)) and p.role == "in"
+            p
+            for p in self.signature.arrays
+            if not is_number(given.get(p.name, 0)) and p.role == "in"
         ]
         known = Known()
         learn(inputs, seen(inputs, [given[p.name] for p in inputs]), known)

@@ -160,8 +160,7 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
 
 
 def _gap(packing: _Packing, written: Expr, first: Expr = ZERO) -> Iterator[NestNode]:
-    """Yield zeros between the elements of a matrix, of which there are ``written``, and the sums.
-    """
+    """Yield zeros between the ``written`` elements of a matrix and its sums."""
     plan, form = packing.plan, packing.plan.format
     gap = missing(written, ALIGNMENT // form.itemsize)
     yield from _zeros(packing, first + written, div(gap, plan.lanes * form.group))

@@ -57,9 +57,10 @@ SPARE, MORE = 4, 2
 #: f32 reaches 218 GFLOPS with blocks of 512 KiB, 205 with 256 KiB, and 179 with blocks in the last
 #: cache. If C has many rows, blocks in the last cache are as fast.
 LEAST_NEAR = 512 * 1024
-#: Rows of a packed D are computed in blocks of this share of L2, of at most this number of rows. If
-#: the call alone knows the columns, they count as this number.
-ROWS_OF_D, MOST_ROWS_OF_D, UNKNOWN_COLUMNS = 1 / 4, 256, 1024
+#: Rows of a packed D are computed in blocks that take the share ``ROWS_OF_D`` of L2, but have at
+#: least and at most ``ROWS_IN_BLOCK`` rows, because each block reads all of B. If the call alone
+#: knows the number of columns, it counts as ``UNKNOWN_COLUMNS``.
+ROWS_OF_D, ROWS_IN_BLOCK, UNKNOWN_COLUMNS = 1 / 4, (128, 256), 1024
 #: A row of a block has a multiple of this number of vectors. Tiles of 1, 2, 3 and 4 vectors divide
 #: it without a tail. Shorter rows would read the other operand too often.
 LINE_VECTORS = 12
@@ -174,8 +175,8 @@ def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -
 def _in_rows_of_d(spec: Gemm, schedule: Schedule, target: Target, along: str) -> Schedule:
     """Return ``schedule`` with a loop over blocks of rows, after each of which D's rows are packed.
 
-    A block has whole panels of D and of a packed A, in at most ``ROWS_OF_D`` of L2. The schedule
-    stays as it is if it has loops, or if C has no more rows.
+    A block has whole panels of D and of a packed A. The schedule stays as it is if it has loops, or
+    if C has no more rows.
     """
     if schedule.loops is not None or schedule.block or spec.batch is not None:
         return schedule
@@ -184,11 +185,14 @@ def _in_rows_of_d(spec: Gemm, schedule: Schedule, target: Target, along: str) ->
     n = spec.n if isinstance(spec.n, int) else UNKNOWN_COLUMNS
     assert spec.d is not None
     held = int(ROWS_OF_D * target.core.second.size) // (max(n, 1) * ITEMSIZE[spec.d.type])
-    rows = max(1, min(held, MOST_ROWS_OF_D) // height) * height
+    least, most = ROWS_IN_BLOCK
+    rows = max(1, max(least, min(held, most)) // height) * height
     if most_of(spec.m) <= rows:
         return schedule
     first = "M" if (schedule.threads or 1) > 1 else "m"
-    return replace(schedule, loops=f"{first}{'nm' if along == 'n' else 'mn'}k", block=(("m", rows),))
+    return replace(
+        schedule, loops=f"{first}{'nm' if along == 'n' else 'mn'}k", block=(("m", rows),)
+    )
 
 
 def _blocks(

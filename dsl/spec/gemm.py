@@ -94,8 +94,7 @@ class Gemm(Spec):
     epilogue : Expression, optional
         An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
     b2 : type, Matrix or Packed, optional
-        A second B of B's type and layout. ``tw.acc2`` is the product of A and B2, scaled like
-        ``tw.acc``.
+        A second B of B's type and layout. ``tw.acc2`` is A times B2, scaled like ``tw.acc``.
     outputs : mapping, optional
         Further results of shape (m,) in f32: ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
         expression, by name.
@@ -289,7 +288,7 @@ class Gemm(Spec):
         return self._with(m=m, n=n, k=k)
 
     def _with(self, **changes: Any) -> Gemm:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
         return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
 
     def stride(self, name: str) -> Size | None:
@@ -485,8 +484,8 @@ def _check_gemm(spec: Gemm) -> None:
         if ld is None:
             continue
         if operand is None or isinstance(operand, Packed):
-            what = f"ld{name} is given, but {'there is no D' if operand is None else f'{name} is packed'}"
-            raise SpecError(what, got=ld, hint=f"leave ld{name} out")
+            what = "there is no D" if operand is None else f"{name} is packed"
+            raise SpecError(f"ld{name} is given, but {what}", got=ld, hint=f"leave ld{name} out")
         if name == "c" and spec.d is not None and spec.beta == 0:
             raise SpecError(
                 "ldc is given, but C is neither read nor written: beta is 0, and D is written",

@@ -139,7 +139,7 @@ class Packed:
 
     def __init__(
         self,
-        type: DTypeLike | Quantized | Quantize,
+        type: DTypeLike | Quantized | Quantize | str,
         nb: int | None = None,
         *,
         mb: int | None = None,
@@ -150,12 +150,11 @@ class Packed:
         quantize = type if isinstance(type, Quantize) else None
         format = type if isinstance(type, str) and " " in type else None
         if format is not None:
-            type, nb, mb = _parsed(format, {"nb": nb, "mb": mb, "bits": bits, "b": b})
-        held = (
-            type.stored.unpacked
-            if isinstance(type, Quantized)
-            else (type.type if isinstance(type, Quantize) else type_name(type))
-        )
+            held, nb, mb = _parsed(format, {"nb": nb, "mb": mb, "bits": bits, "b": b})
+        elif isinstance(type, Quantized):
+            held = type.stored.unpacked
+        else:
+            held = type.type if isinstance(type, Quantize) else type_name(type)
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
         rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
@@ -192,7 +191,7 @@ class Packed:
         return call_text("Packed", [self.quantized or self.quantize or self.type], options)
 
 
-def _parsed(format: str, others: dict[str, object]) -> tuple[str, int | None, int | None]:
+def _parsed(format: str, others: dict[str, object]) -> tuple[TypeName, int | None, int | None]:
     """Return element type, columns of a block and rows of a panel of a packed format's text."""
     found = _FORMAT.fullmatch(format)
     if found is None or found["type"] not in ITEMSIZE:
@@ -205,7 +204,7 @@ def _parsed(format: str, others: dict[str, object]) -> tuple[str, int | None, in
     if given := [f"{name}={value!r}" for name, value in others.items() if value is not None]:
         raise SpecError("a packed format says all of its sizes", got=given[0], expected="no option")
     nb, mb = (None if found[name] is None else int(found[name]) for name in ("nb", "mb"))
-    return found["type"], nb, mb
+    return type_name(found["type"]), nb, mb
 
 
 @spelled(SpecTypeError)

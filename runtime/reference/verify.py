@@ -114,8 +114,9 @@ class Case:
 
 def _elements(right: Expected, got: Array) -> tuple[Expected, Array]:
     """Return an output's right elements and those that it has; unpacked, if it is packed."""
-    packed = isinstance(right, PackedExpected)
-    return (right.elements, right.unpacked(got)) if packed else (right, got)
+    if isinstance(right, PackedExpected):
+        return right.elements, right.unpacked(got)
+    return right, got
 
 
 def _check_elements(problem: str, right: Expected, got: Array, title: str) -> None:

@@ -266,7 +266,10 @@ def _packed_rows(tiles: TileSet, step: PackedRows, block: Block) -> Pack:
     plan, rows = block.plan, block.plan.operands["d"]
     inside = replace(block, bases=block.bases | {"d": block.origin})
     fill = tuple(_nest(tiles, step.body, inside))
-    elements = _room(plan, rows, block.extents["m"] * rows.strides["m"])
+    most = block.extents["m"]
+    if most != plan.sizes["m"] and "m" not in plan.block_sizes:
+        most = Integer(plan.blocks["m"])  # the last block uses the buffer of whole ones
+    elements = _room(plan, rows, most * rows.strides["m"])
     scratch, own = tiles.place(rows, elements, parallel=block.parallel)
     shared = plan.shared and not block.parallel
     place = block.origin["m"], block.extents["m"]

@@ -346,8 +346,8 @@ class _Walk:
                 parts = *[self.step(step.fill)] * len(step.sums), self.step(step.finish)
                 return Series(parts, frozenset(), self.regions(parts, self.extents))
             case PackedRows():
-                each = move_cycles(self.plan, "d")
-                once = Piece({}, Cycles({PACKING: self.extents["m"] * self.extents["n"] * each}))
+                elements = self.extents["m"] * self.extents["n"]
+                once = Piece({}, Cycles({PACKING: elements * move_cycles(self.plan, "d")}))
                 return self.series([self.step(step.body), once], frozenset())
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)

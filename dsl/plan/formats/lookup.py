@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from tilewright.errors import SpecError
 from tilewright.isa.target import Target
@@ -10,8 +10,8 @@ from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows, layout_type
-from tilewright.spec.sizes import Dim
-from tilewright.spec.types import INPUTS
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import INPUTS, TypeName, type_name
 
 from .packed_b import (
     PackedFormat,
@@ -54,9 +54,8 @@ def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
 def plain_format(spec: Gemm, target: Target) -> PlainFormat:
     """Return the format of a packed B that is not quantized."""
     b = rounded_b(spec)
-    return _agreed(
-        "B", b, packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type), target
-    )
+    form = packed_format(target, spec.rounded[0], b, spec.k, spec.n, spec.sum_type)
+    return _agreed("B", b, form, (spec.k, spec.n), target)
 
 
 def rounded_b(spec: Gemm) -> Packed:
@@ -116,7 +115,7 @@ def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
     a, b = spec.rounded
     packed = Packed(a, mb=spec.a.mb)
     form = packed_a_format(target, packed, b, spec.m, spec.k, spec.sum_type)
-    return _agreed("A", spec.a, form, target)
+    return _agreed("A", spec.a, form, (spec.k, spec.m), target)
 
 
 def packing_of_d(spec: Gemm, target: Target) -> Pack:
@@ -128,20 +127,21 @@ def packing_of_d(spec: Gemm, target: Target) -> Pack:
     d = spec.d
     assert isinstance(d, Packed)
     own = d.b or d.type
-    others = [] if d.format is None else [(b, None) for b in INPUTS] + [("f16", "f16")]
-    usual = _packing_of_d(spec, own, None)
-    for b, sums in [(own, None), *others]:
-        packing = _packing_of_d(spec, b, sums)
+    others = () if d.format is None else INPUTS
+    usual = _packing_of_d(spec, own)
+    tried: list[Pack | None] = [usual, *(_packing_of_d(spec, type_name(b)) for b in others)]
+    tried += [] if d.format is None else [_packing_of_d(spec, "f16", "f16")]
+    for packing in tried:
         if packing is not None and _is_in(d.format, packing, target):
             return packing
     if usual is None:
         raise SpecError("no product has an A and a B of these types", got=d, hint="another b")
-    return _agreed("D", d, format_of(usual, target), target) and usual
+    _agreed("D", d, format_of(usual, target), (spec.n, spec.m), target)
+    return usual
 
 
-def _packing_of_d(spec: Gemm, b: str, sums: str | None) -> Pack | None:
-    """Return the spec that packs D as the A of a product with a B of type ``b``, if there is one.
-    """
+def _packing_of_d(spec: Gemm, b: TypeName, sums: Literal["f16"] | None = None) -> Pack | None:
+    """Return the spec that packs D as an A for a B of type ``b``; None if there is no product."""
     assert isinstance(spec.d, Packed)
     type_ = spec.d.type
     if b != type_ and ("f64" in (b, type_) or (sums and type_ != "f16")):
@@ -159,24 +159,31 @@ def _is_in(text: str | None, packing: Pack, target: Target) -> bool:
         form = format_of(packing, target)
     except SpecError:
         return False  # the target reads an A for such a B only in place
+    return _fits(text, form, packing.k, packing.n)
+
+
+def _fits(text: str, form: PlainFormat, k: Size, n: Size) -> bool:
+    """Return True if a format's text is that of ``form`` for k x n elements, as far as known."""
     given = packed_format_named(text)
-    return given is not None and _fits(given, form)
+    if given is None or given.family != form.family:
+        return False
+    pairs = ((given.k, k), (given.n, n))
+    return all(one is None or isinstance(size, Dim) or one == size for one, size in pairs)
 
 
-def _fits(given: PlainFormat, form: PlainFormat) -> bool:
-    """Return True if two formats are equal, as far as both know their sizes."""
-    return given.family == form.family and (given.is_open or form.is_open or given == form)
+def _agreed(
+    name: str, packed: Packed, form: PlainFormat, sizes: tuple[Size, Size], target: Target
+) -> PlainFormat:
+    """Return ``form``; SpecError if the user gives another format for the matrix ``name``.
 
-
-def _agreed(name: str, packed: Packed, form: PlainFormat, target: Target) -> PlainFormat:
-    """Return ``form``; SpecError if the user gives another format for the matrix ``name``."""
-    given = None if packed.format is None else packed_format_named(packed.format)
-    if packed.format is not None and (given is None or not _fits(given, form)):
+    ``sizes`` are those of K, and of the matrix's lines.
+    """
+    if packed.format is not None and not _fits(packed.format, form, *sizes):
         raise SpecError(
             f"{name} is packed in another format for this product on {target.name}",
             got=packed.format,
             expected=form.text,
-            hint="a kernel.formats of the same target, types and sizes",
+            hint="a text of kernel.formats for the same target, types and sizes",
         )
     return form
 

@@ -118,7 +118,12 @@ class _Cutting:
         around.
         """
         plan = self.plan
-        if plan.height_of_d and not block.stored and block.phase != "sum" and not self._cuts(letters):
+        if (
+            plan.height_of_d
+            and not block.stored
+            and block.phase != "sum"
+            and not self._cuts(letters)
+        ):
             return PackedRows(self.cut(letters, replace(block, stored=True), names))
         due = _due(plan, letters.lower(), block)
         if due and block.extents["k"] != 0 and block.phase != "finish":

@@ -81,7 +81,7 @@ class Interpreted:
         sizes = [*self.sizes(held).values()]
         counts = interpret(self.plan, self.program, given, sizes, scalars)
         if packs(self.spec):
-            form = formats_of(self.spec, self.target)["d"].of(*right.values.value.shape[::-1])
+            form: Any = formats_of(self.spec, self.target)["d"].of(*right.values.value.shape[::-1])
             got = packed_expected(right, form).unpacked(got)
         if (wrong := np.argwhere(right.wrong(got))).size:
             at = tuple(map(int, wrong[0]))
