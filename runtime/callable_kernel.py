@@ -335,7 +335,7 @@ class CallableKernel:
         >>> last = tw.compile(tw.Gemm(8, 4, 16, a=tw.Packed("f32", mb=4)))
         >>> last.formats["a"]
         'f32 as f32, 8x16 in groups of 1 along k, panels of 4 rows'
-        >>> first = tw.compile(tw.Gemm(8, 16, 2, d=tw.Packed(last.formats["a"])))
+        >>> first = tw.compile(tw.Gemm(8, 16, 2, d=tw.Packed("f32", format=last.formats["a"])))
         >>> first.formats["d"] == last.formats["a"]
         True
         """

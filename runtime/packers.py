@@ -143,12 +143,12 @@ class PackingProduct(Kernel):
         """Return D packed, as ``pack_a`` of the next kernel returns it."""
         if out is not None:
             return into(self, arrays, {"out": out, **named})
-        from tilewright.plan.formats.lookup import format_of, packing_of_d
+        from tilewright.plan.formats.lookup import format_of_d
 
         spec = self.spec
         assert isinstance(spec, Gemm)
         n, m = self._sizes(arrays, named, (spec.n, spec.m))
-        form: PackedFormat[int] = format_of(packing_of_d(spec, self.isa), self.isa).of(n, m)
+        form: Any = format_of_d(spec, self.isa).of(n, m)
         block = new_block(form.nbytes)
         found = super().__call__(*arrays, out=matrix_in(block).reshape(1, form.nbytes), **named)
         packed = PackedMatrix.owning(form.text, (m, n), block)

@@ -17,7 +17,7 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, div, mod, value
 
 from .contraction import Product, converting_lanes
-from .formats.lookup import Format, format_of, packing_of_d
+from .formats.lookup import Format, height_of_d
 from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat, in_panel
 from .loops import Decided, Decision
@@ -331,9 +331,8 @@ class Plan(Decided):
 
     @property
     def height_of_d(self) -> int | None:
-        """The rows of a panel of a packed D; None if D is not packed."""
-        packed = isinstance(self.spec.d, Packed)
-        return format_of(packing_of_d(self.spec, self.target), self.target).nb if packed else None
+        """The rows of a panel of a packed D, 1 if it is quantized; None if D is not packed."""
+        return height_of_d(self.spec, self.target)
 
     @property
     def quantized(self) -> QuantizedFormat:

@@ -21,7 +21,7 @@ from tilewright.symbolic import size_expr, value
 from .contraction import Product, check_math
 from .defaults import asking_ahead, default_schedule
 from .estimate.work import convert_cycles, move_cycles
-from .formats.lookup import format_of, format_of_a, packing_of_d
+from .formats.lookup import format_of, format_of_a, height_of_d
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
@@ -181,7 +181,7 @@ def _in_rows_of_d(spec: Gemm, schedule: Schedule, target: Target, along: str) ->
     if schedule.loops is not None or schedule.block or spec.batch is not None:
         return schedule
     ahead = format_of_a(spec, target).nb if isinstance(spec.a, Packed) and not spec.quantize else 1
-    height = lcm(format_of(packing_of_d(spec, target), target).nb, ahead)
+    height = lcm(height_of_d(spec, target) or 1, ahead)
     n = spec.n if isinstance(spec.n, int) else UNKNOWN_COLUMNS
     assert spec.d is not None
     held = int(ROWS_OF_D * target.core.second.size) // (max(n, 1) * ITEMSIZE[spec.d.type])

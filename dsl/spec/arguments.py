@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError
 
 from .operands import Batch, Matrix, Order, Packed, Strided
-from .quantized import Quantize, check_block_scales, check_quantized
+from .quantized import Quantize, Quantized, check_block_scales, check_quantized
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
 from .sizes import Dim, Size, check_size
 from .sums import check_math, check_sums, computed_in, default_c
@@ -45,7 +45,7 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
         raise SpecError("algebra must be True or False", got=algebra)
     _check_packed(given, operands["a"], operands["b"])
     if isinstance(operands["d"], Packed):
-        _check_packed_d(operands["d"], batch, expression)
+        _check_packed_d(operands["d"], given, expression)
     return {
         **{name: check_size(given[name], name) for name in "mnk"},
         **operands,
@@ -155,15 +155,31 @@ def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
         )
 
 
-def _check_packed_d(d: Packed, batch: Batch | None, expression: Expression | None) -> None:
+def _check_packed_d(d: Packed, given: Mapping[str, Any], expression: Expression | None) -> None:
     """Raise SpecError if D cannot be packed as the A of another product."""
-    if d.nb or d.bits or d.quantized or d.quantize or (d.format and d.mb is None):
+    if d.nb or d.bits or d.quantized or (d.format and d.mb is None):
         raise SpecError(
             "D is packed in panels of rows, as an A",
             got=d,
-            expected='tw.Packed(type, mb=rows), or tw.Packed(kernel.formats["a"]) of the kernel '
-            "that reads D",
+            expected="tw.Packed(type, mb=rows), or with the format of the A of the next kernel",
+            hint='tw.Packed(type, format=kernel.formats["a"])',
         )
+    b = d.b if isinstance(d.b, Quantized) else None
+    if (d.quantize is None) != (b is None) or (d.quantize and d.mb):
+        raise SpecError(
+            "a D that is quantized is packed row by row, for a B with block scales",
+            got=d,
+            expected="tw.Packed(tw.Quantize(type), b=tw.Quantized(...)) without mb",
+        )
+    if d.quantize is not None:
+        check_quantized(d.quantize, b, given["n"], {})
+        if isinstance(given["n"], Dim):
+            raise SpecError(
+                "a D that is quantized has a fixed number of columns",
+                got=f"n={given['n']!r}",
+                hint="an int",
+            )
+    batch = given["batch"]
     if d.type not in INPUTS:
         raise SpecError(
             "a packed D is the A of another product, which cannot have this type",

@@ -98,18 +98,19 @@ class Packed:
     type : str, numpy type, Quantized or Quantize
         Element type; or the format of a low-bit B, whose elements and scales are packed; or
         ``tw.Quantize(...)`` for an A that ``pack_a`` quantizes: integers, scales and zero points
-        are packed row by row, and ``mb`` is not possible. Or the text of a packed format, from
-        ``kernel.formats`` or ``PackedMatrix.format``: the kernel then has this format, or
-        ``tw.compile`` raises a SpecError that names both formats.
+        are packed row by row, and ``mb`` is not possible.
     nb : int, optional
         Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
         blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
     mb : int, optional
         Rows of a panel of a packed A or D, whose format depends on target, types, m, k and ``mb``.
         By default the rows of the target's tallest tiles.
-    b : str or numpy type, optional
-        Only for a packed D: type of the B of the product that reads D as its A. By default D's
-        type.
+    b : str, numpy type or Quantized, optional
+        Only for a packed D: type or format of the B of the product that reads D as its A. By
+        default D's type. A D that is quantized needs it.
+    format : str, optional
+        The packed format, a text of ``kernel.formats`` or ``PackedMatrix.format``, which has nb or
+        mb. If it is not the kernel's, ``tw.compile`` raises a SpecError that names both formats.
     bits : {32, 64}, optional
         Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
         32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
@@ -118,7 +119,7 @@ class Packed:
     Raises
     ------
     SpecError
-        The type, ``nb``, ``mb`` or ``bits`` is not possible.
+        The type or an option is not possible.
 
     Examples
     --------
@@ -134,27 +135,28 @@ class Packed:
     quantized: Quantized | None
     bits: int | None
     quantize: Quantize | None
+    b: TypeName | Quantized | None
     format: str | None
-    b: TypeName | None
 
     def __init__(
         self,
-        type: DTypeLike | Quantized | Quantize | str,
+        type: DTypeLike | Quantized | Quantize,
         nb: int | None = None,
         *,
         mb: int | None = None,
         bits: int | None = None,
-        b: DTypeLike | None = None,
+        b: DTypeLike | Quantized | None = None,
+        format: str | None = None,
     ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         quantize = type if isinstance(type, Quantize) else None
-        format = type if isinstance(type, str) and " " in type else None
+        held = (
+            type.stored.unpacked
+            if isinstance(type, Quantized)
+            else (type.type if isinstance(type, Quantize) else type_name(type))
+        )
         if format is not None:
-            held, nb, mb = _parsed(format, {"nb": nb, "mb": mb, "bits": bits, "b": b})
-        elif isinstance(type, Quantized):
-            held = type.stored.unpacked
-        else:
-            held = type.type if isinstance(type, Quantize) else type_name(type)
+            nb, mb = _parsed(format, held, {"nb": nb, "mb": mb, "bits": bits})
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
         rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
@@ -163,7 +165,8 @@ class Packed:
         object.__setattr__(self, "quantized", quantized)
         object.__setattr__(self, "quantize", quantize)
         object.__setattr__(self, "format", format)
-        object.__setattr__(self, "b", None if b is None else type_name(b))
+        of_b = b if b is None or isinstance(b, Quantized) else type_name(b)
+        object.__setattr__(self, "b", of_b)
         bits = None if bits is None else check_count(bits, "bits, those of a group,")
         object.__setattr__(self, "bits", bits)
         legal = not (quantized or quantize) and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
@@ -180,23 +183,24 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
-        if self.format is not None:
-            return f"Packed({self.format!r})"
+        sizes = {} if self.format else {"nb": (self.nb, None), "mb": (self.mb, None)}
         options: dict[str, tuple[object, object]] = {
-            "nb": (self.nb, None),
-            "mb": (self.mb, None),
+            **sizes,
             "bits": (self.bits, None),
             "b": (self.b, None),
+            "format": (self.format, None),
         }
         return call_text("Packed", [self.quantized or self.quantize or self.type], options)
 
 
-def _parsed(format: str, others: dict[str, object]) -> tuple[TypeName, int | None, int | None]:
-    """Return element type, columns of a block and rows of a panel of a packed format's text."""
+def _parsed(
+    format: str, type_: TypeName, others: dict[str, object]
+) -> tuple[int | None, int | None]:
+    """Return the columns of a block and the rows of a panel of a packed format's text."""
     found = _FORMAT.fullmatch(format)
-    if found is None or found["type"] not in ITEMSIZE:
+    if found is None or found["type"] != type_:
         raise SpecError(
-            "this is no packed format of elements without scales",
+            f"this is no packed format of {type_} without scales",
             got=format,
             expected="a text of kernel.formats, or PackedMatrix.format",
             hint="tw.Packed(tw.Quantized(...)) or tw.Packed(tw.Quantize(...)) with scales",
@@ -204,7 +208,7 @@ def _parsed(format: str, others: dict[str, object]) -> tuple[TypeName, int | Non
     if given := [f"{name}={value!r}" for name, value in others.items() if value is not None]:
         raise SpecError("a packed format says all of its sizes", got=given[0], expected="no option")
     nb, mb = (None if found[name] is None else int(found[name]) for name in ("nb", "mb"))
-    return type_name(found["type"]), nb, mb
+    return nb, mb
 
 
 @spelled(SpecTypeError)

@@ -10,8 +10,6 @@ import numpy as np
 
 from tilewright.errors import ArgumentValueError, VerificationError
 from tilewright.isa.target import Target
-from tilewright.plan.formats.lookup import format_of, packing_of_d
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.emulate.notice import expected
@@ -115,7 +113,7 @@ class Case:
 def _elements(right: Expected, got: Array) -> tuple[Expected, Array]:
     """Return an output's right elements and those that it has; unpacked, if it is packed."""
     if isinstance(right, PackedExpected):
-        return right.elements, right.unpacked(got)
+        return right.shown(got)
     return right, got
 
 
@@ -201,8 +199,7 @@ def _of_product(
         return results(spec, operands)
     m, n = held.size(spec.m), held.size(spec.n)
     found = results(spec, {**operands, "out": np.zeros((m, n))})
-    form: PackedFormat[int] = format_of(packing_of_d(spec, target), target).of(n, m)
-    return {**found, "d": packed_expected(found["d"], form)}
+    return {**found, "d": packed_expected(found["d"], spec, target)}
 
 
 @results_of(Transpose)

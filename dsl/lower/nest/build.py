@@ -21,6 +21,7 @@ from tilewright.ir.nest import (
     operands_of,
     renamed,
 )
+from tilewright.ir.ops import TileProgram
 from tilewright.lower.pack_b import pack_ends, pack_rows
 from tilewright.lower.staging.block_sums import TOTALS
 from tilewright.lower.staging.buffers import (
@@ -35,10 +36,11 @@ from tilewright.lower.staging.buffers import (
     sums_of_blocks,
 )
 from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
+from tilewright.lower.staging.quantize import packed_rows
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import ByRows, Plan
-from tilewright.plan.routines.pack_b import plan_of_d
+from tilewright.plan.routines.pack_b import PackPlan, plan_of_d
 from tilewright.plan.tiling.tiles import (
     Either,
     FirstOrLater,
@@ -70,8 +72,9 @@ def make_program(plan: Plan | ByRows) -> Program:
     first, *later = plan.nests
     tiles = TileSet(first)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
-    if isinstance(plan.spec.d, PackedSpec):
-        nodes, made = pack_ends(plan_of_d(first))
+    packing = plan_of_d(first) if isinstance(plan.spec.d, PackedSpec) else None
+    if isinstance(packing, PackPlan):
+        nodes, made = pack_ends(packing)
         start += nodes
         tiles.programs |= {("store", program.name): program for program in made}
     if ZERO in (first.sizes["m"], first.sizes["n"]):
@@ -273,9 +276,20 @@ def _packed_rows(tiles: TileSet, step: PackedRows, block: Block) -> Pack:
     scratch, own = tiles.place(rows, elements, parallel=block.parallel)
     shared = plan.shared and not block.parallel
     place = block.origin["m"], block.extents["m"]
-    nodes, programs = pack_rows(plan_of_d(plan), *place, parallel=shared)
+    nodes, programs = _stored_rows(plan, *place, parallel=shared)
     tiles.programs |= {("store", program.name): program for program in programs}
     return Pack(rows.buffer, rows.type, elements, scratch, fill, nodes, own)
+
+
+def _stored_rows(
+    plan: Plan, first: Expr, rows: Expr, *, parallel: bool
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """Return the nodes and tiles that pack, or quantize, ``rows`` rows of D from row ``first``."""
+    packing = plan_of_d(plan)
+    if isinstance(packing, PackPlan):
+        return pack_rows(packing, first, rows, parallel=parallel)
+    (loop,), tile = packed_rows(packing, rows, first, "d_")
+    return (replace(loop, parallel=parallel, note="quantize D"),), (tile,)
 
 
 def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:

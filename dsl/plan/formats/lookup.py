@@ -10,6 +10,7 @@ from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows, layout_type
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import INPUTS, TypeName, type_name
 
@@ -100,7 +101,7 @@ def formats_of(spec: Spec, target: Target) -> dict[str, AnyFormat]:
         names = ["b"] if spec.b2 is None else ["b", "b2"]
         found |= dict.fromkeys(names, format_of(spec, target))
     if isinstance(spec, Gemm) and isinstance(spec.d, Packed):
-        found["d"] = format_of(packing_of_d(spec, target), target)
+        found["d"] = format_of_d(spec, target)
     if isinstance(spec, Network):
         return {one.name: format_of(spec.packing(one), target) for one in spec.packed}
     return found
@@ -118,7 +119,23 @@ def format_of_a(spec: Gemm, target: Target) -> PlainFormat:
     return _agreed("A", spec.a, form, (spec.k, spec.m), target)
 
 
-def packing_of_d(spec: Gemm, target: Target) -> Pack:
+def format_of_d(spec: Gemm, target: Target) -> PlainFormat | QuantizedRows:
+    """Return the format of a packed D, which is that of the next product's A."""
+    packing = packing_of_d(spec, target)
+    if isinstance(packing, QuantizeRows):
+        return rows_format_of(packing, target)
+    return format_of(packing, target)
+
+
+def height_of_d(spec: Gemm, target: Target) -> int | None:
+    """Return the rows that a packed D has in a panel, 1 if it is quantized; None for other D."""
+    if not isinstance(spec.d, Packed):
+        return None
+    form = format_of_d(spec, target)
+    return form.nb if isinstance(form, PackedFormat) else 1
+
+
+def packing_of_d(spec: Gemm, target: Target) -> Pack | QuantizeRows:
     """Return the spec that packs a matrix into the format of a packed D: the next product's A.
 
     If D has no format, the next product has a B of the type that D gives, or of D's own. Otherwise
@@ -126,9 +143,11 @@ def packing_of_d(spec: Gemm, target: Target) -> Pack:
     """
     d = spec.d
     assert isinstance(d, Packed)
-    own = d.b or d.type
+    if isinstance(d.b, Quantized):
+        assert d.quantize is not None and isinstance(spec.n, int)
+        return QuantizeRows(spec.m, spec.n, d.quantize, d.b)
     others = () if d.format is None else INPUTS
-    usual = _packing_of_d(spec, own)
+    usual = _packing_of_d(spec, d.b or d.type)
     tried: list[Pack | None] = [usual, *(_packing_of_d(spec, type_name(b)) for b in others)]
     tried += [] if d.format is None else [_packing_of_d(spec, "f16", "f16")]
     for packing in tried:

@@ -10,7 +10,7 @@ from sympy import Expr
 from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, QuantizeRows
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
@@ -18,6 +18,7 @@ from tilewright.symbolic import ONE, size_expr, value
 from ..contraction import Product, choose_product, held_as
 from ..formats.lookup import PlainFormat, format_of, packing_of_d
 from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed_product
+from ..formats.quantized_a import QuantizeRowsPlan, plan_rows_of_a
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 from ..plan import Plan
@@ -113,9 +114,13 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     )
 
 
-def plan_of_d(plan: Plan) -> PackPlan:
+def plan_of_d(plan: Plan) -> PackPlan | QuantizeRowsPlan:
     """Return the plan that packs rows of a product's D from the buffer that its tiles fill."""
     packing, rows = packing_of_d(plan.spec, plan.target), plan.operands["d"]
+    if isinstance(packing, QuantizeRows):
+        quantized = plan_rows_of_a(packing, Schedule(), plan.target)
+        given = Operand("x", rows.type, rows.strides, rows.buffer)
+        return replace(quantized, operands={"x": given, **quantized.format.operands("d")})
     found = plan_packing(packing, Schedule(), plan.target)
     form = found.format.family.of(plan.sizes["n"], plan.sizes["m"])
     out = packed_by_caller(form, None)

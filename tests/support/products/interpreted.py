@@ -81,8 +81,7 @@ class Interpreted:
         sizes = [*self.sizes(held).values()]
         counts = interpret(self.plan, self.program, given, sizes, scalars)
         if packs(self.spec):
-            form: Any = formats_of(self.spec, self.target)["d"].of(*right.values.value.shape[::-1])
-            got = packed_expected(right, form).unpacked(got)
+            right, got = packed_expected(right, self.spec, self.target).shown(got)
         if (wrong := np.argwhere(right.wrong(got))).size:
             at = tuple(map(int, wrong[0]))
             raise AssertionError(

@@ -27,7 +27,7 @@ M, N, K = dim("m"), dim("n"), dim("k")
 BIAS = tw.Operand("bias", "f32", per="column")
 U4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
 F32 = "f32 as f32, any size in groups of 1 along k, panels of 4 rows"
-SIZED = F32.replace("any size", "9x5")
+PAIRS, SIZED = F32.replace("of 1", "of 2"), F32.replace("any size", "9x5")
 #: Every kind of group, sums of rows, shifts, tails, and of nests: rows in blocks or not, with K in
 #: blocks, in panels, shared by threads; and everything that may follow the sums.
 CASES: Any = (
@@ -72,7 +72,8 @@ def test_the_next_kernel_takes_a_packed_d() -> None:
     a, b, w = (rng.integers(-4, 5, size).astype(np.int8) for size in ((301, 33), (33, 20), (20, 7)))
     last = tw.compile(Gemm(M, 7, K, a=Packed("u8"), b="s8"))
     first = tw.compile(
-        Gemm(M, 20, 33, a="s8", d=Packed(last.formats["a"]), d_zero=90), Schedule(threads=2)
+        Gemm(M, 20, 33, a="s8", d=Packed("u8", format=last.formats["a"]), d_zero=90),
+        Schedule(threads=2),
     )
     hidden = first(a, b)
     plain = (a.astype(int) @ b + 90).clip(0, 255).astype(np.uint8)
@@ -114,14 +115,19 @@ def test_a_format_is_given() -> None:
     last = Gemm(37, 5, 20, a=Packed("u8"), b="s8")
     form = format_of_a(last, target)
     for given in (form.text, form.family.text):
-        assert formats_of(Gemm(37, 20, 9, d=Packed(given)), target)["d"] == form
-        assert formats_of(Gemm(37, 5, 20, a=Packed(given), b="s8"), target)["a"] == form
+        assert formats_of(Gemm(37, 20, 9, d=Packed("u8", format=given)), target)["d"] == form
+        assert (
+            formats_of(Gemm(37, 5, 20, a=Packed("u8", format=given), b="s8"), target)["a"] == form
+        )
     assert formats_of(Gemm(37, 20, 9, d=Packed("u8", b="s8")), target)["d"] == form
-    assert formats_of(Gemm(M, 20, 9, d=Packed(form.text)), target)["d"] == form.family
+    assert formats_of(Gemm(M, 20, 9, d=Packed("u8", format=form.text)), target)["d"] == form.family
     assert formats_of(Gemm(37, 20, 9, d=Packed("u8")), target)["d"] != form
-    assert repr(Packed(form.text)) == f"Packed({form.text!r})"
+    assert repr(Packed("u8", format=form.text)) == f"Packed('u8', format={form.text!r})"
     weights = formats_of(Gemm(4, 40, 33, a="u8", b=Packed("s8")), target)["b"]
-    assert formats_of(Gemm(9, 40, 33, a="u8", b=Packed(weights.text)), target)["b"] == weights
+    assert (
+        formats_of(Gemm(9, 40, 33, a="u8", b=Packed("s8", format=weights.text)), target)["b"]
+        == weights
+    )
 
 
 def test_wrong_bytes_are_found() -> None:
@@ -142,7 +148,7 @@ def test_wrong_bytes_are_found() -> None:
         wrong[0, byte] += 1
         assert right.wrong(wrong).sum() == 1
         with pytest.raises(VerificationError, match="of a packed D is wrong"):
-            packed_expected(inner, form).unpacked(wrong)
+            packed_expected(inner, spec, target).shown(wrong)
 
 
 def _compiled(spec: Gemm, target: str) -> Any:
@@ -157,20 +163,20 @@ REFUSED: Any = (
     (lambda: Gemm(4, 4, 4, d=Packed("f32"), epilogue=tw.acc + tw.dst), "only written"),
     (lambda: Gemm(4, 4, 4, d=Packed("f32"), batch=Strided(2, c=None)), "of one product"),
     (lambda: Gemm(4, 4, 4, a=Packed("f32", b="f32")), "the product decides"),
-    (lambda: Packed("f32 as f32"), "no packed format of elements"),
-    (lambda: Packed(F32, mb=8), "says all of its sizes"),
+    (lambda: Packed("f32", format="f32 as f32"), "no packed format of f32"),
+    (lambda: Packed("f32", mb=8, format=F32), "says all of its sizes"),
     (lambda: _compiled(Gemm(4, 4, 4, d=Packed("bf16")), "amx"), "reads rows of A in place"),
     (lambda: _compiled(Gemm(4, 4, 4, d=Packed("f32", b="f64")), "avx2"), "no product has an A"),
     (
-        lambda: _compiled(Gemm(4, 4, 4, d=Packed(F32.replace("of 1", "of 2"))), "avx2"),
+        lambda: _compiled(Gemm(4, 4, 4, d=Packed("f32", format=PAIRS)), "avx2"),
         r"D is packed in another format(?s:.*)groups of 2(?s:.*)expected: (?s:.*)groups of 1 ",
     ),
     (
-        lambda: _compiled(Gemm(4, 4, 4, a=Packed(SIZED)), "avx2"),
+        lambda: _compiled(Gemm(4, 4, 4, a=Packed("f32", format=SIZED)), "avx2"),
         r"A is packed in another format(?s:.*)9x5(?s:.*)expected: (?s:.*)4x4",
     ),
     (
-        lambda: _compiled(Gemm(M, 4, 4, d=Packed(SIZED)), "avx2"),
+        lambda: _compiled(Gemm(M, 4, 4, d=Packed("f32", format=SIZED)), "avx2"),
         r"D is packed in another format(?s:.*)9x5",
     ),
 )  # fmt: skip
