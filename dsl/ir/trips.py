@@ -262,6 +262,8 @@ def _one_call(parameters: Signature) -> dict[str, int]:
     known = {each.slot: _whole(each.dim) for each in parameters.sizes}
     names = {each.dim.name: each.slot for each in parameters.sizes}
     for array in parameters.arrays:
+        if array.is_bytes:
+            continue  # a packed matrix has no leading dimension
         sizes = (s if isinstance(s, int) else known[names[s.name]] for s in array.shape)
         rows, cols = (1, 1, *sizes)[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
