@@ -16,6 +16,7 @@ from torch.nn import functional
 from .packed import weight_format
 from .products import LAYER_TYPES
 from .served import Left, Served, record
+from .subgraphs.replace import Replaced, replace
 
 #: The reason why a node is left to Inductor, and what the user can try instead.
 Why = tuple[str, str]
@@ -102,9 +103,13 @@ def backend(
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    patches = torch._TorchCompileInductorWrapper(mode, options, None).config
+    own = {"networks": True} | (options or {})
+    joins = bool(own.pop("networks"))
+    patches = torch._TorchCompileInductorWrapper(mode, own or None, None).config
     freezes = patches.get("freezing", config.freezing) and not torch.is_grad_enabled()
-    record(serve(graph, freezes=freezes))
+    whole = replace(graph, inputs, freezes=freezes) if joins else Replaced()
+    served = serve(graph, freezes=freezes)
+    record(served._replace(networks=whole.networks, apart=whole.apart))
     return compile_fx(  # type: ignore[no-any-return]
         graph, list(inputs), config_patches=patches or None, **more
     )

@@ -21,16 +21,28 @@ class Left(NamedTuple):
     cure: str
 
 
+class Joined(NamedTuple):
+    """A sub-graph that one network computes: the kernel's name, its products, and its nodes."""
+
+    kernel: str
+    products: int
+    nodes: int
+
+
 class Served(NamedTuple):
     """The numbers of layers, of their activations and of other products that kernels compute.
 
-    The numbers count nodes of one graph. ``left`` has the products that Inductor computes instead.
+    The numbers count nodes of one graph outside of ``networks``. ``left`` has the products that
+    Inductor computes instead. ``networks`` has the sub-graphs that networks compute, and ``apart``
+    the operators that no network computes, products or not.
     """
 
     layers: int
     activations: int
     products: int
     left: tuple[Left, ...] = ()
+    networks: tuple[Joined, ...] = ()
+    apart: tuple[Left, ...] = ()
 
 
 #: A record for each graph that the backend compiled, in order.
@@ -40,7 +52,7 @@ history: list[Served] = []
 def record(served: Served) -> None:
     """Add a graph to ``history``; warn if it has products and kernels compute none of them."""
     history.append(served)
-    if served.left and not (served.layers or served.products):
+    if served.left and not (served.layers or served.products or served.networks):
         reasons = "\n".join(_lines(served.left, counted=False))
         warnings.warn(
             "torch.compile(backend='tilewright') serves no product of this graph; Inductor "
