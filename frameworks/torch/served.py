@@ -92,8 +92,21 @@ def summary(graphs: Sequence[Served] | None = None) -> None:
         f"{_counted(products, 'other product')}",
         f"left: {len(left)}",
         *_lines(left, counted=True),
+        *_networks(graphs),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _networks(graphs: Sequence[Served]) -> list[str]:
+    """Return lines about networks, and about operators that none computes; none without both."""
+    networks = [one for each in graphs for one in each.networks]
+    apart = [one for each in graphs for one in each.apart]
+    if not networks and not apart:
+        return []
+    products = sum(one.products for one in networks)
+    said = f"networks: {len(networks)}, with {_counted(products, 'product')}"
+    names = [f"  {count} x {name}" for name, count in Counter(n.kernel for n in networks).items()]
+    return [said, *names, f"in no network: {len(apart)}", *_lines(apart, counted=True)]
 
 
 def _counted(count: int, noun: str) -> str:

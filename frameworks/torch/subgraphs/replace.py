@@ -39,10 +39,11 @@ def replace(graph: torch.fx.GraphModule, given: Sequence[Any], *, freezes: bool)
     if (why := _why_none(graph)) is not None:
         return Replaced(apart=(Left("graph", *why),))
     found = findings(graph, given)
+    # All are read before the first is replaced, because steps have the names of nodes.
+    cut = [_Piece(each, found) for each in pieces(graph, found)]
     taken, left = [], [Left(_name(node), why, "") for node, why in found.why.items()]
     made: dict[torch.fx.Node, torch.fx.Node] = {}
-    # All are read before the first is replaced, because steps have the names of nodes.
-    for piece in [_Piece(each, found) for each in pieces(graph, found)]:
+    for piece in cut:
         try:
             taken.append(piece.replace(graph.graph, made, freezes))
         except TilewrightError as error:
