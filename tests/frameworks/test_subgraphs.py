@@ -1,4 +1,4 @@
-"""Networks in place of sub-graphs: what is taken, that results are right, and what is left alone."""
+"""Networks in place of sub-graphs: what is taken and what is left, and that results are right."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_layers_of_pytorch_are_networks() -> None:
     encoder = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.1, batch_first=True)
     assert products(check(encoder, (torch.randn(2, 5, 16),))) == [[6]]
     mlp = nn.Sequential(
-        nn.Linear(7, 20), nn.BatchNorm1d(20), nn.ReLU(inplace=True), nn.Linear(20, 9), nn.Softmax(-1)
+        nn.Linear(7, 20), nn.BatchNorm1d(20), nn.ReLU(inplace=True), nn.Linear(20, 9), nn.Softmax(1)
     )
     mlp[1].running_var.uniform_(0.5, 2)
     assert products(check(mlp, (torch.randn(6, 7),), (torch.randn(9, 7),))) == [[2], [2]]
@@ -223,9 +223,13 @@ def test_the_backend_takes_networks_and_says_so(
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).eval()
     x, ours = torch.randn(5, 8), torch.compile(model, backend="tilewright")
     torch._dynamo.reset()
-    packings = []
-    pack = calls._pack
-    monkeypatch.setattr(calls, "_pack", lambda *given: packings.append(0) or pack(*given))
+    packings, pack = list[int](), calls._pack
+
+    def counted(*given: Any) -> Any:
+        packings.append(1)
+        return pack(*given)
+
+    monkeypatch.setattr(calls, "_pack", counted)
     with torch.no_grad():
         for repeats in (3, 3):
             for _ in range(repeats):

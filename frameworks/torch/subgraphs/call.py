@@ -103,7 +103,7 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
 
 def _pack(joined: Joined, weights: list[torch.Tensor], now: int) -> PackedWeights | None:
     try:
-        packed = joined.kernel.pack(joined.recipe.model(weights).weights)  # type: ignore[attr-defined]
+        packed = joined.kernel.pack(joined.recipe.model(weights).weights)
     except ArgumentError:
         return None
     # Another thread may have written into a weight while it was packed.

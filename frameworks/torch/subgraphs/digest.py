@@ -24,7 +24,6 @@ from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.damaged import kept
 from tilewright.runtime.threads import process as threads
 
-
 #: Size in bytes of a chunk, which one thread reads, and the number of chunks below which threads do
 #: not help.
 CHUNK, FEW = 1 << 18, 8

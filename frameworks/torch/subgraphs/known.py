@@ -57,18 +57,15 @@ def _weights(
                 tensor = None
         elif node.op == "get_attr":
             tensor = getattr(graph, str(node.target), None)
-        if isinstance(tensor, torch.Tensor) and is_served(tensor):
-            if tensor.dim() in (1, 2) and tensor.numel() > 1:
-                yield node, tensor
+        usual = isinstance(tensor, torch.Tensor) and is_served(tensor)
+        if usual and tensor.dim() in (1, 2) and tensor.numel() > 1:
+            yield node, tensor
 
 
 def is_served(tensor: torch.Tensor) -> bool:
     """Return True if networks take such a tensor: strided, f32, on the CPU."""
-    return (
-        tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-    )
+    usual: bool = tensor.dtype == torch.float32 and tensor.layout == torch.strided
+    return usual and tensor.device.type == "cpu"
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:
@@ -110,9 +107,9 @@ class _Search:
     def outside(self, node: torch.fx.Node) -> None:
         """Note the values of a node that no network computes: a network may read them."""
         example = value_of(node)
-        if isinstance(example, torch.Tensor) and is_served(example):
-            if (shape := shape_of(example)) is not None:
-                self.values[node.name] = Input("x", "f32", shape)
+        usual = isinstance(example, torch.Tensor) and is_served(example)
+        if usual and (shape := shape_of(example)) is not None:
+            self.values[node.name] = Input("x", "f32", shape)
 
     def call(self, node: torch.fx.Node) -> None:
         parts = leaves(node)

@@ -84,7 +84,7 @@ def _cut(
     for node in nodes:
         atom.append(node)
         alive = [each for each in (*alive, node) if last[each] > order[node]]
-        if len(alive) > 1 or node is nodes[-1] and alive:
+        if len(alive) > 1:
             continue
         if held and _count(held, found) + _count(atom, found) > MOST:
             yield held

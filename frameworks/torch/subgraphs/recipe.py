@@ -1,5 +1,4 @@
-"""``Recipe``: a sub-graph as calls of PyTorch's operators, which become a network, or run as they are.
-"""
+"""``Recipe``: a sub-graph as operators of PyTorch, which become a network or run as they are."""
 
 from __future__ import annotations
 

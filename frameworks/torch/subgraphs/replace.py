@@ -36,8 +36,8 @@ def replace(graph: torch.fx.GraphModule, given: Sequence[Any], *, freezes: bool)
 
     ``given`` are the examples of the graph's inputs. If ``freezes``, weights are constants.
     """
-    if (why := _why_none(graph)) is not None:
-        return Replaced(apart=(Left("graph", *why),))
+    if (none := _why_none(graph)) is not None:
+        return Replaced(apart=(none,))
     found = findings(graph, given)
     # All are read before the first is replaced, because steps have the names of nodes.
     cut = [_Piece(each, found) for each in pieces(graph, found)]
@@ -54,15 +54,15 @@ def replace(graph: torch.fx.GraphModule, given: Sequence[Any], *, freezes: bool)
     return Replaced(tuple(taken), tuple(left))
 
 
-def _why_none(graph: torch.fx.GraphModule) -> tuple[str, str] | None:
-    """Return why no network computes any part of ``graph``, and what to try; None if one may."""
+def _why_none(graph: torch.fx.GraphModule) -> Left | None:
+    """Return why no network computes any part of ``graph``, None if one may."""
     targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
     if torch.is_autocast_enabled("cpu") or torch.amp.autocast_mode._enter_autocast in targets:
-        return "types change in it", "call it without torch.autocast"
+        return Left("graph", "types change in it", "call it without torch.autocast")
     given = [node for node in graph.graph.nodes if node.op in ("placeholder", "get_attr")]
-    if any(getattr(value_of(node), "requires_grad", False) for node in given):
-        if torch.is_grad_enabled() or torch._C._set_grad_enabled in targets:
-            return "gradients are recorded", "call it in `with torch.no_grad():`"
+    trained = any(getattr(value_of(node), "requires_grad", False) for node in given)
+    if trained and (torch.is_grad_enabled() or torch._C._set_grad_enabled in targets):
+        return Left("graph", "gradients are recorded", "call it in `with torch.no_grad():`")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Read a node of a graph of ``torch.compile`` as calls of PyTorch's operators, not yet decomposed."""
+"""Read a node of a graph of ``torch.compile`` as calls of PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -72,17 +72,16 @@ def traced(node: torch.fx.Node) -> Traced | None:
         if node.op == "call_method":
             found = getattr(args[0], str(node.target))(*args[1:], **options)
         else:
-            found = node.target(*args, **options)  # type: ignore[operator]
+            found = node.target(*args, **options)
         return tuple(tree_leaves(found))
 
     symbols: Any = mode.shape_env
     fresh = symbols.ignore_fresh_unbacked_symbols() if symbols else contextlib.nullcontext()
-    try:
-        with mode, fresh:
-            graph = make_fx(call, pre_dispatch=True)(*(x for _, x in passed)).graph
-    except Exception:  # errors of many classes: such a node is left as it is
-        return None
-    return _read(node.name, passed, graph)
+    # Tracing raises errors of many classes. Such a node is left as it is.
+    with contextlib.suppress(Exception), mode, fresh:
+        graph = make_fx(call, pre_dispatch=True)(*(x for _, x in passed)).graph
+        return _read(node.name, passed, graph)
+    return None
 
 
 def _rebuilt(held: dict[str, Any]) -> Callable[[torch.fx.Node], Any]:
@@ -98,7 +97,7 @@ def _rebuilt(held: dict[str, Any]) -> Callable[[torch.fx.Node], Any]:
 def _read(name: str, passed: list[tuple[str, Any]], graph: torch.fx.Graph) -> Traced | None:
     names = iter(passed)
     values: dict[torch.fx.Node, Any] = {}
-    steps, writes = [], False
+    steps, writes = list[Step](), False
 
     def found(argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
