@@ -1,4 +1,4 @@
-"""A record of the products that the backend of ``torch.compile`` served or left in each graph."""
+"""A record of what the backend of ``torch.compile`` served or left in each graph."""
 
 from __future__ import annotations
 
@@ -65,6 +65,8 @@ def record(served: Served) -> None:
 def summary(graphs: Sequence[Served] | None = None) -> None:
     """Print how many products of ``graphs`` tilewright computes, and why it left the others.
 
+    If there are networks, the last lines count them, and name the operators that none computes.
+
     Parameters
     ----------
     graphs : sequence of Served, optional
@@ -105,8 +107,7 @@ def _networks(graphs: Sequence[Served]) -> list[str]:
         return []
     products = sum(one.products for one in networks)
     said = f"networks: {len(networks)}, with {_counted(products, 'product')}"
-    names = [f"  {count} x {name}" for name, count in Counter(n.kernel for n in networks).items()]
-    return [said, *names, f"in no network: {len(apart)}", *_lines(apart, counted=True)]
+    return [said, f"in no network: {len(apart)}", *_lines(apart, counted=True)]
 
 
 def _counted(count: int, noun: str) -> str:

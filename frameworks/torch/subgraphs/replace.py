@@ -54,6 +54,17 @@ def replace(graph: torch.fx.GraphModule, given: Sequence[Any], *, freezes: bool)
     return Replaced(tuple(taken), tuple(left))
 
 
+def is_whole(graph: torch.fx.GraphModule) -> bool:
+    """Return True if networks compute all of ``graph``."""
+    network = torch.ops.tilewright.network.default
+    return all(
+        node.op in ("placeholder", "get_attr", "output")
+        or node.target is network
+        or (node.target is operator.getitem and node.args[0].target is network)
+        for node in graph.graph.nodes
+    )
+
+
 def _why_none(graph: torch.fx.GraphModule) -> Left | None:
     """Return why no network computes any part of ``graph``, None if one may."""
     targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
