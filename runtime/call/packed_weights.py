@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import ALIGNMENT, in_large_pages
@@ -48,6 +49,7 @@ def layout_of(spec: Network, formats: Mapping[str, str]) -> Layout:
     )
 
 
+@spelled(ArgumentTypeError)
 class PackedWeights:
     """The weights of a network, packed for its kernel: ``net.pack(weights)`` makes them.
 
@@ -85,6 +87,13 @@ class PackedWeights:
     layout: Layout
 
     def __init__(self, layout: Layout, arrays: tuple[Any, ...]) -> None:
+        both = isinstance(layout, tuple) and isinstance(arrays, tuple)
+        if not both or len(layout) != len(arrays) or any(len(each) != 3 for each in layout):
+            raise ArgumentTypeError(
+                "packed weights have an array for each weight of their layout",
+                got=f"{layout!r:.60}, {arrays!r:.60}",
+                hint="packed = net.pack(weights)",
+            )
         for name, value in (("layout", layout), ("arrays", arrays)):
             object.__setattr__(self, name, value)
 
