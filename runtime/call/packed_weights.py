@@ -87,7 +87,8 @@ class PackedWeights:
     layout: Layout
 
     def __init__(self, layout: Layout, arrays: tuple[Any, ...]) -> None:
-        both = isinstance(layout, tuple) and isinstance(arrays, tuple)
+        given: tuple[Any, Any] = layout, arrays
+        both = all(isinstance(each, tuple) for each in given)
         if not both or len(layout) != len(arrays) or any(len(each) != 3 for each in layout):
             raise ArgumentTypeError(
                 "packed weights have an array for each weight of their layout",

@@ -23,7 +23,8 @@ _FIELDS = frozenset(("tensor", "type", "shape", "name", "value", "args"))
 _MEANT = {
     "flatten": "x.reshape(-1)", "ravel": "x.reshape(-1)", "view": "x.reshape(...)",
     "permute": "x.transpose(...)", "squeeze": "x.reshape(...)", "unsqueeze": "x[None]",
-    "size": "x.shape", "dtype": "x.astype(type) converts", "dot": "x @ y", "matmul": "x @ y", "repeat": "nn.expand(x, shape)",
+    "size": "x.shape", "dtype": "x.astype(type) converts", "dot": "x @ y", "matmul": "x @ y",
+    "repeat": "nn.expand(x, shape)",
     "to": "x.astype(type)", "float": "x.astype('f32')", "int": "x.astype('s32')",
     "softmax": "nn.softmax(x)", "amax": "x.max(axis)", "amin": "x.min(axis)",
     "take": "nn.take(x, rows)", "split": "nn.split(x, parts)", "chunk": "nn.split(x, parts)",
