@@ -38,6 +38,7 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.vectors import filled, known
 from tilewright.plan.routines.copy import Layout, Move, clamps
+from tilewright.plan.routines.transpose import Block
 from tilewright.spec.types import ITEMSIZE, in_word, is_integer, is_signed
 from tilewright.symbolic import linear, value
 
@@ -124,13 +125,12 @@ class MoveTile:
 
     def block(self, lines: int, depth: int) -> str:
         """Move a block of ``lines`` lines and a part of the depth; return the tile's name."""
-        neighbours = self.move.words and self.move.turns
-        step = self.lanes * (self.together if neighbours else 1)
-        for first in range(0, lines, step):
-            some = min(step, lines - first)
-            if neighbours:
-                self._turn(first, some, depth)
-            elif self.move.words:
+        if self.move.words and self.move.turns:
+            self.turn(self.squares(lines, depth))
+            return f"move_{lines}x{depth}"
+        for first in range(0, lines, self.lanes):
+            some = min(self.lanes, lines - first)
+            if self.move.words:
                 self._move_words(first, some, depth)
             else:
                 self._move_elements(first, some, depth)
@@ -156,53 +156,66 @@ class MoveTile:
 
     # --- words that are moved as they are ------------------------------------------------------
 
-    def _turn(self, first: int, some: int, depth: int) -> None:
-        """Transpose ``some`` lines: vectors across lines become vectors along the depth."""
-        for start in range(0, depth, self.square):
-            there = min(self.square, depth - start)
-            for line, row in self._turned("x", (first, some), (start, there)):
-                self._store_row("out", line, start, row, there)
+    def squares(self, lines: int, depth: int) -> Iterator[Block]:
+        """Yield the blocks of a tile: squares of words, and parts of squares at its ends."""
+        vector, most = self.emitter.vector(self.word), self.lanes * self.together
+        for line in range(0, lines, most):
+            for k in range(0, depth, most):
+                yield Block(vector, k, line, min(most, depth - k), min(most, lines - line))
 
-    @property
-    def square(self) -> int:
-        """The numbers of lines and of elements in a block that is transposed in registers."""
-        return self.lanes * self.together
+    def turn(self, blocks: Iterable[Block], pointer: str = "x") -> None:
+        """Transpose blocks: vectors across lines become vectors along the depth.
 
-    def exchange(self, extents: tuple[int, int], one: str, other: str) -> None:
-        """Transpose a block at ``one``, of lines and depth up to a square, and one at ``other``.
-
-        Each goes where the other was. If both are the same, the block is transposed in place.
+        A block's columns are lines, and its rows are elements of the depth.
         """
-        lines, depth = extents
-        turned = [(other, lines, depth, [*self._turned(one, (0, lines), (0, depth))])]
-        if other != one:
-            turned.append((one, depth, lines, [*self._turned(other, (0, depth), (0, lines))]))
-        for pointer, _, there, rows in turned:
-            for line, row in rows:
-                self._store_row(pointer, line, 0, row, there)
+        for block in blocks:
+            for line, row in self._turned(block, self._rows(pointer, block)):
+                self._row("out", block.flipped, line, row)
 
-    def _turned(
-        self, pointer: str, lines: tuple[int, int], depth: tuple[int, int]
-    ) -> Iterator[tuple[int, Register]]:
-        """Yield the lines of a block, each as a register of adjacent elements of the depth."""
-        (first, some), (start, there), each = lines, depth, self.together
-        left = None if some == self.square else Integer(some)
-        rows = [
-            self._load_word(
-                self._at(pointer, self.move.source, first, k), left, each, f"{pointer}{first}_{k}"
-            )
-            for k in range(start, start + there)
-        ]
-        parts = [self._mixed(rows[at : at + each]) for at in range(0, there, each)]
-        for place in range(min(each, some)):
-            numbers = range(first + place, first + some, each)
+    def exchange(self, blocks: Iterable[Block], pointer: str, other: str) -> None:
+        """Exchange blocks at ``pointer`` and their mirror images at ``other``, transposing both.
+
+        A row of the image is read just before it is overwritten.
+        """
+        for block in blocks:
+            mirror, rows = block.flipped, dict[int, Register]()
+            for line, row in self._turned(block, self._rows(pointer, block)):
+                rows[line] = self._row(other, mirror, line)
+                self._row(other, mirror, line, row)
+            for line, row in self._turned(mirror, [rows[line] for line in sorted(rows)]):
+                self._row(pointer, block, line, row)
+
+    def _rows(self, pointer: str, block: Block) -> list[Register]:
+        return [self._row(pointer, block, block.row + row) for row in range(block.rows)]
+
+    def _row(
+        self, pointer: str, block: Block, row: int, stored: Register | None = None
+    ) -> Register:
+        """Load a row of a block, or store the register ``stored`` there."""
+        move, each = self.move, self.together
+        step = move.source.step if pointer == "x" else move.made.step
+        address = Address(pointer, linear(((row, step), (block.col, Integer(1)))))
+        left = None if block.cols == block.vector.lanes * each else Integer(block.cols)
+        if stored is not None:
+            self._store_word(address, stored, left, each)
+            return stored
+        register = Register(f"{pointer}{row}_{block.col}", block.vector)
+        return self._load_word(address, left, each, register)
+
+    def _turned(self, block: Block, rows: list[Register]) -> Iterator[tuple[int, Register]]:
+        """Yield the lines of a block of ``rows``, each as adjacent elements of the depth."""
+        each = self.together
+        parts = [self._mixed(rows[at : at + each]) for at in range(0, block.rows, each)]
+        for place in range(min(each, block.cols)):
+            numbers = range(block.col + place, block.col + block.cols, each)
             words = [part[place] for part in parts]
-            yield from zip(numbers, self._transposed(words, len(numbers)), strict=True)
-
-    def _store_row(self, pointer: str, line: int, start: int, row: Register, there: int) -> None:
-        left = None if there == self.square else Integer(there)
-        address = self._at(pointer, self.move.made, line, start)
-        self._store_word(address, row, left, self.together)
+            self.networks += 1
+            ops, turned = transpose(
+                self.move.target, words, block.vector.lanes, f"t{self.networks}_"
+            )
+            turned = turned[: len(numbers)]
+            self.emitter.add(*prune(ops, turned))
+            yield from zip(numbers, turned, strict=True)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
         """Transpose elements within words: a word has as many elements as there are rows.
@@ -475,11 +488,13 @@ class MoveTile:
         return Address(pointer, linear(terms))
 
     def _load_word(
-        self, address: Address, left: Expr | None, each: int, name: str, type_: str = ""
+        self, address: Address, left: Expr | None, each: int, name: str | Register, type_: str = ""
     ) -> Register:
         """Load a register of words of ``each`` elements, of which ``left`` elements exist."""
         type_ = type_ or self.move.source.type
-        register = self.emitter.fresh(name, type_ if each == 1 else "s32")
+        register = name
+        if isinstance(name, str):
+            register = self.emitter.fresh(name, type_ if each == 1 else "s32")
         if each == 1:
             active = self._active(register.vector, left, True)
             self.emitter.add(Load(register, address, active))
@@ -487,7 +502,7 @@ class MoveTile:
         words = register.vector.mask
         if left is not None and words is not None and each in words.groups:
             memory = {4: "u8", 2: "s16"}[each]
-            vector = self.move.target.holding(memory, self.lanes * each)
+            vector = self.move.target.holding(memory, register.vector.lanes * each)
             self.emitter.add(Load(register, address, self._mask(vector, left), type_, each))
         else:
             self.emitter.add(Load(register, address, known(left), type_, each))
