@@ -360,7 +360,9 @@ class MoveTile:
         """Yield one element of the depth after the other, a lane for each line."""
         source = self.move.source
         left = None if some == self.lanes else Integer(some)
-        if source.along and not self._easy:
+        if source.fields > 1:
+            yield from self._read_fields(first, some, depth)
+        elif source.along and not self._easy:
             yield from self._read_turned(first, some, depth)
         elif source.along:
             for number, word in enumerate(self._read_words(first, some, depth)):
@@ -376,6 +378,34 @@ class MoveTile:
                 words = self._load_group(source, first, some, start)
                 for k in range(min(source.group, depth - start)):
                     yield self._extracted(words[k // source.each], k % source.each)
+
+    def _read_fields(self, first: int, some: int, depth: int) -> Iterator[Element]:
+        """Yield elements of which several share a byte."""
+        source, fields = self.move.source, self.move.source.fields
+        if source.along:
+            each = fields * self.together
+            for number, word in enumerate(self._read_words(first, some, -(-depth // fields))):
+                there = min(each, depth - number * each)
+                for place in range(there):
+                    yield self._field(self.emitter.take(word), place)
+            return
+        byte, place = divmod(first, fields)
+        count = -(-(place + some) // fields)
+        left = None if count == self.lanes else Integer(count)
+        for k in range(depth):
+            found = self._loaded(self._at("x", source, byte, k), left, f"x{first}_{k}")
+            if self.lanes == 1:
+                yield self._field(found, place)
+                continue
+            pair = [self.emitter.register(self._field(found, place)) for place in range(2)]
+            yield self.emitter.take(self._zipped(pair, apart=False)[0])
+
+    def _field(self, found: Element, place: int) -> Element:
+        """Return element ``place`` of those that share an s32 lane."""
+        b, bits = self.builder, 8 // self.move.source.fields
+        above = 32 - bits * (place + 1)
+        moved = b("shl", found, above) if above else found
+        return b("shr" if is_signed(self.move.value) else "ushr", moved, 32 - bits)
 
     @property
     def _bits(self) -> bool:
@@ -444,8 +474,10 @@ class MoveTile:
             found = b("mul", found, self.move.unit)
         if is_integer(rounded):
             if _is_real(found):
-                return narrow(b, found, rounded)
-            return saturate(b, found, rounded) if clamps(self.move.value, rounded) else found
+                found = narrow(b, found, rounded)
+            elif clamps(self.move.value, rounded):
+                found = saturate(b, found, rounded)
+            return b("add", found, self.move.made.shift) if self.move.made.shift else found
         found = found if _is_real(found) else b("to_f32", found)
         return found if rounded in (made, "f32") else widen(b, narrow(b, found, rounded), rounded)
 
@@ -492,9 +524,10 @@ class MoveTile:
     ) -> Register:
         """Load a register of words of ``each`` elements, of which ``left`` elements exist."""
         type_ = type_ or self.move.source.type
-        register = name
         if isinstance(name, str):
             register = self.emitter.fresh(name, type_ if each == 1 else "s32")
+        else:
+            register = name
         if each == 1:
             active = self._active(register.vector, left, True)
             self.emitter.add(Load(register, address, active))

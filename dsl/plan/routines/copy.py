@@ -15,14 +15,14 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy, Pack
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import ITEMSIZE, in_word, is_integer
+from tilewright.spec.types import ITEMSIZE, in_word
 from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, symbol
 
 from ..formats.lookup import copied_format
 from ..formats.packed_b import PackedFormat
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
-from .pack_b import PackPlan, plan_packing
+from .pack_b import PackPlan, group_by_group, plan_packing
 
 #: If lines are contiguous in both matrices, one call copies ``ROW_VECTORS`` vectors of a line. If
 #: nothing is transposed, one call moves about ``DOWN`` elements of each line.
@@ -48,6 +48,10 @@ class Layout:
     elements times ``group`` away. Lines are then in blocks of ``width`` lines, each of ``block``
     elements; a width of 0 means a single block.
 
+    Each element in memory holds ``fields`` elements of the matrix, the first in the lowest bits, if
+    this is more than 1: then ``step`` counts elements in memory. They are adjacent in a line if
+    ``along`` is True, otherwise in adjacent lines.
+
     ``shift`` was added to each element. ``end`` is the end of what is written, with its padding.
     If ``shared`` is True, the lines of a block have the same elements, which exist once. ``first``
     is the byte at which the matrix begins in an array of bytes; None if the array has its type.
@@ -64,6 +68,7 @@ class Layout:
     end: int = 0
     shared: bool = False
     first: int | None = None
+    fields: int = 1
 
     @property
     def each(self) -> int:
@@ -85,6 +90,10 @@ class Layout:
 
     def at(self, line: Expr, depth: Expr) -> Expr:
         """Return where an element is; ``depth`` is a multiple of ``group``."""
+        if self.fields > 1 and self.along:
+            depth = div(depth, self.fields)
+        elif self.fields > 1:
+            line = div(line, self.fields)
         inside = depth * self.depth_step
         if self.width:
             inside += div(line, self.width) * self.block
@@ -125,7 +134,8 @@ class Move:
     def same(self) -> bool:
         """True if the bits of elements stay as they are."""
         types = {self.source.type, self.made.type, self.value, self.rounded}
-        return len(types) == 1 and not self.source.shift and self.unit == 1
+        shifted = self.source.shift or self.made.shift
+        return len(types) == 1 and not shifted and self.unit == 1
 
     @property
     def together(self) -> int:
@@ -157,6 +167,7 @@ class Move:
         side by side.
         """
         apart = self.source.along or self.made.along or self.source.shared
+        apart = apart or self.source.fields > 1
         return not apart and self.groups == 1
 
     @property
@@ -198,14 +209,28 @@ def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
     slots = tuple(slot for slot, _ in spec.runtime_sizes())
     move = Move(target, source, made, *types, sizes[lines], sizes[depth], 1, (1, 1), slots)
     form = forms["d"]
-    move, reason = tiled(move)
     packing = None if form is None or not form.sums else _packing(spec, form, move, target)
+    if packing is not None:  # moves one part of a block at a time
+        made = replace(made, name=Name("out"), width=0, shift=packing.shift)
+        move = replace(move, made=made)
+    _check_blocks(source, made, sizes[lines])
+    move, reason = tiled(move)
     decisions = [
         Decision(name.upper(), form.text, "packed") for name, form in forms.items() if form
     ]
     if packing is None:
         decisions.append(Decision("tile", "x".join(map(str, move.tile)), reason))
     return CopyPlan(spec, target, move, sizes, packing, tuple(decisions), slots)
+
+
+def _check_blocks(source: Layout, made: Layout, lines: Expr) -> None:
+    """Raise SpecError if a block of lines would begin within a byte of the source."""
+    if source.fields > 1 and not source.along and made.width % source.fields and lines > made.width:
+        raise SpecError(
+            "rows of nibbles are not packed in blocks of an odd number of columns",
+            got=f"blocks of {made.width} columns",
+            expected="an even nb",
+        )
 
 
 def _by_columns(spec: Copy) -> bool:
@@ -228,7 +253,10 @@ def _layout(
     leading, slot = getattr(spec, f"ld{name}"), f"ld{name}"
     contiguous = sizes["cols" if given.order == "C" else "rows"]
     step = contiguous if leading is None else size_expr(slot, leading)
-    return Layout(Name(name), given.type, step, along=(given.order == "C") != by_columns)
+    along = (given.order == "C") != by_columns
+    if given.nibbles:
+        return Layout(Name(name), "u8", div(step + 1, 2), along, fields=2)
+    return Layout(Name(name), given.type, step, along)
 
 
 def packed_layout(form: PackedFormat[int], name: str) -> Layout:
@@ -263,14 +291,18 @@ def _packing(spec: Copy, form: PackedFormat[int], move: Move, target: Target) ->
             hint="kernel.pack_b of the kernel that takes the format",
         )
     strides = {"n": move.source.line_step, "k": move.source.depth_step}
-    given = Operand("b", plan.operands["b"].type, strides)
-    return replace(plan, operands={**plan.operands, "b": given}, slots=move.slots)
+    given, written = Operand("b", plan.operands["b"].type, strides), plan.operands["out"]
+    if form.column and strides["k"] != 1:
+        given, written = group_by_group(given, written)
+    return replace(plan, operands={"b": given, "out": written}, slots=move.slots)
 
 
 def _packed_for(a: str, spec: Copy, form: PackedFormat[int], target: Target) -> PackPlan | None:
     """Return the plan that packs for an A of type ``a``, None if its format is not ``form``."""
     assert isinstance(spec.a, Matrix)
-    kept: dict[str, Any] = {"a": a, "nb": form.nb, "source": spec.a.type, "order": spec.a.order}
+    nb = None if form.column else form.nb
+    source = form.type if spec.a.nibbles else spec.a.type
+    kept: dict[str, Any] = {"a": a, "nb": nb, "source": source, "order": spec.a.order}
     plain = Pack(form.k, form.n, form.type, **kept)  # type: ignore[arg-type]
     plan = plan_packing(plain, Schedule(), target)
     return plan if plan.format == form else None
@@ -295,7 +327,8 @@ def tiled(move: Move) -> tuple[Move, str]:
         return replace(move, lanes=lanes, tile=(4 * lanes, depth)), "vectors of lines"
     each = max(in_word(side.type) for side in (move.source, move.made))
     lines = lanes * (move.together if move.words and move.turns else 1)
-    depth = max(lanes * each, move.groups)
+    lines = max(lines, move.source.fields)
+    depth = max(lanes * each * move.source.fields, move.groups)
     if move.words and move.turns:  # whole cache lines are read, and a few lines are written
         line = target.core.line // itemsize
         lines, depth = max(lines, line), max(depth, line)
@@ -363,6 +396,5 @@ def _lanes(move: Move, *, turns: bool) -> int:
 
 def clamps(source: str, made: str) -> bool:
     """Return True if some integers of type ``source`` are not in the range of type ``made``."""
-    wide = ITEMSIZE[made] > ITEMSIZE[source]
-    signed = source[0] == "s" and made[0] == "u"
-    return is_integer(made) and source != made and (signed or not wide)
+    wide, narrow = (int(type_[1:]) - (type_[0] == "s") for type_ in (source, made))
+    return (source[0] == "s" and made[0] == "u") or narrow < wide
