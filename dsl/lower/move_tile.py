@@ -128,12 +128,13 @@ class MoveTile:
         if self.move.words and self.move.turns:
             self.turn(self.squares(lines, depth))
             return f"move_{lines}x{depth}"
-        for first in range(0, lines, self.lanes):
-            some = min(self.lanes, lines - first)
-            if self.move.words:
-                self._move_words(first, some, depth)
-            else:
-                self._move_elements(first, some, depth)
+        moving = self._moving_words if self.move.words else self._moving_elements
+        vectors = (
+            moving(first, min(self.lanes, lines - first), depth)
+            for first in range(0, lines, self.lanes)
+        )
+        for _ in zip(*vectors, strict=True):  # store a group of every line, then the next group
+            pass
         return f"move_{lines}x{depth}"
 
     def zeros(self, count: int) -> str:
@@ -244,9 +245,20 @@ class MoveTile:
             half *= 2
         return [self.emitter.register(each) for each in values]
 
-    def _move_words(self, first: int, some: int, depth: int) -> None:
+    def _moving_words(self, first: int, some: int, depth: int) -> Iterator[None]:
         """Move words of the depth between groups, and lines along the depth."""
-        self._write_words(first, some, depth, self._read_words(first, some, depth))
+        words = self._read_words(first, some, depth)
+        if self.move.made.shift:
+            words = self._flipped(words, depth)
+        yield from self._writing(first, some, depth, words)
+
+    def _flipped(self, words: Iterable[Register], depth: int) -> Iterator[Register]:
+        """Add half the range to each element of the words, which flips its top bit."""
+        bits = 32 // self.together
+        for number, word in enumerate(words):
+            there = min(self.together, depth - number * self.together)
+            tops = sum(1 << (bits * (place + 1) - 1) for place in range(there))
+            yield self.emitter.register(self.builder("xor", self.emitter.take(word), tops))
 
     def _read_words(self, first: int, some: int, depth: int) -> Iterator[Register]:
         """Yield the words of a few lines, each of them as a register with a lane for each line."""
@@ -265,18 +277,25 @@ class MoveTile:
             ]
             yield from self._transposed(rows, -(-there // each))
 
-    def _write_words(self, first: int, some: int, depth: int, words: Iterable[Register]) -> None:
-        """Store words of a few lines, each of them a register with a lane for each line."""
+    def _writing(
+        self, first: int, some: int, depth: int, words: Iterable[Register]
+    ) -> Iterator[None]:
+        """Store words of a few lines, each of them a register with a lane for each line.
+
+        Yield after each group, or after whole lines.
+        """
         made, each = self.move.made, self.move.made.each
         if not made.along:
             for number, group in enumerate(_parts(words, made.group // each)):
                 self._store_group(made, first, some, number * made.group, group)
+                yield
             return
         block = self.lanes * each
         for start, part in zip(range(0, depth, block), _parts(words, self.lanes), strict=False):
             left = None if depth - start >= block else Integer(depth - start)
             for line, row in enumerate(self._transposed(part, some), first):
                 self._store_word(self._at("out", made, line, start), row, left, each)
+        yield
 
     def _load_group(self, side: Layout, first: int, some: int, k: int) -> list[Register]:
         """Load the words of a group of each of ``some`` lines, a register for each word."""
@@ -306,6 +325,7 @@ class MoveTile:
             words = [*words, zero]
         if count > 1:
             words = self._zipped(words, apart=False)
+        some = self.lanes if self.move.spills else some
         for number, word in enumerate(words):
             left = min(self.lanes, some * count - number * self.lanes)
             if left > 0:
@@ -338,23 +358,27 @@ class MoveTile:
 
     # --- elements that are converted -----------------------------------------------------------
 
-    def _move_elements(self, first: int, some: int, depth: int) -> None:
+    def _moving_elements(self, first: int, some: int, depth: int) -> Iterator[None]:
         """Move one element of each line at a time, and convert it."""
         elements = map(self._converted, self.read_elements(first, some, depth))
-        self.write_elements(first, some, depth, elements)
+        yield from self.writing_elements(first, some, depth, elements)
 
-    def write_elements(
+    def writing_elements(
         self, first: int, some: int, depth: int, elements: Iterable[Element]
-    ) -> None:
-        """Store elements of the depth, each of them with a lane for each line."""
+    ) -> Iterator[None]:
+        """Store elements of the depth, each of them with a lane for each line.
+
+        Yield after each group, or after whole lines.
+        """
         made = self.move.made
-        left = None if some == self.lanes else Integer(some)
+        left = None if some == self.lanes or self.move.spills else Integer(some)
         if not made.along and made.group == 1:
             for k, found in enumerate(elements):
                 self._put(found, self._at("out", made, first, k), left)
+                yield
             return
         words = map(self.emitter.register, map(self._word_of, _parts(elements, made.each)))
-        self._write_words(first, some, depth, words)
+        yield from self._writing(first, some, depth, words)
 
     def read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield one element of the depth after the other, a lane for each line."""
@@ -477,6 +501,8 @@ class MoveTile:
                 found = narrow(b, found, rounded)
             elif clamps(self.move.value, rounded):
                 found = saturate(b, found, rounded)
+            if not is_integer(made):
+                return widen(b, found, rounded)
             return b("add", found, self.move.made.shift) if self.move.made.shift else found
         found = found if _is_real(found) else b("to_f32", found)
         return found if rounded in (made, "f32") else widen(b, narrow(b, found, rounded), rounded)

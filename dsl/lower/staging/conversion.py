@@ -5,7 +5,7 @@ A *word* is an s32 lane with the bits of one K group of a row or column, or of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr
 
@@ -29,6 +29,7 @@ from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.isa.target import Target
 from tilewright.lower.vectors import known
 from tilewright.plan.operands import Operand
+from tilewright.plan.routines.copy import Layout, Move
 from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, ZERO, value
 
@@ -82,6 +83,17 @@ class Conversion:
         """Return a loop over lines or K groups; a trip takes ``work`` vector operations."""
         shared = work if self.shared else None
         return BlockLoop(counter, trips, body, note=note, parallel=self.shared, work=shared)
+
+    @property
+    def move(self) -> Move:
+        """The move of the matrix, or of a part of it."""
+        source = _layout(self.source, self.line)
+        along, group = self.rows, 1 if self.rows else self.k_group
+        made = replace(_layout(self.packed, self.line, along=along), group=group, shift=self.shift)
+        return Move(
+            self.target, source, made, self.source.type, self.kind, ONE, ONE, self.lanes, (1, 1),
+            self.slots, spills=self.spills,
+        )  # fmt: skip
 
     @property
     def rows(self) -> bool:
@@ -170,6 +182,18 @@ class Conversion:
         bits = 8 * ITEMSIZE[self.packed.type]
         tops = sum(1 << (bits * (place + 1) - 1) for place in range(elements))
         return emitter.builder("xor", word, tops)
+
+
+def _layout(operand: Operand, line: str, *, along: bool | None = None) -> Layout:
+    """Return the layout of an operand whose lines are along dimension ``line``."""
+    line_step, step = operand.strides[line], _step(operand)
+    if along is None:
+        along = value(step) == 1 and value(line_step) != 1
+    apart = not along and value(line_step) != 1
+    return Layout(
+        operand.buffer, operand.type, line_step if along else step, along,
+        across=line_step if apart else None,
+    )  # fmt: skip
 
 
 def is_real(value: Argument) -> bool:

@@ -15,7 +15,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy, Pack
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import ITEMSIZE, in_word
+from tilewright.spec.types import ITEMSIZE, in_word, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, symbol
 
 from ..formats.lookup import copied_format
@@ -55,6 +55,7 @@ class Layout:
     ``shift`` was added to each element. ``end`` is the end of what is written, with its padding.
     If ``shared`` is True, the lines of a block have the same elements, which exist once. ``first``
     is the byte at which the matrix begins in an array of bytes; None if the array has its type.
+    ``across`` is the distance of lines if they are neither contiguous nor adjacent.
     """
 
     name: Name
@@ -68,6 +69,7 @@ class Layout:
     end: int = 0
     shared: bool = False
     first: int | None = None
+    across: Expr | None = field(default=None, hash=False)
     fields: int = 1
 
     @property
@@ -81,6 +83,8 @@ class Layout:
         """The number of elements from one line to the next line in its block."""
         if self.shared:
             return ZERO
+        if self.across is not None:
+            return self.across
         return self.step if self.along else Integer(self.group)
 
     @property
@@ -115,7 +119,8 @@ class Move:
     ``value`` is the element type of the values in ``source``, ``rounded`` the type to which they
     are rounded. Both differ from the type in memory if a packed format stores a wider type.
     ``lanes`` are those of the vectors that move, ``tile`` are the lines and the depth of one call.
-    Each value is multiplied by ``unit``, a power of 2.
+    Each value is multiplied by ``unit``, a power of 2. If ``spills`` is True, elements of lines
+    after the last one may be overwritten.
     """
 
     target: Target
@@ -129,6 +134,7 @@ class Move:
     tile: tuple[int, int]
     slots: tuple[str, ...]
     unit: float = 1.0
+    spills: bool = False
 
     @property
     def same(self) -> bool:
@@ -136,6 +142,15 @@ class Move:
         types = {self.source.type, self.made.type, self.value, self.rounded}
         shifted = self.source.shift or self.made.shift
         return len(types) == 1 and not shifted and self.unit == 1
+
+    @property
+    def flips(self) -> bool:
+        """True if elements are integers that keep their size, and at most their top bit changes."""
+        source, made = self.source.type, self.made.type
+        kept = source == self.value == self.rounded and ITEMSIZE[source] == ITEMSIZE[made]
+        both = is_integer(source) and is_integer(made) and not self.source.shift
+        half = 1 << (8 * ITEMSIZE[made] - 1)
+        return kept and both and self.made.shift in (0, half, -half)
 
     @property
     def together(self) -> int:
@@ -148,7 +163,7 @@ class Move:
         source, made = self.source, self.made
         # If a word is not full in one of the matrices, elements are moved one by one.
         parts = source.each < self.together or made.each < self.together
-        if not self.same or self.copies or parts:
+        if not (self.same or self.flips) or self.copies or parts:
             return False
         if source.along or made.along:
             return self.turns or self.together == 1 or self.groups > 1
