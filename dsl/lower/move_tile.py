@@ -40,7 +40,7 @@ from tilewright.lower.vectors import filled, known
 from tilewright.plan.routines.copy import Layout, Move, clamps
 from tilewright.plan.routines.transpose import Block
 from tilewright.spec.types import ITEMSIZE, in_word, is_integer, is_signed
-from tilewright.symbolic import linear, value
+from tilewright.symbolic import ONE, linear, value
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class MoveTile:
         self.masks: set[str] = set()
         self.networks = 0
 
-    def program(self, name: str) -> TileProgram:
+    def program(self, name: str, summary: str = "") -> TileProgram:
         """Return the tile's program."""
         move, ops = self.move, list(self.emitter.emit())
         types = {"x": move.source.type, "sums": "s32"}
@@ -76,7 +76,7 @@ class MoveTile:
             ),
             body=(),
             end=without_idle_masks(without_unread(tuple(stored_in_parts(ops)))[0]),
-            summary=name.replace("_", " "),
+            summary=summary or name.replace("_", " "),
         )
 
     # --- whole tiles ---------------------------------------------------------------------------
@@ -123,16 +123,21 @@ class MoveTile:
                 yield vector, first, Integer(known - first)
                 return
 
-    def block(self, lines: int, depth: int) -> str:
-        """Move a block of ``lines`` lines and a part of the depth; return the tile's name."""
+    def block(self, lines: int | Expr, depth: int) -> str:
+        """Move a block of ``lines`` lines and a part of the depth; return the tile's name.
+
+        If only the call knows the number of lines, there are fewer than lanes. A depth of 0 is a
+        group of zeros.
+        """
         if self.move.words and self.move.turns:
             self.turn(self.squares(lines, depth))
             return f"move_{lines}x{depth}"
         moving = self._moving_words if self.move.words else self._moving_elements
-        vectors = (
-            moving(first, min(self.lanes, lines - first), depth)
-            for first in range(0, lines, self.lanes)
-        )
+        known = value(ONE * lines)
+        parts = [(0, lines)]
+        if known is not None:
+            parts = [(at, min(self.lanes, known - at)) for at in range(0, known, self.lanes)]
+        vectors = (moving(first, some, depth) for first, some in parts)
         for _ in zip(*vectors, strict=True):  # store a group of every line, then the next group
             pass
         return f"move_{lines}x{depth}"
@@ -249,16 +254,10 @@ class MoveTile:
         """Move words of the depth between groups, and lines along the depth."""
         words = self._read_words(first, some, depth)
         if self.move.made.shift:
-            words = self._flipped(words, depth)
+            counts = (min(self.together, depth - at) for at in range(0, depth, self.together))
+            flipped = map(self._flipped, map(self.emitter.take, words), counts)
+            words = map(self.emitter.register, flipped)
         yield from self._writing(first, some, depth, words)
-
-    def _flipped(self, words: Iterable[Register], depth: int) -> Iterator[Register]:
-        """Add half the range to each element of the words, which flips its top bit."""
-        bits = 32 // self.together
-        for number, word in enumerate(words):
-            there = min(self.together, depth - number * self.together)
-            tops = sum(1 << (bits * (place + 1) - 1) for place in range(there))
-            yield self.emitter.register(self.builder("xor", self.emitter.take(word), tops))
 
     def _read_words(self, first: int, some: int, depth: int) -> Iterator[Register]:
         """Yield the words of a few lines, each of them as a register with a lane for each line."""
@@ -286,7 +285,8 @@ class MoveTile:
         """
         made, each = self.move.made, self.move.made.each
         if not made.along:
-            for number, group in enumerate(_parts(words, made.group // each)):
+            groups = _parts(words, made.group // each) if depth else [[]]
+            for number, group in enumerate(groups):
                 self._store_group(made, first, some, number * made.group, group)
                 yield
             return
@@ -320,7 +320,7 @@ class MoveTile:
         each = side.each
         count = side.group // each
         while len(words) < count:
-            zero = self.emitter.unnamed(words[0].vector.element)
+            zero = self.emitter.unnamed("s32" if ITEMSIZE[side.type] < 4 else side.type)
             self.emitter.add(Zero(zero))
             words = [*words, zero]
         if count > 1:
@@ -371,8 +371,9 @@ class MoveTile:
         Yield after each group, or after whole lines.
         """
         made = self.move.made
-        left = None if some == self.lanes or self.move.spills else Integer(some)
+        left = None if some == self.lanes or self.move.spills else ONE * some
         if not made.along and made.group == 1:
+            elements = elements if depth else [0 if is_integer(made.type) else 0.0]
             for k, found in enumerate(elements):
                 self._put(found, self._at("out", made, first, k), left)
                 yield
@@ -383,7 +384,7 @@ class MoveTile:
     def read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield one element of the depth after the other, a lane for each line."""
         source = self.move.source
-        left = None if some == self.lanes else Integer(some)
+        left = None if some == self.lanes else ONE * some
         if source.fields > 1:
             yield from self._read_fields(first, some, depth)
         elif source.along and not self._easy:
@@ -501,11 +502,11 @@ class MoveTile:
                 found = narrow(b, found, rounded)
             elif clamps(self.move.value, rounded):
                 found = saturate(b, found, rounded)
-            if not is_integer(made):
-                return widen(b, found, rounded)
-            return b("add", found, self.move.made.shift) if self.move.made.shift else found
+            return found if is_integer(made) else widen(b, found, rounded)
         found = found if _is_real(found) else b("to_f32", found)
-        return found if rounded in (made, "f32") else widen(b, narrow(b, found, rounded), rounded)
+        if rounded in (made, "f32", self.move.value):
+            return found
+        return widen(b, narrow(b, found, rounded), rounded)
 
     def _put(self, found: Element, address: Address, left: Expr | None) -> None:
         """Store an element of each lane, or of the first ``left`` lanes."""
@@ -514,6 +515,8 @@ class MoveTile:
         element = self.builder.real if _is_real(found) else "s32"
         active = self._active(self.emitter.vector(element), left, memory == element)
         if element == "s32":
+            shift = self.move.made.shift
+            found = self.builder("add", found, shift) if shift else found
             # The value is already in the range of the type in memory, so the store need not clamp.
             plain = "" if memory == "s32" else memory
             self.emitter.add(Store(address, self.emitter.register(found), active, plain))
@@ -529,12 +532,18 @@ class MoveTile:
         word: Element = 0
         for place, element in enumerate(elements):
             lane = narrow(b, element, made) if _is_real(element) else element
-            if is_signed(made) and place + 1 < self.move.made.each:
+            if is_signed(self.move.rounded) and place + 1 < self.move.made.each:
                 # Clear the copies of the sign bit, which would overwrite the next elements.
                 lane = b("and", lane, (1 << bits) - 1)
             moved = b("shl", lane, bits * place) if place else lane
             word = b("or", word, moved) if place else moved
-        return word
+        return self._flipped(word, len(elements))
+
+    def _flipped(self, word: Element, elements: int) -> Element:
+        """Add ``made.shift`` to the elements of a word: half their range, which flips top bits."""
+        bits = 8 * ITEMSIZE[self.move.made.type]
+        tops = sum(1 << (bits * (place + 1) - 1) for place in range(elements))
+        return self.builder("xor", word, tops) if self.move.made.shift else word
 
     # --- memory --------------------------------------------------------------------------------
 

@@ -139,4 +139,5 @@ def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:
         for line in range(lines):
             at = linear(((lines + line, c.source.strides[c.line]),))
             tile.emitter.add(Prefetch(Address("x", at)))
-    return tile.program(f"{c.prefix}turn_{lines}x{depth}")
+    summary = f"{lines} lines, {depth} elements of each, turned"
+    return tile.program(f"{c.prefix}turn_{lines}x{depth}", summary)
