@@ -8,7 +8,8 @@ conversion. Otherwise each lane holds one element of another line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import TypeVar
 
 from sympy import Expr, Integer
@@ -16,7 +17,6 @@ from sympy import Expr, Integer
 from tilewright.elementwise.builder import Argument as Element
 from tilewright.elementwise.builder import Value
 from tilewright.elementwise.conversions import (
-    is_upper_half,
     narrow,
     power_of_two,
     saturate,
@@ -40,7 +40,7 @@ from tilewright.lower.vectors import filled, known
 from tilewright.plan.routines.copy import Layout, Move, clamps
 from tilewright.plan.routines.transpose import Block
 from tilewright.spec.types import ITEMSIZE, in_word, is_integer, is_signed
-from tilewright.symbolic import ONE, linear, value
+from tilewright.symbolic import ONE, div, linear, value
 
 T = TypeVar("T")
 
@@ -141,6 +141,49 @@ class MoveTile:
         for _ in zip(*vectors, strict=True):  # store a group of every line, then the next group
             pass
         return f"move_{lines}x{depth}"
+
+    def along(
+        self, lines: int, starts: Sequence[int], step: int, left: Expr | None, wide: Vector | None
+    ) -> None:
+        """Move ``step`` elements from each of ``starts`` on, of lines that are contiguous.
+
+        If ``left`` is given, only so many are there. All are stored. ``wide`` is the vector type
+        that loads a whole vector of elements as the wider type, if there is one.
+        """
+        source, made, each = self.move.source, self.move.made, step // self.lanes
+        for index, (start, line) in enumerate(product(starts, range(lines))):
+            read, write = self._at("x", source, line, start), self._at("out", made, line, start)
+            if wide is not None:
+                register = Register(f"wx{index}", wide)
+                self.emitter.add(Load(register, read, known(left), source.type))
+                self.emitter.add(Store(write, register))
+            elif each > 1:
+                word = self._load_word(read, left, each, f"x{index}")
+                flipped = self._flipped(self.emitter.take(word), each)
+                self._store_word(write, self.emitter.register(flipped), None, each)
+            else:
+                self._put(self._converted(self._loaded(read, left, f"x{index}")), write, None)
+
+    def lines(self, lines: Expr, depth: Expr) -> None:
+        """Move a square of words to contiguous lines; only ``lines`` and ``depth`` are there.
+
+        Whole vectors are stored. Elements that are not there are 0.
+        """
+        each, words = self.move.made.each, list[Register]()
+        most = self.lanes * each
+        for first in range(0, most, each):
+            elements = []
+            for k in range(first, first + each):
+                there = lines * div(depth + (most - 1 - k), most)  # 0 after the end of the depth
+                if there == 0:
+                    break
+                active = None if there == self.lanes else known(there)
+                address = self._at("x", self.move.source, 0, k)
+                found = load(self.emitter, address, active, self._memory, f"x{k}")
+                elements.append(self._converted(found))
+            words.append(self.emitter.register(self._word_of(elements)))
+        for line, row in enumerate(self._transposed(words, self.lanes)):
+            self._store_word(self._at("out", self.move.made, line, 0), row, None, each)
 
     def zeros(self, count: int) -> str:
         """Store ``count`` zeros; return the tile's name."""
@@ -387,7 +430,7 @@ class MoveTile:
         left = None if some == self.lanes else ONE * some
         if source.fields > 1:
             yield from self._read_fields(first, some, depth)
-        elif source.along and not self._easy:
+        elif source.along and not self.move.easy:
             yield from self._read_turned(first, some, depth)
         elif source.along:
             for number, word in enumerate(self._read_words(first, some, depth)):
@@ -433,16 +476,10 @@ class MoveTile:
         return b("shr" if is_signed(self.move.value) else "ushr", moved, 32 - bits)
 
     @property
-    def _bits(self) -> bool:
-        """True if elements of 8 or 16 bits are kept as bits, not as numbers."""
-        return self.move.same and self.together > 1
-
-    @property
-    def _easy(self) -> bool:
-        """True if an element can be extracted from a word by few operations."""
+    def _memory(self) -> str:
+        """The type of elements in the source, or the integer type of their bits."""
         source = self.move.source.type
-        whole = is_integer(source) or ITEMSIZE[source] == 4
-        return whole or is_upper_half(source) or self.move.same
+        return bits_of(source) if self.move.bits else source
 
     def _read_turned(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield elements that are converted by loads along the depth, and transposed then."""
@@ -458,11 +495,9 @@ class MoveTile:
 
     def _loaded(self, address: Address, left: Expr | None, name: str) -> Element:
         """Load an element of each lane, as an s32 value, as bits in s32, or as floating point."""
-        source = self.move.source.type
-        memory = bits_of(source) if self._bits else source
-        element = "s32" if is_integer(memory) else self.builder.real
-        active = self._active(self.emitter.vector(element), left, memory == element)
-        return self._unshifted(load(self.emitter, address, active, memory, name))
+        element = "s32" if is_integer(self._memory) else self.builder.real
+        active = self._active(self.emitter.vector(element), left, self._memory == element)
+        return self._unshifted(load(self.emitter, address, active, self._memory, name))
 
     def _extracted(self, word: Register, k: int) -> Element:
         """Return element ``k`` of the words in a register."""
@@ -511,7 +546,7 @@ class MoveTile:
     def _put(self, found: Element, address: Address, left: Expr | None) -> None:
         """Store an element of each lane, or of the first ``left`` lanes."""
         made = self.move.made.type
-        memory = bits_of(made) if self._bits else made
+        memory = bits_of(made) if self.move.bits else made
         element = self.builder.real if _is_real(found) else "s32"
         active = self._active(self.emitter.vector(element), left, memory == element)
         if element == "s32":
@@ -527,7 +562,7 @@ class MoveTile:
         """Return elements of the depth as words, the first element in the lowest bits."""
         made = self.move.made.type
         if ITEMSIZE[made] >= 4:
-            return elements[0]
+            return elements[0] if elements else 0 if is_integer(made) else 0.0
         b, bits = self.builder, 8 * ITEMSIZE[made]
         word: Element = 0
         for place, element in enumerate(elements):

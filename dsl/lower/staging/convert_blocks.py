@@ -18,7 +18,7 @@ from tilewright.ir.ops import Prefetch, TileProgram
 from tilewright.ir.values import Address
 from tilewright.lower.move_tile import MoveTile
 from tilewright.plan.tiling.parts import Part, cut
-from tilewright.spec.types import FORMATS, ITEMSIZE, in_word, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE
 from tilewright.symbolic import ONE, div, linear, mod, value
 
 from .conversion import (
@@ -35,7 +35,7 @@ def turnable(c: Conversion) -> bool:
     along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
     if not along or c.lanes == 1:
         return False
-    element = "s32" if _together(c) > 1 else c.emitter(c.lanes).builder.real
+    element = "s32" if _together(c) > 1 else c.real
     return c.target.holding(element, c.lanes).transposes
 
 
@@ -114,8 +114,8 @@ def _many_instructions(c: Conversion) -> bool:
 
     One block for each tile is then enough code.
     """
-    real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
-    moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
+    real = c.target.holding(c.real, c.lanes)
+    moved = c.move.bits or (c.kind == c.source.type and c.kind in real.loads)
     return c.kind in FORMATS and not is_upper_half(c.kind) and not moved
 
 
@@ -123,9 +123,7 @@ def _together(c: Conversion) -> int:
     """Return the elements transposed in one lane: those of a word if they are easy to extract, else
     1.
     """
-    source = c.source.type
-    easy = is_integer(source) or is_upper_half(source) or c.bits
-    return in_word(source) if easy else 1
+    return c.move.together if c.move.easy else 1
 
 
 def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:

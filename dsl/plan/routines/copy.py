@@ -8,6 +8,7 @@ from typing import Any
 
 from sympy import Expr, Integer
 
+from tilewright.elementwise.conversions import is_upper_half
 from tilewright.errors import SpecError
 from tilewright.ir.nest import Argument, Name
 from tilewright.isa.target import Target
@@ -156,6 +157,18 @@ class Move:
     def together(self) -> int:
         """The number of elements in a 32-bit word; 1 if they have 32 or 64 bits."""
         return in_word(self.source.type)
+
+    @property
+    def bits(self) -> bool:
+        """True if elements of 8 or 16 bits are kept as bits, not as numbers."""
+        return self.same and self.together > 1
+
+    @property
+    def easy(self) -> bool:
+        """True if an element can be extracted from a word by few operations."""
+        source = self.source.type
+        whole = is_integer(source) or ITEMSIZE[source] == 4
+        return whole or is_upper_half(source) or self.same
 
     @property
     def words(self) -> bool:
