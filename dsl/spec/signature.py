@@ -469,10 +469,21 @@ def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
     sizes = (spec.rows, spec.cols)
     if not isinstance(layout, Matrix):
         return _packed_bytes(name, role, form, sizes, 1)  # type: ignore[arg-type]
+    type_, leading, slots = layout.type, getattr(spec, f"ld{name}"), ("rows", "cols")
+    if layout.nibbles:  # an array of bytes
+        type_, leading = "u8", None if leading is None else leading // 2
+        rows, cols = sizes
+        sizes = (rows, _half(cols)) if layout.order == "C" else (_half(rows), cols)
+        slots = ("rows", "bytes") if layout.order == "C" else ("bytes", "cols")
     return ArrayParameter(
-        name, layout.type, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
-        getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+        name, type_, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
+        leading, slots, f"ld{name}",
     )  # fmt: skip
+
+
+def _half(size: Size) -> int:
+    assert isinstance(size, int), "lines of nibbles have a fixed length"
+    return -(-size // 2)
 
 
 def _packed_bytes(
