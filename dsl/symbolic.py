@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 import sympy
 from sympy import Expr, Integer, Rational
 
-from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.sizes import Dim, Joined, Size
 
 from .errors import PlanError
 
@@ -28,6 +28,9 @@ def symbol(name: str) -> sympy.Symbol:
 @lru_cache(maxsize=4096)
 def size_expr(slot: str, size: Size) -> Expr:
     """Return a spec's size as an expression: a number, or ``multiple_of`` times an unknown."""
+    if isinstance(size, Joined):
+        each = (size_expr(f"{one.name}_", one) for one in size.dims)
+        return sympy.expand(size.factor * math.prod(each))
     if isinstance(size, Dim):
         return size.multiple_of * _quotient(slot, size.multiple_of)
     return Integer(size)

@@ -261,10 +261,11 @@ def _one_call(parameters: Signature) -> dict[str, int]:
     """Return sizes of one legal call, by C parameter: matrices and batches without gaps."""
     known = {each.slot: _whole(each.dim) for each in parameters.sizes}
     names = {each.dim.name: each.slot for each in parameters.sizes}
+    by_name = {name: known[slot] for name, slot in names.items()}
     for array in parameters.arrays:
         if array.is_bytes:
             continue  # a packed matrix has no leading dimension
-        sizes = (s if isinstance(s, int) else known[names[s.name]] for s in array.shape)
+        sizes = (s if isinstance(s, int) else s.at(by_name) for s in array.shape)
         rows, cols = (1, 1, *sizes)[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
         slot = array.leading_slot

@@ -15,7 +15,7 @@ from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from .pack import Copy, Pack, PackQuantized, QuantizeRows
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
-from .sizes import Dim, Size
+from .sizes import Dim, Size, dims_of
 from .transpose import Transpose
 from .types import ITEMSIZE
 
@@ -54,10 +54,15 @@ class PackedBytes(Dim):
     k: Size = 0
     n: Size = 0
 
+    @property
+    def parts(self) -> tuple[Dim, ...]:
+        """The dims among the matrix's sizes."""
+        return tuple(dims_of((self.k, self.n)))
+
     def at(self, sizes: Mapping[str, int]) -> int:
         """Return the size for the values of a call's dims by name."""
         assert self.form is not None
-        k, n = (sizes[x.name] if isinstance(x, Dim) else x for x in (self.k, self.n))
+        k, n = (x.at(sizes) if isinstance(x, Dim) else x for x in (self.k, self.n))
         return int(self.form.of(k, n).nbytes)
 
 
