@@ -110,7 +110,7 @@ class _Packing:
 
 def pack_program(plan: PackPlan, move: Move | None = None) -> Program:
     """Return the program for all matrices of the batch, one block of columns after another."""
-    packing = _Packing(plan, move)
+    packing = _Packing(plan, move=move)
     nodes = tuple(_matrix(packing))
     if plan.batch is not None and nodes:
         if (b := Name("b")) in operands_of(nodes):

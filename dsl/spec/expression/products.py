@@ -208,12 +208,8 @@ def product(
             )
     if 1 in (x.ndim, w.ndim):
         return _of_vectors(x, w, type=type, a_zero=a_zero, b_zero=b_zero)
-<<<<<<< HEAD
     wanted = None if type is None else type_name(type)
-    a, b = _dequantized(x), _dequantized(w)
-=======
     a, b = dequantized(x), dequantized(w)
->>>>>>> onnx3
     if a is None and b is not None and b.scale is not None:
         raise SpecError(
             "the weight is dequantized, and x is not",
