@@ -72,7 +72,7 @@ class Matrix:
     @property
     def nibbles(self) -> bool:
         """True if two elements share a byte."""
-        return str(self.type) in NIBBLES
+        return isinstance(self.type, str) and self.type in NIBBLES
 
 
 #: Bytes of a group of elements, by its bits.
@@ -204,7 +204,7 @@ def _parsed(
     format: str, type_: TypeName, others: dict[str, object]
 ) -> tuple[int | None, int | None]:
     """Return the columns of a block and the rows of a panel of a packed format's text."""
-    found = _FORMAT.fullmatch(format)
+    found = _FORMAT.fullmatch(format) if isinstance(format, str) else None
     if found is None or found["type"] != type_:
         raise SpecError(
             f"this is no packed format of {type_} without scales",
