@@ -24,6 +24,7 @@ KERNELS: dict[str, Any] = {
     "first": tw.Gemm(M, 20, 33, a="s8", d=tw.Packed("u8", b="s8"), d_zero=90),
     "last": LAST,
     "quantized": QUANTIZED,
+    "rows": tw.Gemm(5, 64, 20, d=tw.Packed(ROWS, b=U4)),
 }
 #: Packs 5 rows of bytes, which are 2 elements apart from each other, and multiplies them. The first
 #: product writes the same bytes as its D.

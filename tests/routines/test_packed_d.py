@@ -25,7 +25,8 @@ from tilewright.spec.sizes import dim
 
 M, N, K = dim("m"), dim("n"), dim("k")
 BIAS = tw.Operand("bias", "f32", per="column")
-U4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
+ROWS, U4 = tw.Quantize(), tw.Quantized("u4", scale="f16", zero=8, block=32)
+MINIMA = tw.Quantized("u4", zero="f16", block=32)
 F32 = "f32 as f32, any size in groups of 1 along k, panels of 4 rows"
 PAIRS, SIZED = F32.replace("of 1", "of 2"), F32.replace("any size", "9x5")
 #: Every kind of group, sums of rows, shifts, tails, and of nests: rows in blocks or not, with K in
@@ -51,6 +52,9 @@ CASES: Any = (
     ("sme", Gemm(37, 40, K, a="bf16", d=Packed("bf16")), {}),
     ("power10", Gemm(M, N, 20, d=Packed("f32"), order="F"), {}),
     ("rvv256", Gemm(M, 20, 64, a=tw.Quantize("f16"), b=Packed(U4), d=Packed("f16")), {}),
+    ("avx2", Gemm(M, 72, 9, d=Packed(tw.Quantize("bf16", per=("row", 32)), b=U4)), {}),
+    ("avx512+vnni", Gemm(M, 64, K, d=Packed(tw.Quantize(zero="s8"), b=MINIMA)), {"threads": 2}),
+    ("neon+i8mm", Gemm(9, 64, 64, a=ROWS, b=Packed(U4), d=Packed(ROWS, b=U4)), {}),
 )  # fmt: skip
 
 
@@ -93,6 +97,10 @@ def test_the_next_kernel_takes_a_packed_d() -> None:
         Gemm(37, 20, 33, a="bf16", d=Packed("bf16"), epilogue=tw.relu(tw.acc), beta=1,
              outputs={"top": tw.row_max(tw.acc)})
     )  # fmt: skip
+    rows = tw.compile(Gemm(M, 64, 33, a="s8", d=Packed(ROWS, b=U4)))
+    reads = tw.compile(Gemm(M, 9, 64, a=Packed(ROWS), b=Packed(U4)))
+    b = rng.integers(-4, 5, (33, 64)).astype(np.int8)
+    assert (rows(a, b).data == reads.pack_a(a.astype(np.float32) @ b).data).all()
     assert relu.verify(cases=2).cases == 2
     assert "D packed" in relu.explain()
     halves = [np.ones(size, ml_dtypes.bfloat16) for size in ((37, 33), (33, 20))]
@@ -163,6 +171,8 @@ REFUSED: Any = (
     (lambda: Gemm(4, 4, 4, d=Packed("f32"), epilogue=tw.acc + tw.dst), "only written"),
     (lambda: Gemm(4, 4, 4, d=Packed("f32"), batch=Strided(2, c=None)), "of one product"),
     (lambda: Gemm(4, 4, 4, a=Packed("f32", b="f32")), "the product decides"),
+    (lambda: Gemm(4, 32, 4, d=Packed(ROWS)), "packed row by row, for a B with block scales"),
+    (lambda: Gemm(4, N, 4, d=Packed(ROWS, b=U4)), "fixed number of columns"),
     (lambda: Packed("f32", format="f32 as f32"), "no packed format of f32"),
     (lambda: Packed("f32", mb=8, format=F32), "says all of its sizes"),
     (lambda: _compiled(Gemm(4, 4, 4, d=Packed("bf16")), "amx"), "reads rows of A in place"),
