@@ -544,13 +544,6 @@ def _check_stack(spec: Gemm) -> None:
 
 
 def _check_types(spec: Gemm) -> None:
-    for name in ("a", "b", "c", "d"):
-        if isinstance(operand := getattr(spec, name), Matrix) and operand.nibbles:
-            raise SpecError(
-                "an operand of a product cannot be a matrix of nibbles",
-                got=f"{name}={operand.type!r}",
-                hint="tw.Copy reads nibbles; a low-bit B is tw.Packed(tw.Quantized(...))",
-            )
     for name in "ab":
         if getattr(spec, name).type not in INPUTS:
             raise SpecError(
