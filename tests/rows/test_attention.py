@@ -105,7 +105,7 @@ def test_blocks_of_queries_change_no_bit_of_an_emulated_target(
     given, _ = tensors(spec, known)
     sizes = [known[dim] for _, dim in spec.runtime_sizes()]
     shape = [
-        each if type(each) is int else known[each] for each in given_shape(spec.results[0], "")
+        each if isinstance(each, int) else known[each] for each in given_shape(spec.results[0], "")
     ]
     found: list[Any] = []
     for schedule in (tw.Stages(), tw.Stages(stage(spec, isa, 3), threads=2)):
