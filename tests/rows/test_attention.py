@@ -16,6 +16,7 @@ from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.ir.nest import BlockLoop, Pack
 from tilewright.ir.nodes import walk
 from tilewright.runtime.arrays.elements import encode
+from tilewright.spec.network.views import given_shape
 from tilewright.symbolic import evaluate
 
 B, R, K = tw.dim("batch"), tw.dim("rows"), tw.dim("keys")
@@ -103,8 +104,10 @@ def test_blocks_of_queries_change_no_bit_of_an_emulated_target(
     known = dict(zip((B, R, K), (2, 7, 3), strict=True))
     given, _ = tensors(spec, known)
     sizes = [known[dim] for _, dim in spec.runtime_sizes()]
-    shape = [known.get(size, size) for size in spec.results[0].tensor.shape]  # type: ignore[union-attr]
-    found = []
+    shape = [
+        each if isinstance(each, int) else known[each] for each in given_shape(spec.results[0], "")
+    ]
+    found: list[Any] = []
     for schedule in (tw.Stages(), tw.Stages(stage(spec, isa, 3), threads=2)):
         found.append(np.zeros(shape, np.float32))
         interpret_kernel(spec, schedule, isa, [*given, found[-1]], sizes)
