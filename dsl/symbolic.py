@@ -329,8 +329,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"({one} < {other} ? {one} : {other})", 3
     if isinstance(expr, sympy.Min):  # ``Min`` occurs in printed formulas only, not in generated C
         return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
-    if expr.is_Pow and expr.exp == 2:
-        return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        return " * ".join([_factor(expr.base)] * int(expr.exp)), 2
     if expr.is_Mul:
         return _print_product(expr)
     raise PlanError("an expression of sizes that has no C text", got=str(expr))

@@ -320,7 +320,11 @@ def reduction(fn: ReduceFn, x: Any, axis: Any = -1, keepdims: bool = False) -> E
 def size(x: Expression, axis: int) -> Expression:
     """Return the length of an axis of ``x``: a number, or an ``Extent`` of the call."""
     assert x.tensor is not None
-    length = x.tensor.shape[axis]
+    return extent_of(x.tensor.shape[axis])
+
+
+def extent_of(length: Size) -> Expression:
+    """Return a size as a number of an expression."""
     number, dims = terms_of(length)
     found: Expression = Number(number)
     for each in dims:
