@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sympy import Expr
@@ -11,7 +11,7 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
-from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
+from .nest import Bind, BlockLoop, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
 from .nodes import rewritten, walk
 from .ops import TileProgram
 
@@ -60,7 +60,8 @@ def in_order(stages: Sequence[Stage]) -> Program:
     stages. The buffers between stages come after that of the call. A buffer takes over the memory
     of one that no later stage reads. Two stages may contain the same tile program. Different tile
     programs must have different names (see ``embedded``); those that are equal but for their names
-    become one.
+    become one. Parallel loops of two stages are never one region: a stage reads what earlier stages
+    write.
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
@@ -74,13 +75,29 @@ def in_order(stages: Sequence[Stage]) -> Program:
         alone = _larger(alone, _aligned(stage.program.scratch))
         worker = _larger(worker, stage.program.worker_scratch)
     views, scratch = _placed(stages, alone)
+    nests = list(_numbered([stage.program.nest for stage in stages]))
     names = {buffer: view.name for view in views for buffer in view.buffers}
     nest: tuple[NestNode, ...] = ()
-    for number, stage in reversed(list(enumerate(stages))):
-        own = tuple(renamed(stage.program.nest, lambda name: names.get(name, name)))
+    for number, own in reversed(list(enumerate(nests))):
+        own = tuple(renamed(own, lambda name: names.get(name, name)))
         nest = _before([view for view in views if view.first == number], own, nest)
     tiles = {tile.name: tile for stage in stages for tile in stage.program.tiles}
     return _sharing(Program(nest, tuple(tiles.values()), scratch, worker_scratch=worker))
+
+
+def _numbered(nests: Sequence[tuple[NestNode, ...]]) -> Iterator[tuple[NestNode, ...]]:
+    """Yield the nests of stages with different numbers of groups of parallel loops."""
+    taken = 0
+    for nest in nests:
+        loops = [node.beside for node in walk(nest) if isinstance(node, BlockLoop) and node.beside]
+
+        def moved(node: NestNode, by: int = taken) -> NestNode:
+            if isinstance(node, BlockLoop) and node.beside:
+                return replace(node, beside=node.beside + by)
+            return node
+
+        yield tuple(rewritten(nest, moved)) if loops and taken else nest
+        taken += max(loops, default=0)
 
 
 def _sharing(program: Program) -> Program:

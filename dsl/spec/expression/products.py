@@ -6,10 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..quantized import Quantized
-from ..types import TypeName, accumulator, is_integer
+from ..types import DTypeLike, TypeName, accumulator, is_integer, type_name
 from .nodes import ARRAY_FUNCTIONS, Call, Composed, Expression, Number
 from .shapes import Shaped, multiplied, said
 from .tensors import cast
@@ -165,8 +166,9 @@ def dequantized(x: Expression) -> Dequantized | None:
     return Dequantized(x, zero, scale)
 
 
+@spelled(SpecTypeError)
 def product(
-    x: Any, w: Any, *, type: TypeName | None = None, a_zero: int = 0, b_zero: int = 0
+    x: Any, w: Any, *, type: DTypeLike | None = None, a_zero: int = 0, b_zero: int = 0
 ) -> Expression:
     """Return the product of two tensors, as ``x @ w`` does, rounded to ``type``.
 
@@ -178,7 +180,7 @@ def product(
         A tensor (..., m, k), or (k,) for a row.
     w : Expression
         A weight (k, n), which is packed once, or a tensor (..., k, n). Leading axes broadcast.
-    type : str, optional
+    type : str or numpy type, optional
         Type of the result: "f32" keeps the sums of bf16 and f16. By default the type of ``x``, and
         s32 for integers.
     a_zero, b_zero : int
@@ -206,6 +208,7 @@ def product(
             )
     if 1 in (x.ndim, w.ndim):
         return _of_vectors(x, w, type=type, a_zero=a_zero, b_zero=b_zero)
+    wanted = None if type is None else type_name(type)
     a, b = dequantized(x), dequantized(w)
     if a is None and b is not None and b.scale is not None:
         raise SpecError(
@@ -215,14 +218,14 @@ def product(
             hint="nn.dequantize(nn.quantize(x, scale), scale) @ ..., or a tw.Quantized weight",
         )
     if a is None or b is None:
-        kept = type or _result(x.tensor.type, w)
+        kept = wanted or _result(x.tensor.type, w)
         return Product(kept, a_zero, b_zero, (x, w))
     _check_scale("x", a.scale, x, -1)
     _check_scale("the weight", b.scale, w, -2)
     found: Expression = Product("s32", a.zero + a_zero, b.zero + b_zero, (a.tensor, b.tensor))
     for scale in (a.scale, b.scale):
         found = found if scale is None else found * scale
-    return found if type is None else cast(found, type)
+    return found if wanted is None else cast(found, wanted)
 
 
 def _of_vectors(x: Expression, w: Expression, **how: Any) -> Expression:

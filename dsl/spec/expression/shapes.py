@@ -57,7 +57,9 @@ def _both(fn: str, one: tuple[Size, ...], other: tuple[Size, ...]) -> tuple[Size
         if x != y and 1 not in (x, y):
             raise SpecError(
                 f"shapes do not fit together in {fn}",
-                got=f"{said(one)} and {said(other)}",
+                got=f"{said(one)} and {said(other)}"
+                if said(one) != said(other)
+                else f"{x!r}, {y!r}",
                 expected="sizes that are equal, or 1, counted from the last axis",
                 hint="keepdims=True keeps the axis that a reduction leaves with size 1",
             )
