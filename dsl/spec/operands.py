@@ -197,7 +197,7 @@ def _parsed(
     format: str, type_: TypeName, others: dict[str, object]
 ) -> tuple[int | None, int | None]:
     """Return the columns of a block and the rows of a panel of a packed format's text."""
-    found = _FORMAT.fullmatch(format)
+    found = _FORMAT.fullmatch(format) if isinstance(format, str) else None
     if found is None or found["type"] != type_:
         raise SpecError(
             f"this is no packed format of {type_} without scales",
