@@ -183,7 +183,7 @@ class CallableKernel:
 
     def _made(self, arrays: tuple[Any, ...], output: int) -> Any:
         """Return a new output for a call that passes only the inputs, all by position."""
-        if type(arrays[0]) is not np.ndarray:
+        if arrays and type(arrays[0]) is not np.ndarray:
             if (made := self.attempt_new(arrays)) is not None:
                 return made
         elif self._new is not None:

@@ -237,8 +237,10 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     Raises SpecError or ScheduleError if one is of another type.
     """
     if not isinstance(spec, Spec):
+        from tilewright.spec.network.trace import NetworkFunction
+
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        hint = f"{spec.__name__}.of(x=tw.Tensor(...))" if hasattr(spec, "parameters") else None
+        hint = f"{spec.name}.of(x=tw.Tensor(...))" if isinstance(spec, NetworkFunction) else None
         raise SpecError("a spec is a tw.Gemm, Transpose, Copy, Network or Pack", got=got, hint=hint)
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None

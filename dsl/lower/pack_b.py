@@ -41,10 +41,12 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
+from tilewright.lower.move import MoveNest
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.packed_b import ALIGNMENT
+from tilewright.plan.routines.copy import Move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest
 from tilewright.symbolic import ONE, ZERO, div, missing, symbol, value
@@ -55,10 +57,14 @@ VECTORS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """The plan, and the tile programs made so far, whose names begin with ``prefix``."""
+    """The plan, and the tile programs made so far, whose names begin with ``prefix``.
+
+    ``move``, if given, moves the elements of a part of a block in place of a conversion.
+    """
 
     plan: PackPlan
     prefix: str = ""
+    move: Move | None = None
     tiles: dict[str, TileProgram] = field(default_factory=dict)
 
     @property
@@ -102,9 +108,9 @@ class _Packing:
         return Call(name, tuple(argument for _, argument in places))
 
 
-def pack_program(plan: PackPlan) -> Program:
+def pack_program(plan: PackPlan, move: Move | None = None) -> Program:
     """Return the program for all matrices of the batch, one block of columns after another."""
-    packing = _Packing(plan)
+    packing = _Packing(plan, move=move)
     nodes = tuple(_matrix(packing))
     if plan.batch is not None and nodes:
         if (b := Name("b")) in operands_of(nodes):
@@ -202,27 +208,31 @@ def _missing(packing: _Packing, block: Expr, columns: Part, groups: Expr) -> Ite
 
 
 def _chunk(
-    packing: _Packing, at: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
+    packing: _Packing, first: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
 ) -> Iterator[NestNode]:
-    """Yield the packing of a chunk of K for some columns. ``at`` has the first elements of matrix
-    and block.
+    """Yield the packing of a chunk of K for some columns. ``first`` has the first elements of
+    matrix and block.
     """
     plan, form = packing.plan, packing.plan.format
     b = plan.operands["b"].strides
     block, strip = columns
     inside, k = strip.at("ps"), depth.at("kc")
     column = block.at("pt") + inside
-    there = at[1] + inside * form.group + k * form.nb
+    there = first[1] + inside * form.group + k * form.nb
     extents: dict[str, Expr] = {"k": depth.size, "n": strip.size}
-    nodes, tiles = conversion_nest(
-        packing.conversion, extents, (k * b["k"] + column * b["n"], there)
-    )
-    packing.tiles.update(tiles)
-    yield from nodes
+    if packing.move is not None:
+        move = replace(packing.move, lines=strip.size, depth=depth.size)
+        nest = MoveNest(move, packing.tiles, first=(move.source.at(column, k), there))
+        yield from nest.moves()
+    else:
+        at = k * b["k"] + column * b["n"], there
+        nodes, tiles = conversion_nest(packing.conversion, extents, at)
+        packing.tiles.update(tiles)
+        yield from nodes
     if form.sums:
         vectors = div(strip.size + (plan.lanes - 1), plan.lanes)
         groups = div(depth.size + (form.group - 1), form.group)
-        yield from _add_sums(packing, (at[0], there), column, (vectors, groups))
+        yield from _add_sums(packing, (first[0], there), column, (vectors, groups))
 
 
 # --- zeros ---------------------------------------------------------------------------------------

@@ -204,7 +204,14 @@ def _leading(given: Size | None, name: str) -> Size | None:
 
 
 def _operand(given: Any, order: Order) -> Any:
-    return given if isinstance(given, (Matrix, Packed, Quantize)) else Matrix(given, order)
+    operand = given if isinstance(given, (Matrix, Packed, Quantize)) else Matrix(given, order)
+    if isinstance(operand, Matrix) and operand.nibbles:
+        raise SpecError(
+            "an operand of a product cannot be a matrix of nibbles",
+            got=operand.type,
+            hint="tw.Copy reads nibbles; a low-bit B is tw.Packed(tw.Quantized(...))",
+        )
+    return operand
 
 
 def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Outputs]:

@@ -13,7 +13,7 @@ from tilewright.keywords import spelled
 
 from .quantized import Quantize, Quantized
 from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
-from .types import ITEMSIZE, DTypeLike, TypeName, type_name
+from .types import ITEMSIZE, NIBBLES, DTypeLike, NibbleName, TypeName, type_name
 
 Order = Literal["C", "F"]
 #: The text of a packed format, without sizes and groups, which the target decides.
@@ -39,7 +39,8 @@ class Matrix:
     Parameters
     ----------
     type : str or numpy type
-        Element type.
+        Element type. "u4" or "s4", only for the input of ``tw.Copy``: nibbles, two elements in each
+        byte of a row (of a column for order F). The first element is in the low 4 bits.
     order : {"C", "F"}
         Rows or columns contiguous.
 
@@ -61,11 +62,18 @@ class Matrix:
 
     if TYPE_CHECKING:
 
-        def __init__(self, type: DTypeLike, order: Order = "C") -> None: ...
+        def __init__(self, type: DTypeLike | NibbleName, order: Order = "C") -> None: ...
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "type", type_name(self.type))
+        if not self.nibbles:
+            object.__setattr__(self, "type", type_name(self.type))
         check_order(self.order)
+
+    @property
+    def nibbles(self) -> bool:
+        """True if two elements share a byte."""
+        given: object = self.type
+        return isinstance(given, str) and given in NIBBLES
 
 
 #: Bytes of a group of elements, by its bits.
@@ -194,7 +202,7 @@ class Packed:
 
 
 def _parsed(
-    format: str, type_: TypeName, others: dict[str, object]
+    format: object, type_: TypeName, others: dict[str, object]
 ) -> tuple[int | None, int | None]:
     """Return the columns of a block and the rows of a panel of a packed format's text."""
     found = _FORMAT.fullmatch(format) if isinstance(format, str) else None

@@ -15,7 +15,7 @@ from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from .pack import Copy, Pack, PackQuantized, QuantizeRows
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
-from .sizes import Dim, Size
+from .sizes import Dim, Size, dims_of
 from .transpose import Transpose
 from .types import ITEMSIZE
 
@@ -54,10 +54,15 @@ class PackedBytes(Dim):
     k: Size = 0
     n: Size = 0
 
+    @property
+    def parts(self) -> tuple[Dim, ...]:
+        """The dims among the matrix's sizes."""
+        return tuple(dims_of((self.k, self.n)))
+
     def at(self, sizes: Mapping[str, int]) -> int:
         """Return the size for the values of a call's dims by name."""
         assert self.form is not None
-        k, n = (sizes[x.name] if isinstance(x, Dim) else x for x in (self.k, self.n))
+        k, n = (x.at(sizes) if isinstance(x, Dim) else x for x in (self.k, self.n))
         return int(self.form.of(k, n).nbytes)
 
 
@@ -469,10 +474,21 @@ def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
     sizes = (spec.rows, spec.cols)
     if not isinstance(layout, Matrix):
         return _packed_bytes(name, role, form, sizes, 1)  # type: ignore[arg-type]
+    type_, leading, slots = layout.type, getattr(spec, f"ld{name}"), ("rows", "cols")
+    if layout.nibbles:  # an array of bytes
+        type_, leading = "u8", None if leading is None else leading // 2
+        rows, cols = sizes
+        sizes = (rows, _half(cols)) if layout.order == "C" else (_half(rows), cols)
+        slots = ("rows", "bytes") if layout.order == "C" else ("bytes", "cols")
     return ArrayParameter(
-        name, layout.type, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
-        getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+        name, type_, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
+        leading, slots, f"ld{name}",
     )  # fmt: skip
+
+
+def _half(size: Size) -> int:
+    assert isinstance(size, int), "lines of nibbles have a fixed length"
+    return -(-size // 2)
 
 
 def _packed_bytes(

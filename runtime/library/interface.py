@@ -34,6 +34,8 @@ _RESERVED = (
     "version", "status", "target", "use", "has", "name", "status_text", "needs", "consent",
     "threads", "use_threads", "thread_task", "thread_runner", "run_parallel",
 )  # fmt: skip
+#: Such names of libraries that open files of weights.
+_OF_WEIGHTS = ("weights", "close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,10 @@ class Function:
         if self.packs:
             yield from (f"{self.name}_packed_bytes", f"{self.name}_format")
         if self.block is not None:
-            yield from (f"{self.name}_{end}" for end in ("packed_bytes", "pack", "with"))
+            ends = ("packed_bytes", "pack", "with", "open", "check")
+            yield from (f"{self.name}_{end}" for end in ends)
+            if self.block.files:
+                yield f"{self.name}_file"
         if self.configures:
             yield from (f"{self.name}_{end}" for end in ("configure", "inner", "release"))
 
@@ -211,7 +216,13 @@ def _block(held: Contents, function: Function, known: Mapping[str, Function]) ->
         for name, one in held.packers(function.member).items()
         for made in (known[one.name],)
     }
-    return block_of(function.member.spec, function.signature, packers, len(function.on))
+    member, on = function.member, function.on
+    found = block_of(member.spec, function.signature, packers, [each.signature for each in on])
+    if found is None or not member.filed:
+        return found
+    # Targets with equal headers share the file of the first of them.
+    first = [on[found.headers.index(each)].label for each in found.headers]
+    return replace(found, files=tuple(f"{label}.weights" for label in first))
 
 
 def _function(
@@ -434,7 +445,8 @@ def check_symbols(
     library: str, known: Sequence[Function], families: Sequence[FamilyFunction]
 ) -> tuple[str, ...]:
     """Return the functions that the header declares for kernels; SpecError if two have one name."""
-    owners = {f"{library}_{name}": "the library itself" for name in _RESERVED}
+    own_names = _RESERVED + _OF_WEIGHTS * any(each.block for each in known)
+    owners = {f"{library}_{name}": "the library itself" for name in own_names}
     declared: list[Function | FamilyFunction] = [*known, *families]
     for each in declared:
         own = [(name, f"what {each.field!r} declares") for name in each.symbols()]

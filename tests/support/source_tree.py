@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The rooms, first to last: a module imports only from its own room and those before it.
 ROOMS = (
     "errors", "keywords", "settings", "spec", "nn", "symbolic", "isa", "elementwise", "ir", "plan",
-    "lower.vectors", "lower.tile", "lower.move_tile", "lower.move", "lower.transpose",
-    "lower.staging", "lower.pack_b", "lower.nest", "lower.pack_quantized", "lower.stack",
-    "lower.rows", "interpret", "explain", "routines", "emit", "generate",
+    "lower.vectors", "lower.tile", "lower.move_access", "lower.move_tile", "lower.move",
+    "lower.transpose", "lower.staging", "lower.pack_b", "lower.nest", "lower.pack_quantized",
+    "lower.stack", "lower.rows", "interpret", "explain", "routines", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference",

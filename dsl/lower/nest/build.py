@@ -12,6 +12,7 @@ from tilewright.ir.nest import (
     Bind,
     BlockLoop,
     Bound,
+    Call,
     Name,
     NestNode,
     Pack,
@@ -384,8 +385,20 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
             part = parts[d]
             if part is not None:
                 parallel = letters[letters.lower().rfind(d) :][:1].isupper()
+                split = parallel and number > 0 and _may_split(nodes)
                 nodes = in_panels(f"p{d}", part, nodes, parallel=parallel)
+                if parallel and part.count != 1:
+                    assert isinstance(nodes[0], BlockLoop)
+                    nodes = (replace(nodes[0], work=_work(inside), split=split),)
         yield from (_beside(node, number) for node in nodes)
+
+
+def _may_split(nodes: Sequence[NestNode]) -> bool:
+    """Return True if threads may share the first loop of a panel: the rest are other tiles."""
+    match nodes:
+        case (BlockLoop(parallel=True), _, *_):
+            return all(isinstance(node, Call | When | BlockLoop) for node in nodes)
+    return False
 
 
 def _beside(node: NestNode, number: int) -> NestNode:

@@ -97,7 +97,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     strides = {"n" if d == "m" else d: step for d, step in out.strides.items()}
     given, written = _given(spec), Operand("out", out.type, strides)
     if format_.column and value(given.strides["k"]) != 1:
-        given, written = _group_by_group(given, written)
+        given, written = group_by_group(given, written)
     operands = {"b": given, "out": written}
     return PackPlan(
         spec=spec,
@@ -156,7 +156,7 @@ def _leading(spec: Pack) -> Expr:
     return size_expr("n" if spec.order == "C" else "k", spec.contiguous_size)
 
 
-def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
+def group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
     """Return both operands for a B with one column that is not contiguous.
 
     Elements of the column take the place of columns: a step along n then moves down the column, so
