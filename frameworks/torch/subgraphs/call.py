@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from tilewright.errors import ArgumentError
@@ -36,11 +37,12 @@ class Held(NamedTuple):
     """What is kept of the weights of one sub-graph between calls.
 
     ``seen`` is the digest of the last call's weights, and ``packed`` are those weights packed, None
-    if they changed at the last call.
+    if they changed at the last call. ``weights`` are references to them.
     """
 
     seen: int
     packed: PackedWeights | None
+    weights: tuple[ref[torch.Tensor], ...]
 
 
 #: The sub-graphs whose networks are compiled, by the keys of their recipes.
@@ -89,15 +91,16 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
     kept: dict[Any, Held] = _held.setdefault(weights[0], {})
     held = kept.get(place)
     if constant and held is not None:
-        return held.packed
-    now = digest(weights)
+        if all(x() is y for x, y in zip(held.weights, weights, strict=True)):
+            return held.packed
+    now, references = digest(weights), tuple(map(ref, weights))
     if held is not None and (held.packed is not None or held.seen != now):
         if held.seen == now:
             return held.packed
-        kept[place] = Held(now, None)
+        kept[place] = Held(now, None, references)
         return None
     with _packing:
-        kept[place] = found = Held(now, _pack(joined, weights, now))
+        kept[place] = found = Held(now, _pack(joined, weights, now), references)
     return found.packed
 
 
