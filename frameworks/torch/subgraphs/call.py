@@ -44,6 +44,10 @@ class Held(NamedTuple):
     packed: PackedWeights | None
     weights: tuple[ref[torch.Tensor], ...]
 
+    def is_of(self, weights: Sequence[torch.Tensor]) -> bool:
+        """Return True if ``weights`` are the same objects."""
+        return all(x() is y for x, y in zip(self.weights, weights, strict=True))
+
 
 #: The sub-graphs whose networks are compiled, by the keys of their recipes.
 _joined: dict[str, Joined] = {}
@@ -90,9 +94,8 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
     place = (joined.recipe.key, *map(id, weights))
     kept: dict[Any, Held] = _held.setdefault(weights[0], {})
     held = kept.get(place)
-    if constant and held is not None:
-        if all(x() is y for x, y in zip(held.weights, weights, strict=True)):
-            return held.packed
+    if constant and held is not None and held.is_of(weights):
+        return held.packed
     now, references = digest(weights), tuple(map(ref, weights))
     if held is not None and (held.packed is not None or held.seen != now):
         if held.seen == now:
