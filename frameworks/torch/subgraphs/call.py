@@ -36,11 +36,12 @@ class Joined(NamedTuple):
 class Held(NamedTuple):
     """What is kept of the weights of one sub-graph between calls.
 
-    ``seen`` is the digest of the last call's weights, and ``packed`` are those weights packed, None
-    if they changed at the last call. ``weights`` are references to them.
+    ``seen`` is the digest of the last call's weights. If ``tried``, ``packed`` are those weights
+    packed, None if they cannot be packed. ``weights`` are references to them.
     """
 
     seen: int
+    tried: bool
     packed: PackedWeights | None
     weights: tuple[ref[torch.Tensor], ...]
 
@@ -89,7 +90,7 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
     """Return the packed weights of a call.
 
     Weights are packed at their first call, and again at the second call after a change. The call
-    before that, and one with weights that cannot be packed, such as NaN, gets None.
+    before that gets None, as do all calls with weights that cannot be packed, such as NaN.
     """
     place = (joined.recipe.key, *map(id, weights))
     kept: dict[Any, Held] = _held.setdefault(weights[0], {})
@@ -97,23 +98,24 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
     if constant and held is not None and held.is_of(weights):
         return held.packed
     now, references = digest(weights), tuple(map(ref, weights))
-    if held is not None and (held.packed is not None or held.seen != now):
-        if held.seen == now:
-            return held.packed
-        kept[place] = Held(now, None, references)
+    if held is not None and held.seen != now:
+        kept[place] = Held(now, False, None, references)
         return None
-    with _packing:
-        kept[place] = found = Held(now, _pack(joined, weights, now), references)
-    return found.packed
+    if held is None or not held.tried:
+        with _packing:
+            packed = _pack(joined, weights)
+        # Another thread may have written into a weight while it was packed.
+        if digest(weights) != now:
+            return None
+        kept[place] = held = Held(now, True, packed, references)
+    return held.packed
 
 
-def _pack(joined: Joined, weights: list[torch.Tensor], now: int) -> PackedWeights | None:
+def _pack(joined: Joined, weights: list[torch.Tensor]) -> PackedWeights | None:
     try:
-        packed = joined.kernel.pack(joined.recipe.model(weights).weights)
+        return joined.kernel.pack(joined.recipe.model(weights).weights)  # type: ignore[no-any-return]
     except ArgumentError:
         return None
-    # Another thread may have written into a weight while it was packed.
-    return packed if digest(weights) == now else None
 
 
 def _fake(
