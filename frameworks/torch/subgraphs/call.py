@@ -113,7 +113,7 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
 
 def _pack(joined: Joined, weights: list[torch.Tensor]) -> PackedWeights | None:
     try:
-        return joined.kernel.pack(joined.recipe.model(weights).weights)  # type: ignore[no-any-return]
+        return joined.kernel.pack(joined.recipe.model(weights).weights)
     except ArgumentError:
         return None
 
