@@ -120,7 +120,8 @@ def backend(
     served = serve(graph, freezes=freezes)
     record(served._replace(networks=whole.networks, apart=whole.apart))
     if whole.networks and is_whole(graph):
-        return graph.forward  # type: ignore[no-any-return]
+        forward: Callable[..., Any] = graph.forward
+        return forward
     return compile_fx(  # type: ignore[no-any-return]
         graph, list(inputs), config_patches=patches or None, **more
     )
