@@ -206,7 +206,8 @@ class Products:
 
     def _tile(self, spec: Gemm, schedule: Schedule, machine: Target) -> tuple[int, int] | None:
         """Return the tile for B as its buffer has it, with long rows that tiles read in part."""
-        straight = replace(spec, b=Matrix(spec.b.type), ldb=None, outputs=None)
+        changes: dict[str, Any] = {"b": Matrix(spec.b.type), "ldb": None, "outputs": None}
+        straight = replace(spec, **changes)
         plan = plan_product(straight, schedule, machine).nests[0]
         shape = plan.tiles[0].shape if plan.tiles else None
         if shape is None or plan.packs or plan.dot or plan.across != "m":
