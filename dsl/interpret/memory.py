@@ -248,7 +248,7 @@ class _View:
     format: AnyFormat | None
 
     def _value(self, size: Size) -> int:
-        return size if isinstance(size, int) else self.sizes[size.name]
+        return size if isinstance(size, int) else size.at(self.sizes)
 
     def segment(self, given: Any, name: str) -> Segment:
         p = self.parameter

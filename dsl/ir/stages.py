@@ -160,7 +160,7 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     for number, stage in enumerate(stages):
         for buffer in stage.fills:
             fits = (r for r in rooms if r.last < number and r.on_stack == buffer.on_stack)
-            room = next(fits, None)
+            room = next((r for r in fits if _is_short(_larger(r.nbytes, buffer.nbytes))), None)
             if room is None:
                 rooms.append(room := _Room(buffer.on_stack))
             key = id(room), buffer.element
@@ -230,6 +230,15 @@ def embedded(
 
 def _aligned(nbytes: Expr) -> Expr:
     return div(nbytes + (ALIGNMENT - 1), ALIGNMENT) * ALIGNMENT
+
+
+def _is_short(size: Expr) -> bool:
+    """Return True if a formula compares few sizes: each comparison doubles its length."""
+    return int(size.count(Least)) <= _COMPARED
+
+
+#: The largest number of comparisons in the formula of a size.
+_COMPARED = 3
 
 
 def _larger(one: Expr, other: Expr) -> Expr:

@@ -122,19 +122,23 @@ def _in_blocks(
             _refuse(stage, f"{step.name} has {rows.total} rows, {steps[0].name} has {total}", step)
         written[step.written] = step
         _check(stage, step, rows, written)
-    if total == 1 and not stack:
+    known = value(total)
+    few = known is not None and known < 2
+    if few and not stack:
         yield from steps
         return
     private = frozenset(step.written for step in steps if step.buffer) - outside
-    private = frozenset() if total == 1 else private
-    block = Block(first, stage.rows, total, threads, private, stack)
+    private = frozenset() if few else private
+    # A block of more rows than there are is all rows: C compilers see that buffers have space.
+    height = stage.rows if known is None else max(1, min(stage.rows, known))
+    block = Block(first, height, total, threads, private, stack)
     for step, rows in every:
         shifts = dict(step.shifts)
         for name, array in step.operands.items():
             if array in private:
                 shifts[name] = _within(step, name, written[array])
             elif rows.steps[name] != 0:
-                shifts[name] = shifts.get(name, ZERO) + BLOCK * stage.rows * rows.steps[name]
+                shifts[name] = shifts.get(name, ZERO) + BLOCK * height * rows.steps[name]
         buffer = step.buffer
         if buffer is not None and step.written in private:
             out = next(name for name, array in step.operands.items() if array == step.written)

@@ -168,12 +168,16 @@ class Elements:
         self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool
     ) -> Expression:
         """Return the expression of the stage, with two axes."""
+        nodes = list(walk(self.node, self.leaves))
+        whole = any(isinstance(node, Full) for node in nodes) and any(
+            node is self.node or isinstance(node, Reduce) for node in nodes if self._constant(node)
+        )
 
         def leaf(node: Expression) -> Expression | None:
             if id(node) in self.leaves:
                 return inputs[self.leaves[id(node)]]
             if isinstance(node, Full):
-                return Full(node.value, shape) if node is self.node else node.number
+                return Full(node.value, shape) if whole else node.number
             return None
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
@@ -182,3 +186,7 @@ class Elements:
             return node.of(node.shell, args)
 
         return rebuilt(self.node, leaf, changed)
+
+    def _constant(self, node: Expression) -> bool:
+        """Return True if a value is computed from no array."""
+        return not any(id(each) in self.leaves for each in walk(node))

@@ -214,7 +214,7 @@ class _Cutter:
 
     def _copied(self, node: Expression) -> Placed:
         """Add a stage that copies a value to an array without gaps; return where the copy is."""
-        made, buffer = self._buffer(node)
+        made, buffer = self._output(node) or self._buffer(node)
         self._elements(node, made, buffer, known=True)
         return made
 
@@ -482,13 +482,17 @@ class _Cutter:
 
     def _new(self, node: Expression) -> tuple[Placed, Buffer | None]:
         """Return where a stage writes ``node``: the array of a result, or a new buffer."""
+        return self._output(node) or self._buffer(node, self._order(node))
+
+    def _output(self, node: Expression) -> tuple[Placed, None] | None:
+        """Return the array of the result that ``node`` is, or becomes in another shape."""
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
-            if result is node and output not in self.written:
+            if _reshaped(result) is node and output not in self.written:
                 self.written.add(output)
                 steps = tight(exprs_of(node.tensor.shape))
                 return Placed(output, node.tensor.type, node.tensor.shape, steps), None
-        return self._buffer(node, self._order(node))
+        return None
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory for which a later transposition has no gaps."""
@@ -508,6 +512,13 @@ class _Cutter:
             elements *= size
         name = Name(f"value{next(self.numbers)}")
         return Placed(name, type_, shape, tight(sizes, order)), Buffer(name, type_, elements)
+
+
+def _reshaped(node: Expression) -> Expression:
+    """Return the tensor that ``node`` is, or that it has in another shape."""
+    while isinstance(node, View) and node.fn == "reshape":
+        (node,) = node.args
+    return node
 
 
 def _keeps_last(order: tuple[int, ...]) -> bool:

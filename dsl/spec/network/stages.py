@@ -158,7 +158,10 @@ OPEN = ("tile", "loops", "block", "pack", "tails", "prefetch", "k_unroll")
 
 
 def _products(products: Any) -> tuple[tuple[str, Schedule], ...]:
-    found = dict(products or {})
+    try:
+        found = dict(products or {})
+    except (TypeError, ValueError):
+        found = {None: products}  # refused below
     for name, schedule in found.items():
         if not isinstance(name, str) or not isinstance(schedule, Schedule):
             raise ScheduleError(
