@@ -85,15 +85,15 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
     def cut(opened: Mapping[int, Opening]) -> tuple[Step, ...]:
         return _Cutter(spec.folded, target, stages, opened, plans).steps()
 
-    steps = cut({})
+    steps, decisions = cut({}), tuple[Decision, ...]()
     if stages is not schedule:
-        stages = _chosen(stages, steps, cut, target)
+        stages, decisions = _chosen(stages, steps, cut, target)
     groups = grouped(stages, steps)
     if opened := openings(groups, steps):
         steps = blocked(groups, cut(opened), stages.threads)
     if stages is schedule or stages.stages:
         schedule = resolved(stages, groups)
-    return NetworkPlan(spec, schedule, target, (), steps)
+    return NetworkPlan(spec, schedule, target, decisions, steps)
 
 
 def _chosen(
@@ -101,18 +101,19 @@ def _chosen(
     steps: Sequence[Step],
     cut: Callable[[Mapping[int, Opening]], Sequence[Step]],
     target: Target,
-) -> Stages:
-    """Return the stages in blocks of rows that are chosen if the user chooses none."""
-    given = stages_of_attention(steps, stages.threads or 1, target.core)
-    if not given:
-        return stages
-    groups = [each for each in grouped(Stages(*given), steps) if each[0].rows is not None]
+) -> tuple[Stages, tuple[Decision, ...]]:
+    """Return the stages in blocks of rows if the user chooses none, and why."""
+    reasons = dict(stages_of_attention(steps, stages.threads or 1, target.core))
+    if not reasons:
+        return stages, ()
+    groups = [each for each in grouped(Stages(*reasons), steps) if each[0].rows is not None]
     opened, legal = cut(openings(groups, steps)), list[Stage]()
     for stage, numbers in groups:
         with suppress(ScheduleError):
             in_blocks(stage, numbers, opened, 1)
             legal.append(stage)
-    return Stages(*legal, threads=stages.threads)
+    decisions = (Decision("stages", repr(stage), reasons[stage]) for stage in legal)
+    return Stages(*legal, threads=stages.threads), tuple(decisions)
 
 
 class _Cutter:
