@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sympy import Expr, Integer
 
-from tilewright.ir.nest import Bind, BlockLoop, Bound, NestNode, Pack, Program
+from tilewright.ir.nest import Bind, BlockLoop, Bound, NestNode, Pack, Program, operands_of
 from tilewright.ir.nodes import rewritten
 from tilewright.ir.stages import ALIGNMENT, Stage, in_order
 from tilewright.plan.network.blocks import BLOCK, HERE
@@ -75,6 +75,8 @@ def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
     ]
     fills = [b for stage in stages for b in stage.fills if b.name not in block.private]
     program = in_order(inner)
+    if not operands_of(program.nest):
+        return Stage(replace(program, nest=()), tuple(fills))  # arrays without columns
     if block.parallel:
         program = _private(program)
     start = BLOCK * block.rows
