@@ -252,6 +252,8 @@ def _generated(
         runner=runner,
         threads="threads/elsewhere.c.j2" if runner else "threads/own.c.j2",
         workers=any(kernel.program.worker_scratch != 0 for kernel in kernels),
+        shared=any(fork.shared for kernel in kernels for fork in kernel.forks),
+        cut=any(part.split for kernel in kernels for fork in kernel.forks for part in fork.parts),
         streaming=_streaming(kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))

@@ -20,7 +20,7 @@ from tilewright.spec.expression.logarithm import log
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
 from tilewright.spec.expression.shapes import said
-from tilewright.spec.expression.tensors import Extent, cast, reduction
+from tilewright.spec.expression.tensors import cast, extent_of, reduction
 from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.network.views import (
     arange,
@@ -174,7 +174,7 @@ def extent(dim: Dim) -> Expression:
     """
     if not isinstance(dim, Dim):
         raise SpecError("nn.extent is of a size of the call", got=dim, expected='tw.dim("rows")')
-    return Extent(dim)
+    return extent_of(dim)
 
 
 @spelled(SpecTypeError)

@@ -18,7 +18,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
+from tilewright.spec.signature import ArrayParameter, Signature, has_formats, packs, signature
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
@@ -94,12 +94,13 @@ class Function:
     def packs(self) -> bool:
         """True if the function writes a packed matrix, or moves one into another layout."""
         spec = self.member.spec
-        return has_formats(spec) and not isinstance(spec, Gemm)
+        return packs(spec) if isinstance(spec, Gemm) else has_formats(spec)
 
     @property
     def packed_sizes(self) -> tuple[str, ...]:
         """Names of the sizes on which the size of a packed matrix depends, n before k."""
-        return tuple(slot for slot in self.sizes if slot in ("m", "n", "k")) if self.packs else ()
+        among = ("m", "n") if isinstance(self.member.spec, Gemm) else ("m", "n", "k")
+        return tuple(slot for slot in self.sizes if slot in among) if self.packs else ()
 
     @property
     def packed_nbytes(self) -> tuple[int, ...]:
@@ -259,12 +260,13 @@ def _on(
     library: str, member: Member, choice: Choice, made: Made, constants: Constants
 ) -> Implementation:
     spec, formats = member.spec, formats_of(member.spec, choice.target)
-    names = () if isinstance(spec, Gemm) else ("out", "d", "a")
+    names = ("d",) if isinstance(spec, Gemm) else ("out", "d", "a")
     form, packed = next((formats[name] for name in names if name in formats), None), None
     if form is not None and form.is_open:
-        assert isinstance(spec, Pack | QuantizeRows)
-        lines = ("m", spec.m) if isinstance(spec, QuantizeRows) else ("n", spec.n)
-        whole: Any = form.of(size_expr("k", spec.k), size_expr(*lines))
+        assert isinstance(spec, Pack | QuantizeRows | Gemm)
+        along = ("n", spec.n) if isinstance(spec, Gemm) else ("k", spec.k)
+        lines = ("n", spec.n) if isinstance(spec, Pack) else ("m", spec.m)
+        whole: Any = form.of(size_expr(*along), size_expr(*lines))
         packed = whole.nbytes
     return Implementation(
         symbol=symbol(library, member, choice),

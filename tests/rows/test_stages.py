@@ -16,7 +16,10 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn
 from tilewright.cli.code import schedule_of_code
+from tilewright.emit.parallel import joined
 from tilewright.generate import Request, generate, interpret_kernel, plan_for, program_for
+from tilewright.ir.nest import Beside, Call
+from tilewright.ir.nodes import walk
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.packed_matrix import memory
 from tilewright.runtime.machine.host import resolve
@@ -157,6 +160,25 @@ def test_values_of_a_block_are_small() -> None:
     shared = program_for(plan_for(spec, tw.Stages(tw.Stage("a b c", rows=300), threads=2), isa))
     assert shared.scratch == 0
     assert evaluate(shared.worker_scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
+
+
+def test_threads_finish_a_stage_before_they_begin_the_next() -> None:
+    chain = tw.network(lambda x, w: x @ w.a @ w.b @ w.c @ w.d @ w.e)
+    spec = chain.of(x=T("f32", (64, 64)), w=dict.fromkeys("abcde", T("f32", (64, 64))))
+    isa = tw.compile(SPECS["perceptron"], target="avx2").isa
+    program = joined(program_for(plan_for(spec, tw.Schedule(threads=2), isa)))
+    regions = [node for node in walk(program.nest) if isinstance(node, Beside)]
+    assert len(regions) > 1
+    for region in regions:
+        calls = [node for node in walk(region.body) if isinstance(node, Call)]
+        tiles = [(call, program.tile(call.program).parameters) for call in calls]
+        written = {
+            argument.symbol
+            for call, parameters in tiles
+            for argument, parameter in zip(call.arguments, parameters, strict=False)
+            if parameter.role == "out"
+        }
+        assert len(written) == 1
 
 
 ANY: Any = (3,)

@@ -91,7 +91,7 @@ class Opaque(Generic[E]):
         Parameters
         ----------
         *shape : int or Dim
-            Sizes. Axes of fixed size are joined and cut; each dim stays an axis.
+            Sizes. Axes are joined; an axis is cut into its dims and its number.
 
         Returns
         -------

@@ -142,7 +142,7 @@ def _result(x: TypeName, w: Expression) -> TypeName:
     return sums if is_integer(sums) or is_integer(x) else x
 
 
-class _Dequantized(NamedTuple):
+class Dequantized(NamedTuple):
     """An integer tensor with its zero point, and the scale by which it is multiplied."""
 
     tensor: Expression
@@ -150,7 +150,7 @@ class _Dequantized(NamedTuple):
     scale: Expression | None = None
 
 
-def _dequantized(x: Expression) -> _Dequantized | None:
+def dequantized(x: Expression) -> Dequantized | None:
     """Return the parts of ``(x - zero) * scale``, where x has 8-bit integers; None for others."""
     scale: Expression | None = None
     if isinstance(x, Call) and x.fn == "mul":
@@ -163,7 +163,7 @@ def _dequantized(x: Expression) -> _Dequantized | None:
         x, zero = x.args[0], int(less.value)
     if x.tensor is None or x.tensor.type not in _BYTES:
         return None
-    return _Dequantized(x, zero, scale)
+    return Dequantized(x, zero, scale)
 
 
 @spelled(SpecTypeError)
@@ -209,7 +209,7 @@ def product(
     if 1 in (x.ndim, w.ndim):
         return _of_vectors(x, w, type=type, a_zero=a_zero, b_zero=b_zero)
     wanted = None if type is None else type_name(type)
-    a, b = _dequantized(x), _dequantized(w)
+    a, b = dequantized(x), dequantized(w)
     if a is None and b is not None and b.scale is not None:
         raise SpecError(
             "the weight is dequantized, and x is not",

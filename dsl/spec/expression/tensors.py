@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError
 
-from ..sizes import Dim, Size, whole_number
+from ..sizes import Dim, Size, terms_of, whole_number
 from ..types import DTypeLike, TypeName, type_name
 from .nodes import ARRAY_FUNCTIONS, Composed, Expression, Number
 from .shapes import Shaped, joined, reduced
@@ -320,8 +320,16 @@ def reduction(fn: ReduceFn, x: Any, axis: Any = -1, keepdims: bool = False) -> E
 def size(x: Expression, axis: int) -> Expression:
     """Return the length of an axis of ``x``: a number, or an ``Extent`` of the call."""
     assert x.tensor is not None
-    length = x.tensor.shape[axis]
-    return Extent(length) if isinstance(length, Dim) else Number(length)
+    return extent_of(x.tensor.shape[axis])
+
+
+def extent_of(length: Size) -> Expression:
+    """Return a size as a number of an expression."""
+    number, dims = terms_of(length)
+    found: Expression = Number(number)
+    for each in dims:
+        found = Extent(each) if found == Number(1) else found * Extent(each)
+    return found
 
 
 def mean(x: Any, axis: Any = -1, keepdims: bool = False) -> Expression:

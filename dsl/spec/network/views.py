@@ -11,7 +11,7 @@ from tilewright.keywords import spelled
 from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
 from ..expression.shapes import grouped, said
 from ..expression.tensors import Count, Full, Join, Take, View
-from ..sizes import Dim, Size, whole_number
+from ..sizes import Dim, Size, joined_size, terms_of, whole_number
 from ..types import is_integer
 
 
@@ -394,23 +394,21 @@ def _completed(old: Sequence[Size], new: list[Any], x: Any) -> tuple[Size, ...]:
     if free:
         new[free[0]] = 1
         sizes = _sizes(new, "reshape")
-        left = list(old)
-        fixed, wanted = 1, 1
-        for size in sizes:
-            if isinstance(size, Dim) and size in left:
-                left.remove(size)
-            elif not isinstance(size, Dim):
-                wanted *= size
-        dims = [size for size in left if isinstance(size, Dim)]
-        for size in left:
-            fixed *= 1 if isinstance(size, Dim) else size
-        if len(dims) > 1 or (dims and fixed != wanted) or not wanted or fixed % wanted:
+        (whole, left), (wanted, dims) = (terms_of(joined_size(each)) for each in (old, sizes))
+        rest = list(left)
+        fits = wanted > 0 and whole % wanted == 0 and all(each in rest for each in dims)
+        for each in dims:
+            if each in rest:
+                rest.remove(each)
+            else:
+                fits = False
+        if not fits:
             raise SpecError(
-                "the size for -1 is no int and no dim",
+                "no size for -1 keeps the elements",
                 got=f"{said(old)} to {said(sizes)} with -1 at {free[0]}",
                 hint="leading axes may stay: x @ w.up takes tensors of any number of axes",
             )
-        new[free[0]] = dims[0] if dims else fixed // wanted
+        new[free[0]] = joined_size((whole // wanted, *rest))
     return _sizes(new, "reshape")
 
 
