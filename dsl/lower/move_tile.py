@@ -388,9 +388,9 @@ class MoveTile(MoveAccess):
         left = None if some == self.lanes else ONE * some
         if source.fields > 1:
             yield from self._read_fields(first, some, depth)
-        elif source.along and not self.move.easy:
+        elif source.along and self.lanes > 1 and not self.move.easy:
             yield from self._read_turned(first, some, depth)
-        elif source.along:
+        elif source.along and self.lanes > 1:
             for number, word in enumerate(self._read_words(first, some, depth)):
                 at = number * self.together
                 yield from (
