@@ -445,7 +445,7 @@ def _layout(given: object, name: str) -> Layout:
                 expected="the format of a packed B",
             )
         return given
-    if isinstance(given, Packed) and given.mb is not None:
+    if isinstance(given, Packed) and (given.mb is not None or given.b is not None):
         raise SpecError(
             f"{name} is an A in panels of rows, which is not copied",
             got=given,
