@@ -14,7 +14,9 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn
 from tilewright.cli.code import spec_of_code
+from tilewright.generate import plan_for
 from tilewright.runtime.fuzz.networks import NetworkCase, draw_network
+from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.arguments import sample
 from tilewright.spec.sizes import Dim
 
@@ -172,3 +174,10 @@ def test_networks_that_are_refused(make: Callable[[], Any], says: str) -> None:
 def test_two_hundred_functions_within_each_other_are_planned() -> None:
     spec = tw.network(often(lambda x: 1 - x, 200)).of(x=t(R, 8))
     assert tw.compile(spec, target="scalar").verify(cases=1).cases == 1
+
+
+def test_three_hundred_norms_in_a_row_are_planned() -> None:
+    spec = tw.network(often(nn.softmax, 300)).of(x=t(R, C))
+    for threads, held in ((None, 300), (2, 0)):
+        plan = plan_for(spec, tw.Schedule(threads=threads), resolve("scalar"))
+        assert len(plan.passes) == 601 and len(plan.held) <= held
