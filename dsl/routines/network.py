@@ -119,7 +119,9 @@ class Layers(Routine[Network, NetworkPlan]):
                 yield f"thread    {text_of(each)} bytes of scratch for each thread"
 
     def decisions(self, plan: NetworkPlan, program: Program) -> Iterator[Row]:
-        """Yield the decisions on each stage."""
+        """Yield the decisions on the network, and on each stage."""
+        for each in plan.decisions:
+            yield each.what, each.choice, each.reason
         for number, step in enumerate(plan.steps):
             for each in step.plan.decisions:
                 yield f"{number} {each.what}", each.choice, each.reason

@@ -71,13 +71,24 @@ def blocked(
     """
     found: list[Step] = []
     for stage, numbers in groups:
-        own = [steps[number] for number in numbers]
-        if stage.rows is not None:
-            others = (step for number, step in enumerate(steps) if number not in numbers)
-            used = {name for step in others for name in _touched(step)}
-            own = list(_in_blocks(stage, numbers.start, own, used, parallel=(threads or 1) > 1))
-        found += own
+        if stage.rows is None:
+            found += (steps[number] for number in numbers)
+        else:
+            found += in_blocks(stage, numbers, steps, parallel=(threads or 1) > 1)
     return tuple(found)
+
+
+def in_blocks(
+    stage: Stage, numbers: range, every: Sequence[Step], *, parallel: bool
+) -> tuple[Step, ...]:
+    """Return the stages ``numbers`` in blocks of rows.
+
+    Raises ScheduleError if a row needs other rows of a value of these stages.
+    """
+    others = (step for number, step in enumerate(every) if number not in numbers)
+    used = {name for step in others for name in _touched(step)}
+    own = [every[number] for number in numbers]
+    return tuple(_in_blocks(stage, numbers.start, own, used, parallel=parallel))
 
 
 def _in_blocks(

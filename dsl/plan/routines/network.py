@@ -42,6 +42,7 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.blocks import blocked, grouped, resolved
+from ..network.chosen import chosen
 from ..network.elements import Elements
 from ..network.names import Namer
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
@@ -78,23 +79,34 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    steps = _Cutter(spec.folded, target, stages, ()).steps()
+    plans: dict[Any, Plan | ByRows] = {}
+
+    def cut(opened: Container[int]) -> tuple[Step, ...]:
+        return _Cutter(spec.folded, target, stages, opened, plans).steps()
+
+    steps, decisions = cut(()), ()
+    if stages is not schedule:
+        stages, *decisions = chosen(spec, steps, cut, stages.threads, target.core)
     groups = grouped(stages, steps)
     if any(stage.rows for stage, _ in groups):
         opened = {number for stage, numbers in groups for number in numbers if stage.rows}
-        steps = blocked(
-            groups, _Cutter(spec.folded, target, stages, opened).steps(), stages.threads
-        )
-    if stages is schedule:
-        schedule = resolved(stages, groups)
-    return NetworkPlan(spec, schedule, target, (), steps)
+        steps = blocked(groups, cut(opened), stages.threads)
+    return NetworkPlan(spec, resolved(stages, groups), target, tuple(decisions), steps)
 
 
 class _Cutter:
-    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
+    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``.
+
+    ``plans`` has the plans of products that were made so far.
+    """
 
     def __init__(
-        self, spec: Network, target: Target, stages: Stages, opened: Container[int]
+        self,
+        spec: Network,
+        target: Target,
+        stages: Stages,
+        opened: Container[int],
+        plans: dict[Any, Plan | ByRows],
     ) -> None:
         self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
         self.namer = Namer()
@@ -120,7 +132,7 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
-        self.products: dict[Any, Plan | ByRows] = {}
+        self.products = plans
         self.numbers = count()
         self.written: set[Name] = set()
 

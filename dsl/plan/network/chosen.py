@@ -1,0 +1,217 @@
+"""Choose which stages of a network run together in blocks of rows, where the user says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sympy import Expr
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.machine import Core
+from tilewright.spec.network.stages import Stage, Stages
+from tilewright.spec.network.value import Network
+from tilewright.spec.sizes import Dim
+from tilewright.symbolic import evaluate, slots, value
+
+from ..loops import Decision
+from ..plan import NOMINAL
+from .blocks import in_blocks
+from .joined import Joined
+from .step import Step
+
+#: Rows that a network is assumed to have if their number is known only at the call.
+TYPICAL = 256
+#: Blocks of rows must save at least this share of the estimated time. Otherwise stages stay apart,
+#: because estimates differ from measurements by about as much.
+MARGIN = 0.05
+#: All groups together must save at least this share of the estimated time of the network.
+_WORTH = 0.02
+#: Cores that share the last cache. Where the others are idle, one core has all of it: values that
+#: stages pass on then cost less, and blocks of rows save less. The model assumes this.
+_CORES = 8
+#: If the rows are known only at the call, blocks may take this many times as long as stages apart
+#: for a number of rows that is bad for them.
+_HARMLESS = 1.01
+#: Sizes of blocks that are tried, in tiles of rows.
+_TILES = (1, 2, 4, 8, 16, 32)
+#: Threads that share the blocks get each about this number of them.
+_EACH = (1, 2, 3, 4)
+#: A group has at most this number of stages.
+_MOST = 16
+#: How often a byte of a value that stages pass on is transferred: the stage that writes it reads
+#: and writes the cache line, the next stage reads it.
+_CROSSING = 3
+
+
+def chosen(
+    spec: Network,
+    steps: Sequence[Step],
+    cut: Callable[[Container[int]], tuple[Step, ...]],
+    threads: int | None,
+    core: Core,
+) -> tuple[Stages, Decision]:
+    """Return the stages that the cost model chooses, and the reason.
+
+    ``steps`` are the network's stages, each with all rows. ``cut`` returns those that can compute
+    some of the rows, given their numbers.
+    """
+    if len(steps) < 2:
+        return Stages(threads=threads), Decision("stages", "one", "nothing runs before or after it")
+    sizes = _typical(spec)
+    shared = (threads or 1) > 1
+    model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
+    if shared and sizes:
+        why = "with few rows, threads could not share blocks of rows"
+        return Stages(threads=threads), _apart(why)
+    most = _saved_at_most(steps, model)
+    if not shared and most < MARGIN:
+        why = f"passing values on takes at most {most:.0%} of the time"
+        return Stages(threads=threads), _apart(why)
+    found = _Choice(steps, cut(range(len(steps))), model, sizes)
+    groups = found.best()
+    if not groups:
+        return Stages(threads=threads), _apart(found.reason)
+    apart, together = (sum(pair) for pair in zip(*(each.cycles for each in groups), strict=True))
+    others = {name for each in groups for name in each.stage.names}
+    every = apart + sum(model.least(each) for each in steps if each.name not in others)
+    if apart - together < _WORTH * every:
+        return Stages(threads=threads), _apart(f"blocks of rows would save less than {_WORTH:.0%}")
+    stages = Stages(*(each.stage for each in groups), threads=threads)
+    said = ", ".join(repr(each.stage) for each in groups)
+    why = f"their estimated time is {1 - together / apart:.0%} less than one after another"
+    return stages, Decision("stages", said, why)
+
+
+def _with_the_last_cache(core: Core, threads: int) -> Core:
+    """Return ``core`` with all of the last cache that ``threads`` leave to one of them."""
+    *nearer, last = core.caches
+    size = max(last.size, last.size * _CORES // threads)
+    return replace(core, caches=(*nearer, replace(last, size=size)))
+
+
+def _apart(why: str) -> Decision:
+    return Decision("stages", "one after another", why)
+
+
+def _typical(spec: Network) -> dict[str, int]:
+    """Return the sizes of the call that the model assumes, by slot."""
+    return {slot: _near(NOMINAL, dim) for slot, dim in spec.runtime_sizes()}
+
+
+def _near(size: int, dim: Dim) -> int:
+    """Return a size near ``size`` that ``dim`` can have."""
+    most = size if dim.max is None else min(size, dim.max)
+    return max(1, most // dim.multiple_of) * dim.multiple_of
+
+
+def _saved_at_most(steps: Sequence[Step], model: Joined) -> float:
+    """Return the share of the time that blocks of rows could save, if they made transfers free."""
+    sizes = model.sizes
+    passed = sum(evaluate(s.buffer.nbytes, sizes) for s in steps if s.buffer is not None)
+    if not passed:
+        return 0.0
+    transfers = _CROSSING * passed / model.core.rate(_CROSSING * passed)
+    return transfers / (transfers + sum(map(model.least, steps)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Stages that run together, and their estimated cycles: one after another, and together."""
+
+    stage: Stage
+    cycles: tuple[float, float]
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Finds the groups of stages that take the least time, by dynamic programming over cuts.
+
+    ``closed`` are the stages with all rows, ``opened`` the same stages with some of the rows.
+    """
+
+    closed: Sequence[Step]
+    opened: Sequence[Step]
+    model: Joined
+    sizes: Mapping[str, int]
+    reason: str = field(default="no stage computes each row from the same row of the one before")
+
+    def best(self) -> tuple[_Group, ...]:
+        """Return the groups that save time; other stages run one after another."""
+        best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
+        ending: dict[int, list[tuple[int, _Group]]] = {}
+        for first in range(len(self.opened)):
+            for last, group in self._from(first):
+                ending.setdefault(last + 1, []).append((first, group))
+        for end in range(1, len(self.opened) + 1):
+            ways = [best[-1]]
+            for first, group in ending.get(end, ()):
+                saved, before = best[first]
+                apart, together = group.cycles
+                ways.append((saved + apart - together, (*before, group)))
+            best.append(max(ways, key=lambda way: way[0]))
+        return best[-1][1]
+
+    def _from(self, first: int) -> Iterator[tuple[int, _Group]]:
+        """Yield the groups that begin with stage ``first``, and the number of their last stage."""
+        for last in range(first + 1, min(first + _MOST, len(self.opened))):
+            numbers = range(first, last + 1)
+            names = " ".join(self.opened[number].name for number in numbers)
+            try:
+                together = in_blocks(Stage(names, rows=1), numbers, self.opened, parallel=False)
+            except ScheduleError:
+                return
+            if together[0].block is None:
+                return
+            group = self._group(numbers, names, {str(n) for n in together[0].block.private})
+            if group is not None:
+                yield last, group
+
+    def _group(self, numbers: range, names: str, private: set[str]) -> _Group | None:
+        """Return a group with the best blocks of rows; None if no blocks save time."""
+        closed, opened = ([every[n] for n in numbers] for every in (self.closed, self.opened))
+        assert opened[0].rows is not None
+        formula = opened[0].rows.total
+        total = self._total(formula)
+        known = value(formula) is not None
+        model = self.model
+
+        def both(count: int, rows: int) -> tuple[float, float]:
+            apart = model.apart(closed) if known else model.apart(opened, count)
+            return apart, model.in_blocks(opened, private, rows, count)
+
+        best: tuple[float, int] | None = None
+        for rows in self._blocks(opened, total):
+            apart, together = both(total, rows)
+            if together > (1 - MARGIN) * apart or (best is not None and together >= best[0]):
+                continue
+            if not known:  # just more rows than a block has are the worst number of rows
+                at_worst, blocks = both(rows + 1, rows)
+                if blocks > _HARMLESS * at_worst:
+                    continue
+            best = together, rows
+        if best is None:
+            self.reason = f"blocks of rows would save less than {MARGIN:.0%} of the estimated time"
+            return None
+        return _Group(Stage(names, rows=best[1]), (both(total, best[1])[0], best[0]))
+
+    def _total(self, formula: Expr) -> int:
+        """Return the rows that are assumed."""
+        return TYPICAL if slots(formula) else evaluate(formula, self.sizes)
+
+    def _blocks(self, steps: Sequence[Step], total: int) -> Iterator[int]:
+        """Yield the sizes of blocks that are tried: whole tiles, and shares of all threads."""
+        tile = max((_tile_rows(step) for step in steps), default=1)
+        wanted = {tile * count for count in _TILES}
+        if self.model.threads > 1:
+            parts = [self.model.threads * count for count in _EACH]
+            wanted |= {-(-total // part) for part in parts}
+        yield from sorted(rows for rows in wanted if rows < total)
+
+
+def _tile_rows(step: Step) -> int:
+    """Return the rows of a stage's largest register tile; 8 for a row program."""
+    if not step.is_product:
+        return 8
+    tiles = step.plan.nests[0].tiles  # type: ignore[union-attr]
+    return max((int(tile.shape.rows) for tile in tiles), default=1)
