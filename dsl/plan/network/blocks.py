@@ -46,7 +46,7 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
                 "a stage has names that follow each other, in the order in which they run",
                 got=stage,
                 expected=_listed(names),
-                hint=f"tw.Stage({given!r}{', rows=' + str(stage.rows) if stage.rows else ''})",
+                hint=f"tw.{Stage(given, stage.rows, at=dict(stage.at))!r}",
             )
         found[whole.start] = stage, whole
     named = {number for _, numbers in found.values() for number in numbers}

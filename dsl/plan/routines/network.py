@@ -7,7 +7,7 @@ need no stage: they are strides.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -44,7 +44,8 @@ from ..loops import Decided, Decision
 from ..network.blocks import blocked, grouped, resolved
 from ..network.chosen import chosen
 from ..network.elements import Elements
-from ..network.names import Namer
+from ..network.names import Key, Namer
+from ..network.places import away, check_places, places_of
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
@@ -81,13 +82,24 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
         )
     plans: dict[Any, Plan | ByRows] = {}
 
-    def cut(opened: Container[int]) -> tuple[Step, ...]:
-        return _Cutter(spec.folded, target, stages, opened, plans).steps()
+    names: Mapping[Key, str] = {}
+    moved: Container[int] = ()
 
-    steps, decisions = cut(()), ()
+    def cutter(opened: Container[int]) -> _Cutter:
+        return _Cutter(spec.folded, target, stages, opened, plans, names, moved)
+
+    def cut(opened: Container[int]) -> tuple[Step, ...]:
+        return cutter(opened).steps()
+
+    first, decisions = cutter(()), ()
+    steps = first.steps()
     if stages is not schedule:
         stages, *decisions = chosen(spec, steps, cut, stages.threads, target.core)
+    elif places := places_of(stages, steps):
+        names, moved = first.namer.made, first.namer.numbers(away(places, steps))
+        steps = cut(())
     groups = grouped(stages, steps)
+    check_places(groups, steps)
     if any(stage.rows for stage, _ in groups):
         opened = {number for stage, numbers in groups for number in numbers if stage.rows}
         steps = blocked(groups, cut(opened), stages.threads)
@@ -97,7 +109,8 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
 class _Cutter:
     """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``.
 
-    ``plans`` has the plans of products that were made so far.
+    ``plans`` has the plans of products that were made so far. ``known`` are names, and ``moved`` the
+    numbers of functions that no epilogue computes.
     """
 
     def __init__(
@@ -107,9 +120,12 @@ class _Cutter:
         stages: Stages,
         opened: Container[int],
         plans: dict[Any, Plan | ByRows],
+        known: Mapping[Key, str],
+        moved: Container[int],
     ) -> None:
         self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
-        self.namer = Namer()
+        self.namer, self.moved = Namer(known), moved
+        self.functions: dict[str, list[Expression]] = {}
         self.nodes = nodes_of(rows(*spec.results))
         self.order = {id(node): number for number, node in enumerate(self.nodes)}
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
@@ -147,7 +163,15 @@ class _Cutter:
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
-        return tuple(self.made)
+        return tuple(replace(step, inside=self._inside(step)) for step in self.made)
+
+    def _inside(self, step: Step) -> tuple[str, ...]:
+        """Return the names of the functions of elements that a stage computes."""
+        nodes = self.functions.get(step.name, ())
+        if step.is_product:
+            return tuple(self.namer.inside(self.order[id(node)], node) for node in nodes)
+        numbers = {self.order[id(node)] for node in nodes}
+        return tuple(name for (number, _), name in self.namer.known.items() if number in numbers)
 
     def place(self, node: Expression) -> Placed:
         """Return where a value is in memory; add the stages that compute it if there are none."""
@@ -198,12 +222,15 @@ class _Cutter:
             b = self._matrix(y)
         end = self._end(product)
         written, buffer = self._new(end)
-        name = self.namer.of_product(product)
+        name = self.namer.named(self.order[id(product)], product)
         chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
         stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
             product, end, self._ready, self.target
         )
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
+        after = self._after(product)
+        inner = [node for node in walked(end, self.values) if id(node) in after]
+        self.functions[name] = [node for node in inner if isinstance(node, Call)]
         self.made.append(
             Step(
                 name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
@@ -242,6 +269,8 @@ class _Cutter:
                 continue
             inside = list(walked(node, {*self.values, id(product)}))
             inside = [each for each in inside if self._ready(each) is None]
+            if any(self.order[id(each)] in self.moved for each in inside):
+                continue
             whole = {id(each) for each in inside}
             private = all(
                 {id(user) for user in self.users[each]} <= whole and each not in self.ends
@@ -250,6 +279,10 @@ class _Cutter:
             if private and all(self._is_of_epilogue(each, product) for each in inside):
                 found = node
         return found
+
+    def _after(self, product: Product) -> set[int]:
+        """Return the ``id`` of each function of elements that follows a product."""
+        return {id(node) for node in self._followers(product)}
 
     def _followers(self, product: Product) -> Iterator[Expression]:
         """Yield the functions of elements of a product, and of their results, in order."""
@@ -301,9 +334,11 @@ class _Cutter:
         ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
+        name = self.namer.of_copy() if known else self.namer.named(self.order[id(node)], node)
+        self.functions[name] = [each for each in walked(node, leaves) if each is not node]
         self.made.append(
             Step(
-                self.namer.of(node, copied=known), stage.plan, target.name, buffer, stage.operands,
+                name, stage.plan, target.name, buffer, stage.operands,
                 stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
             )
         )  # fmt: skip
@@ -374,7 +409,7 @@ class _Cutter:
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
         self.made.append(
             Step(
-                self.namer.of(node), plan, written.name, buffer, {"out": written.name},
+                self.namer.named(self.order[id(node)], node), plan, written.name, buffer, {"out": written.name},
                 {slot_of("counter"): place}, repr(node), (loop,),
                 {"out": written.offset + place * written.strides[0]},
             )
@@ -402,7 +437,7 @@ class _Cutter:
         operands = {"out": written.name, "in0_": table.name}
         self.made.append(
             Step(
-                self.namer.of(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
+                self.namer.named(self.order[id(node)], node), plan, written.name, buffer, operands, sizes.bound, repr(node),
                 loops, shifts, found=found,
             )
         )  # fmt: skip
