@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from sympy import Expr
 
@@ -83,6 +84,33 @@ def chosen(
     return stages, Decision("stages", said, why)
 
 
+def ways(
+    spec: Network,
+    steps: Sequence[Step],
+    cut: Callable[[Container[int]], tuple[Step, ...]],
+    threads: int | None,
+    core: Core,
+) -> Iterator[tuple[float, Stages]]:
+    """Yield stages that are worth measuring, with the estimated cycles that they save.
+
+    The stages of all long groups have blocks of the same number of rows, or two neighbouring ones
+    have. The arguments are those of ``chosen``.
+    """
+    sizes = _typical(spec)
+    model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
+    found = _Choice(steps, cut(range(len(steps))), model, sizes)
+    yield 0.0, Stages(threads=threads)
+    longest = [each for group in found.longest() for each in found.tried(*group)]
+    for rows in sorted({each.stage.rows or 0 for each in longest}):
+        these = [each for each in longest if each.stage.rows == rows]
+        saved = sum(each.saved for each in these)
+        yield saved, Stages(*(each.stage for each in these), threads=threads)
+    for pair in found.pairs():
+        best = max(found.tried(*pair), key=lambda each: each.saved, default=None)
+        if best is not None:
+            yield best.saved, Stages(best.stage, threads=threads)
+
+
 def _with_the_last_cache(core: Core, threads: int) -> Core:
     """Return ``core`` with all of the last cache that ``threads`` leave to one of them."""
     *nearer, last = core.caches
@@ -96,10 +124,10 @@ def _apart(why: str) -> Decision:
 
 def _typical(spec: Network) -> dict[str, int]:
     """Return the sizes of the call that the model assumes, by slot."""
-    return {slot: _near(NOMINAL, dim) for slot, dim in spec.runtime_sizes()}
+    return {slot: near(NOMINAL, dim) for slot, dim in spec.runtime_sizes()}
 
 
-def _near(size: int, dim: Dim) -> int:
+def near(size: int, dim: Dim) -> int:
     """Return a size near ``size`` that ``dim`` can have."""
     most = size if dim.max is None else min(size, dim.max)
     return max(1, most // dim.multiple_of) * dim.multiple_of
@@ -122,6 +150,11 @@ class _Group:
     stage: Stage
     cycles: tuple[float, float]
 
+    @property
+    def saved(self) -> float:
+        """The cycles that it takes less together."""
+        return self.cycles[0] - self.cycles[1]
+
 
 @dataclass(slots=True)
 class _Choice:
@@ -141,59 +174,91 @@ class _Choice:
         best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
         ending: dict[int, list[tuple[int, _Group]]] = {}
         for first in range(len(self.opened)):
-            for last, group in self._from(first):
-                ending.setdefault(last + 1, []).append((first, group))
+            for numbers, private in self._from(first):
+                if (group := self._group(numbers, private)) is not None:
+                    ending.setdefault(numbers.stop, []).append((first, group))
         for end in range(1, len(self.opened) + 1):
             ways = [best[-1]]
             for first, group in ending.get(end, ()):
                 saved, before = best[first]
-                apart, together = group.cycles
-                ways.append((saved + apart - together, (*before, group)))
+                ways.append((saved + group.saved, (*before, group)))
             best.append(max(ways, key=lambda way: way[0]))
         return best[-1][1]
 
-    def _from(self, first: int) -> Iterator[tuple[int, _Group]]:
-        """Yield the groups that begin with stage ``first``, and the number of their last stage."""
+    def _from(self, first: int) -> Iterator[tuple[range, set[str]]]:
+        """Yield the numbers of stages that can run together, the first of which is ``first``.
+
+        The arrays that have the rows of one block only are yielded with them.
+        """
         for last in range(first + 1, min(first + _MOST, len(self.opened))):
             numbers = range(first, last + 1)
-            names = " ".join(self.opened[number].name for number in numbers)
             try:
-                together = in_blocks(Stage(names, rows=1), numbers, self.opened, parallel=False)
+                stage = Stage(self._names(numbers), rows=1)
+                together = in_blocks(stage, numbers, self.opened, parallel=False)
             except ScheduleError:
                 return
             if together[0].block is None:
                 return
-            group = self._group(numbers, names, {str(n) for n in together[0].block.private})
-            if group is not None:
-                yield last, group
+            yield numbers, {str(name) for name in together[0].block.private}
 
-    def _group(self, numbers: range, names: str, private: set[str]) -> _Group | None:
-        """Return a group with the best blocks of rows; None if no blocks save time."""
-        closed, opened = ([every[n] for n in numbers] for every in (self.closed, self.opened))
+    def longest(self) -> list[tuple[range, set[str]]]:
+        """Return groups that are as long as possible, without a stage that is in two of them."""
+        found: list[tuple[range, set[str]]] = []
+        for first in range(len(self.opened)):
+            if not found or first not in found[-1][0]:
+                found += [*self._from(first)][-1:]
+        return found
+
+    def pairs(self) -> Iterator[tuple[range, set[str]]]:
+        """Yield all groups of two stages."""
+        for first in range(len(self.opened)):
+            yield from islice(self._from(first), 1)
+
+    def _names(self, numbers: range) -> str:
+        return " ".join(self.opened[number].name for number in numbers)
+
+    def tried(self, numbers: range, private: set[str]) -> Iterator[_Group]:
+        """Yield a group with each size of blocks that is tried."""
+        opened = [self.opened[number] for number in numbers]
+        assert opened[0].rows is not None
+        total = self._total(opened[0].rows.total)
+        for rows in self._blocks(opened, total):
+            yield _Group(Stage(self._names(numbers), rows), self._cycles(numbers, private, rows))
+
+    def _cycles(
+        self, numbers: range, private: set[str], rows: int, total: int | None = None
+    ) -> tuple[float, float]:
+        """Return the cycles of stages apart, and of the same in blocks, for ``total`` rows."""
+        opened = [self.opened[number] for number in numbers]
         assert opened[0].rows is not None
         formula = opened[0].rows.total
-        total = self._total(formula)
-        known = value(formula) is not None
-        model = self.model
+        if total is None:
+            total = self._total(formula)
+        if value(formula) is not None:
+            apart = self.model.apart([self.closed[number] for number in numbers])
+        else:
+            apart = self.model.apart(opened, total)
+        return apart, self.model.in_blocks(opened, private, rows, total)
 
-        def both(count: int, rows: int) -> tuple[float, float]:
-            apart = model.apart(closed) if known else model.apart(opened, count)
-            return apart, model.in_blocks(opened, private, rows, count)
-
-        best: tuple[float, int] | None = None
-        for rows in self._blocks(opened, total):
-            apart, together = both(total, rows)
-            if together > (1 - MARGIN) * apart or (best is not None and together >= best[0]):
+    def _group(self, numbers: range, private: set[str]) -> _Group | None:
+        """Return a group with the best blocks of rows; None if no blocks save time."""
+        first = self.opened[numbers.start].rows
+        assert first is not None
+        best: _Group | None = None
+        for group in self.tried(numbers, private):
+            (apart, together), rows = group.cycles, group.stage.rows
+            assert rows is not None
+            if together > (1 - MARGIN) * apart or (best and together >= best.cycles[1]):
                 continue
-            if not known:  # just more rows than a block has are the worst number of rows
-                at_worst, blocks = both(rows + 1, rows)
-                if blocks > _HARMLESS * at_worst:
+            if value(first.total) is None:
+                # Just more rows than one block has are the worst number of rows.
+                apart, together = self._cycles(numbers, private, rows, rows + 1)
+                if together > _HARMLESS * apart:
                     continue
-            best = together, rows
+            best = group
         if best is None:
             self.reason = f"blocks of rows would save less than {MARGIN:.0%} of the estimated time"
-            return None
-        return _Group(Stage(names, rows=best[1]), (both(total, best[1])[0], best[0]))
+        return best
 
     def _total(self, formula: Expr) -> int:
         """Return the rows that are assumed."""

@@ -42,11 +42,11 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.blocks import blocked, grouped, resolved
-from ..network.chosen import chosen
+from ..network.chosen import chosen, ways
 from ..network.elements import Elements
 from ..network.names import Key, Namer
-from ..network.places import away, check_places, places_of
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
+from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
@@ -80,51 +80,59 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    plans: dict[Any, Plan | ByRows] = {}
-
-    names: Mapping[Key, str] = {}
-    moved: Container[int] = ()
-
-    def cutter(opened: Container[int]) -> _Cutter:
-        return _Cutter(spec.folded, target, stages, opened, plans, names, moved)
-
-    def cut(opened: Container[int]) -> tuple[Step, ...]:
-        return cutter(opened).steps()
-
-    first, decisions = cutter(()), ()
-    steps = first.steps()
+    cuts = _Cuts(spec, target, stages)
+    first = cuts.of(())
+    steps, decisions = first.steps(), list[Decision]()
     if stages is not schedule:
-        stages, *decisions = chosen(spec, steps, cut, stages.threads, target.core)
+        stages, *decisions = chosen(spec, steps, cuts.steps, stages.threads, target.core)
     elif places := places_of(stages, steps):
-        names, moved = first.namer.made, first.namer.numbers(away(places, steps))
-        steps = cut(())
+        made = first.namer.made
+        cuts = _Cuts(spec, target, stages, made, first.namer.numbers(away(places, steps)))
+        steps = cuts.steps(())
     groups = grouped(stages, steps)
     check_places(groups, steps)
     if any(stage.rows for stage, _ in groups):
         opened = {number for stage, numbers in groups for number in numbers if stage.rows}
-        steps = blocked(groups, cut(opened), stages.threads)
+        steps = blocked(groups, cuts.steps(opened), stages.threads)
     return NetworkPlan(spec, resolved(stages, groups), target, tuple(decisions), steps)
 
 
-class _Cutter:
-    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``.
+def stages_to_try(spec: Network, target: Target, threads: int | None) -> list[tuple[float, Stages]]:
+    """Return stages of a network that are worth measuring, and the estimated cycles they save."""
+    cuts = _Cuts(spec, target, Stages(threads=threads))
+    return list(ways(spec, cuts.steps(()), cuts.steps, threads, target.core))
 
-    ``plans`` has the plans of products that were made so far. ``known`` are names, and ``moved`` the
-    numbers of functions that no epilogue computes.
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """Cuts a network into stages several times.
+
+    ``names`` are the names of an earlier cut. No epilogue computes the functions ``moved``.
     """
 
-    def __init__(
-        self,
-        spec: Network,
-        target: Target,
-        stages: Stages,
-        opened: Container[int],
-        plans: dict[Any, Plan | ByRows],
-        known: Mapping[Key, str],
-        moved: Container[int],
-    ) -> None:
-        self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
-        self.namer, self.moved = Namer(known), moved
+    spec: Network
+    target: Target
+    stages: Stages
+    names: Mapping[Key, str] = field(default_factory=dict)
+    moved: Container[int] = ()
+    plans: dict[Any, Plan | ByRows] = field(default_factory=dict)
+
+    def of(self, opened: Container[int]) -> _Cutter:
+        """Return a cutter; the stages ``opened`` can compute some of their rows."""
+        return _Cutter(self, opened)
+
+    def steps(self, opened: Container[int]) -> tuple[Step, ...]:
+        """Return the stages."""
+        return self.of(opened).steps()
+
+
+class _Cutter:
+    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
+
+    def __init__(self, cuts: _Cuts, opened: Container[int]) -> None:
+        spec, self.target, self.stages = cuts.spec.folded, cuts.target, cuts.stages
+        self.opened, self.products, self.moved = opened, cuts.plans, cuts.moved
+        self.namer = Namer(cuts.names)
         self.functions: dict[str, list[Expression]] = {}
         self.nodes = nodes_of(rows(*spec.results))
         self.order = {id(node): number for number, node in enumerate(self.nodes)}
@@ -148,7 +156,6 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
-        self.products = plans
         self.numbers = count()
         self.written: set[Name] = set()
 
@@ -172,6 +179,10 @@ class _Cutter:
             return tuple(self.namer.inside(self.order[id(node)], node) for node in nodes)
         numbers = {self.order[id(node)] for node in nodes}
         return tuple(name for (number, _), name in self.namer.known.items() if number in numbers)
+
+    def _name(self, node: Expression) -> str:
+        """Return the name of a stage, given its product or its last node."""
+        return self.namer.named(self.order[id(node)], node)
 
     def place(self, node: Expression) -> Placed:
         """Return where a value is in memory; add the stages that compute it if there are none."""
@@ -222,7 +233,7 @@ class _Cutter:
             b = self._matrix(y)
         end = self._end(product)
         written, buffer = self._new(end)
-        name = self.namer.named(self.order[id(product)], product)
+        name = self._name(product)
         chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
         stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
             product, end, self._ready, self.target
@@ -334,7 +345,7 @@ class _Cutter:
         ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
-        name = self.namer.of_copy() if known else self.namer.named(self.order[id(node)], node)
+        name = self.namer.of_copy() if known else self._name(node)
         self.functions[name] = [each for each in walked(node, leaves) if each is not node]
         self.made.append(
             Step(
@@ -409,7 +420,7 @@ class _Cutter:
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
         self.made.append(
             Step(
-                self.namer.named(self.order[id(node)], node), plan, written.name, buffer, {"out": written.name},
+                self._name(node), plan, written.name, buffer, {"out": written.name},
                 {slot_of("counter"): place}, repr(node), (loop,),
                 {"out": written.offset + place * written.strides[0]},
             )
@@ -437,7 +448,7 @@ class _Cutter:
         operands = {"out": written.name, "in0_": table.name}
         self.made.append(
             Step(
-                self.namer.named(self.order[id(node)], node), plan, written.name, buffer, operands, sizes.bound, repr(node),
+                self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
                 loops, shifts, found=found,
             )
         )  # fmt: skip

@@ -12,7 +12,6 @@ from tilewright.keywords import spelled
 from ..schedule import Schedule
 from ..sizes import MAX_FIXED, call_text, whole_number
 
-
 #: The places of functions after a product, from the nearest to the sums to the farthest.
 PLACES = ("accumulators", "slice", "rows", "whole")
 
