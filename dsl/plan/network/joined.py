@@ -22,6 +22,13 @@ from .step import Step
 _WRITTEN, _PASSED = 2.0, 1.5
 
 
+class _First(dict[str, int]):
+    """Sizes of the call; the counter of a loop has the value of its first iteration."""
+
+    def __missing__(self, _name: str) -> int:
+        return 0
+
+
 class Joined:
     """Estimates stages with given sizes of the call, on ``core`` with at most ``threads``.
 
@@ -30,7 +37,7 @@ class Joined:
     """
 
     def __init__(self, core: Core, sizes: Mapping[str, int], threads: int) -> None:
-        self.core, self.sizes, self.threads = core, sizes, threads
+        self.core, self.sizes, self.threads = core, _First(sizes), threads
         self._nests: dict[tuple[int, int | None, bool], Nest] = {}
 
     def number(self, step: Step, name: str) -> int:
