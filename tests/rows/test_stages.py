@@ -245,9 +245,9 @@ def test_places_change_no_bit(type_: Any, cases: Cases) -> None:
     packed = plain.pack(weights)
     wanted = plain(*given, packed)
     for net, schedule in zip(nets, PLACES, strict=True):
-        assert schedule.stages[0] == net.schedule.stages[0]
-        assert eval(repr(net.schedule), vars(tw)) == net.schedule  # noqa: S307
-        assert pickle.loads(pickle.dumps(net.schedule)) == net.schedule
+        made: Any = net.schedule
+        assert schedule.stages[0] == made.stages[0]
+        assert eval(repr(made), vars(tw)) == made == pickle.loads(pickle.dumps(made))  # noqa: S307
         for one, other in zip(net(*given, packed), wanted, strict=True):
             assert one.tobytes() == other.tobytes(), schedule
     assert "\nwithin    a: add0 gelu_erf0 add1 relu0, in the acc" in plain.explain()

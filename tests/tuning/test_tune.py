@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import fake_worker
@@ -316,7 +317,7 @@ NETWORK = tw.network(lambda x, w: tw.relu(x @ w.a) @ w.b).of(x=tw.Tensor("f32", 
 
 def test_a_network_is_tuned_stages_first_and_then_each_product() -> None:
     target = host.resolve("avx2")
-    stages = [one.schedule for one in candidates(NETWORK, "avx2", threads=1)]
+    stages: list[Any] = [one.schedule for one in candidates(NETWORK, "avx2", threads=1)]
     assert any("Stage('a b', rows=" in repr(each) for each in stages)
     found = Staged(stages, NETWORK, target)
     first = found.ask(3)
@@ -324,12 +325,12 @@ def test_a_network_is_tuned_stages_first_and_then_each_product() -> None:
     fast = next(each for each in stages if "rows=" in repr(each))
     for schedule in stages:
         found.tell(schedule, 2.0 if schedule == fast else None)
-    later = found.ask(50)
+    later: list[Any] = found.ask(50)
     assert 2 < len(later) <= OF_PRODUCT
     assert all([*dict(each.products)] == ["a"] for each in later)
     assert all(stage in each.stages for each in later for stage in fast.stages)
     found.tell(later[1], 3.0)
-    last = found.ask(50)
+    last: list[Any] = found.ask(50)
     assert all(dict(each.products)["a"] == dict(later[1].products)["a"] for each in last)
     assert last and all("b" in dict(each.products) for each in last)
     assert found.ask(1) == []

@@ -22,6 +22,8 @@ MULTIPLIED = frozenset(("mul", "fma", "div", "sqrt"))
 _DIVIDED, _DIVISION = frozenset(("div", "sqrt")), 5
 #: Operations that reinterpret bits, and cost nothing.
 _FREE = frozenset(("bits", "float"))
+#: The cycles of the call of a tile program that computes a row.
+_CALL = 10
 #: For each multiplying unit, a core has this number of units for other operations.
 _OTHERS = 2
 
@@ -61,7 +63,8 @@ def planned_work(plan: RowsPlan, sizes: Mapping[str, int]) -> Cycles:
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     rows, cols = evaluate(plan.rows, slots), evaluate(plan.cols, slots)
     vectors = -(-cols // plan.vector.lanes) * plan.vector.registers
-    return Cycles({"operations": rows * vectors * sum(plan.work) / plan.target.core.fma_units})
+    each = vectors * max(1, sum(plan.work)) / plan.target.core.fma_units
+    return Cycles({"operations": rows * each, "calls": float(rows * _CALL)})
 
 
 def applied(ops: Sequence[Op], functions: Collection[str], sizes: Mapping[str, int]) -> int:

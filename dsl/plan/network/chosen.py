@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 
 from sympy import Expr
 
 from tilewright.errors import ScheduleError
+from tilewright.ir.nest import Name
 from tilewright.isa.machine import Core
 from tilewright.spec.network.stages import Stage, Stages
 from tilewright.spec.network.value import Network
@@ -17,7 +19,7 @@ from tilewright.symbolic import evaluate, slots, value
 
 from ..loops import Decision
 from ..plan import NOMINAL
-from .blocks import in_blocks
+from .blocks import in_blocks, users_of
 from .joined import Joined
 from .step import Step
 
@@ -38,8 +40,9 @@ _HARMLESS = 1.01
 _TILES = (1, 2, 4, 8, 16, 32)
 #: Threads that share the blocks get each about this number of them.
 _EACH = (1, 2, 3, 4)
-#: A group has at most this number of stages.
-_MOST = 16
+#: A group has at most this number of stages. Fewer are tried if there are more than ``_GROUPS``
+#: groups, because each is estimated several times.
+_MOST, _GROUPS = 16, 256
 #: How often a byte of a value that stages pass on is transferred: the stage that writes it reads
 #: and writes the cache line, the next stage reads it.
 _CROSSING = 3
@@ -69,7 +72,8 @@ def chosen(
     if not shared and most < MARGIN:
         why = f"passing values on takes at most {most:.0%} of the time"
         return Stages(threads=threads), _apart(why)
-    found = _Choice(steps, cut(range(len(steps))), model, sizes)
+    opened = cut(range(len(steps)))
+    found = _Choice(steps, opened, model, users_of(opened))
     groups = found.best()
     if not groups:
         return Stages(threads=threads), _apart(found.reason)
@@ -98,7 +102,8 @@ def ways(
     """
     sizes = _typical(spec)
     model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
-    found = _Choice(steps, cut(range(len(steps))), model, sizes)
+    opened = cut(range(len(steps)))
+    found = _Choice(steps, opened, model, users_of(opened))
     yield 0.0, Stages(threads=threads)
     longest = [each for group in found.longest() for each in found.tried(*group)]
     for rows in sorted({each.stage.rows or 0 for each in longest}):
@@ -124,7 +129,8 @@ def _apart(why: str) -> Decision:
 
 def _typical(spec: Network) -> dict[str, int]:
     """Return the sizes of the call that the model assumes, by slot."""
-    return {slot: near(NOMINAL, dim) for slot, dim in spec.runtime_sizes()}
+    sizes = spec.runtime_sizes()
+    return {slot: near(NOMINAL if sizes[1:] else TYPICAL, dim) for slot, dim in sizes}
 
 
 def near(size: int, dim: Dim) -> int:
@@ -143,12 +149,16 @@ def _saved_at_most(steps: Sequence[Step], model: Joined) -> float:
     return transfers / (transfers + sum(map(model.least, steps)))
 
 
+#: Cycles of stages one after another, and together.
+_Cycles = tuple[float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Stages that run together, and their estimated cycles: one after another, and together."""
+    """Stages that run together, and their estimated cycles."""
 
     stage: Stage
-    cycles: tuple[float, float]
+    cycles: _Cycles
 
     @property
     def saved(self) -> float:
@@ -161,12 +171,14 @@ class _Choice:
     """Finds the groups of stages that take the least time, by dynamic programming over cuts.
 
     ``closed`` are the stages with all rows, ``opened`` the same stages with some of the rows.
+    ``users`` are the numbers of the stages that read or write each array.
     """
 
     closed: Sequence[Step]
     opened: Sequence[Step]
     model: Joined
-    sizes: Mapping[str, int]
+    users: Mapping[Name, set[int]]
+    _models: dict[int, Joined] = field(default_factory=dict)
     reason: str = field(default="no stage computes each row from the same row of the one before")
 
     def best(self) -> tuple[_Group, ...]:
@@ -190,11 +202,12 @@ class _Choice:
 
         The arrays that have the rows of one block only are yielded with them.
         """
-        for last in range(first + 1, min(first + _MOST, len(self.opened))):
-            numbers = range(first, last + 1)
+        most = max(2, min(_MOST, _GROUPS // len(self.opened)))
+        for end in range(first + 2, min(first + most, len(self.opened)) + 1):
+            numbers = range(first, end)
             try:
-                stage = Stage(self._names(numbers), rows=1)
-                together = in_blocks(stage, numbers, self.opened, parallel=False)
+                stage, steps = Stage(self._names(numbers), rows=1), self.opened[first:end]
+                together = in_blocks(stage, numbers, steps, self.users, parallel=False)
             except ScheduleError:
                 return
             if together[0].block is None:
@@ -217,35 +230,47 @@ class _Choice:
     def _names(self, numbers: range) -> str:
         return " ".join(self.opened[number].name for number in numbers)
 
-    def tried(self, numbers: range, private: set[str]) -> Iterator[_Group]:
-        """Yield a group with each size of blocks that is tried."""
+    def tried(self, numbers: range, private: set[str], *, slow: bool = True) -> Iterator[_Group]:
+        """Yield a group with each size of blocks that is tried. ``slow`` is as in ``_cycles``."""
         opened = [self.opened[number] for number in numbers]
         assert opened[0].rows is not None
         total = self._total(opened[0].rows.total)
         for rows in self._blocks(opened, total):
-            yield _Group(Stage(self._names(numbers), rows), self._cycles(numbers, private, rows))
+            taken = self._cycles(numbers, private, rows, total, slow=slow)
+            yield _Group(Stage(self._names(numbers), rows), taken)
 
     def _cycles(
-        self, numbers: range, private: set[str], rows: int, total: int | None = None
-    ) -> tuple[float, float]:
-        """Return the cycles of stages apart, and of the same in blocks, for ``total`` rows."""
+        self, numbers: range, private: set[str], rows: int, total: int, *, slow: bool = True
+    ) -> _Cycles:
+        """Return the cycles of stages apart, and of the same in blocks, for ``total`` rows.
+
+        Unless ``slow`` ones are wanted, those of blocks that save less than ``MARGIN`` may be
+        infinite.
+        """
         opened = [self.opened[number] for number in numbers]
         assert opened[0].rows is not None
-        formula = opened[0].rows.total
-        if total is None:
-            total = self._total(formula)
-        if value(formula) is not None:
-            apart = self.model.apart([self.closed[number] for number in numbers])
-        else:
-            apart = self.model.apart(opened, total)
-        return apart, self.model.in_blocks(opened, private, rows, total)
+        model = self._model(opened[0].rows.total, total)
+        apart = model.apart([self.closed[number] for number in numbers])
+        most = inf if slow else (1 - MARGIN) * apart
+        return apart, model.in_blocks(opened, private, rows, total, most)
+
+    def _model(self, formula: Expr, total: int) -> Joined:
+        """Return the estimates for sizes of the call with which a stage has ``total`` rows."""
+        if not slots(formula):
+            return self.model
+        first, *others = sorted(slots(formula))
+        sizes = {**self.model.sizes, first: 1, **dict.fromkeys(others, 1)}
+        sizes[first] = max(1, total // evaluate(formula, sizes))
+        if sizes[first] not in self._models:
+            self._models[sizes[first]] = self.model.at(sizes)
+        return self._models[sizes[first]]
 
     def _group(self, numbers: range, private: set[str]) -> _Group | None:
         """Return a group with the best blocks of rows; None if no blocks save time."""
         first = self.opened[numbers.start].rows
         assert first is not None
         best: _Group | None = None
-        for group in self.tried(numbers, private):
+        for group in self.tried(numbers, private, slow=False):
             (apart, together), rows = group.cycles, group.stage.rows
             assert rows is not None
             if together > (1 - MARGIN) * apart or (best and together >= best.cycles[1]):
@@ -262,7 +287,7 @@ class _Choice:
 
     def _total(self, formula: Expr) -> int:
         """Return the rows that are assumed."""
-        return TYPICAL if slots(formula) else evaluate(formula, self.sizes)
+        return TYPICAL if slots(formula) else evaluate(formula, {})
 
     def _blocks(self, steps: Sequence[Step], total: int) -> Iterator[int]:
         """Yield the sizes of blocks that are tried: whole tiles, and shares of all threads."""

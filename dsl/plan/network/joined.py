@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from tilewright.isa.machine import Core
 from tilewright.symbolic import evaluate
 
-from ..estimate.caches import Nest, Piece, Region, Repeat, Series
+from ..estimate.caches import Nest, Piece, Region, Repeat, Series, work
 from ..estimate.kernel import estimate_of, nest_of
 from ..estimate.rows import nest_of_rows, planned_work
 from ..estimate.threads import busiest
@@ -39,25 +40,36 @@ class Joined:
     def __init__(self, core: Core, sizes: Mapping[str, int], threads: int) -> None:
         self.core, self.sizes, self.threads = core, _First(sizes), threads
         self._nests: dict[tuple[int, int | None, bool], Nest] = {}
+        self._apart: dict[tuple[int, int], float] = {}
+
+    def at(self, sizes: Mapping[str, int]) -> Joined:
+        """Return the estimates for other sizes of the call."""
+        return Joined(self.core, sizes, self.threads)
 
     def number(self, step: Step, name: str) -> int:
         """Return the value of a size of a stage."""
         return evaluate(step.sizes[name], self.sizes)
 
-    def apart(self, steps: Sequence[Step], rows: int | None = None) -> float:
-        """Return the cycles of stages that compute all rows one after another.
-
-        ``rows`` is their number, None if the stages have sizes for all rows.
-        """
-        shared = self.threads > 1
-        return self._cycles(steps, _series([self._nest(s, rows, shared) for s in steps]))
+    def apart(self, steps: Sequence[Step]) -> float:
+        """Return the cycles of stages that compute all rows one after another."""
+        key = id(steps[0]), len(steps)
+        if key not in self._apart:
+            nest = _series([self._nest(step, None, self.threads > 1) for step in steps])
+            self._apart[key] = self._cycles(steps, nest)
+        return self._apart[key]
 
     def in_blocks(
-        self, steps: Sequence[Step], private: Collection[str], rows: int, total: int
+        self,
+        steps: Sequence[Step],
+        private: Collection[str],
+        rows: int,
+        total: int,
+        most: float = inf,
     ) -> float:
         """Return the cycles of stages that run together for each block of ``rows``.
 
-        ``private`` are the arrays that have the rows of one block only.
+        ``private`` are the arrays that have the rows of one block only. The result is infinite if
+        the work alone takes more than ``most`` cycles.
         """
         trips, left = divmod(total, rows)
         moves = frozenset(_moving(steps) - {*private})
@@ -72,11 +84,13 @@ class Joined:
                 parts.append(_repeated(body, trips, moves))
             if left:
                 parts.append(_series([self._nest(step, left, False) for step in steps]))
-        return self._cycles(steps, _series(parts, moves))
+        return self._cycles(steps, _series(parts, moves), most)
 
-    def _cycles(self, steps: Sequence[Step], nest: Nest) -> float:
+    def _cycles(self, steps: Sequence[Step], nest: Nest, most: float = inf) -> float:
         if self.threads > 1:
             nest = busiest(nest, self.core, self.threads)
+        if work(nest).total > most:
+            return inf
         read = {str(array) for step in steps for array in _read(step).values()}
         written = {str(step.written) for step in steps}
         moved = {name: _PASSED if name in read else _WRITTEN for name in written}
