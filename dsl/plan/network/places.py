@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.errors import ScheduleError
 from tilewright.spec.network.stages import Stage, Stages
 
+from ..rows.plan import RowsPlan
 from .blocks import Group
 from .step import Step
 
@@ -62,9 +63,18 @@ def _check(stage: Stage, own: Stage, step: Step, name: str, place: str) -> None:
     elif place == "slice":
         why = f"no function reads the slice of {step.written} that was just stored"
     elif place == "accumulators":
-        read = ", ".join(dict.fromkeys(str(a) for a in step.operands.values() if a != step.written))
-        why = f"it needs whole rows of {read}, of which accumulators have a tile"
+        why = _not_in_a_tile(step)
     else:
         why = "its stage has no rows=" if own.rows is None else f"its stage has rows={own.rows}"
     problem = f"{name!r} cannot be at {place!r}: {why}"
     raise ScheduleError(problem, got=stage, expected=f"{name!r} at {nearest!r}", hint=hint)
+
+
+def _not_in_a_tile(step: Step) -> str:
+    """Return why no product can compute a stage on a tile of its sums."""
+    plan = step.plan
+    if not isinstance(plan, RowsPlan) or len(plan.passes) < 2:
+        return "the epilogue of no product can compute it"
+    arrays = (step.operands[name] for name in plan.matrices)
+    read = ", ".join(dict.fromkeys(str(a).rstrip("_") for a in arrays if a != step.written))
+    return f"it needs whole rows of {read}, of which accumulators have a tile"
