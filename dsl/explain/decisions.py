@@ -170,6 +170,8 @@ def rows_of_product(plan: Plan) -> Iterator[Row]:
         yield from _corrections(plan)
     if plan.finishes:
         yield _output(plan)
+    if isinstance(plan.spec.d, Packed):
+        yield "D packed", "from rows in a buffer", formats_of(plan.spec, plan.target)["d"].text
     if plan.partial:
         why = f"{plan.output.name.upper()} holds no sums: it is made of them when all are there"
         yield "partial sums", "in a buffer", why

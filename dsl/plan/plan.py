@@ -17,7 +17,7 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, div, mod, value
 
 from .contraction import Product, converting_lanes
-from .formats.lookup import Format
+from .formats.lookup import Format, height_of_d
 from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat, in_panel
 from .loops import Decided, Decision
@@ -328,6 +328,11 @@ class Plan(Decided):
         """The rows of a panel of the caller's packed A; None where A is not packed ahead."""
         panels = isinstance(self.spec.a, Packed) and self.spec.quantize is None
         return int(self.operands["a"].strides["k"]) if panels else None
+
+    @property
+    def height_of_d(self) -> int | None:
+        """The rows of a panel of a packed D, 1 if it is quantized; None if D is not packed."""
+        return height_of_d(self.spec, self.target)
 
     @property
     def quantized(self) -> QuantizedFormat:

@@ -66,6 +66,8 @@ def _hindrances(plan: Plan) -> Iterator[str]:
         yield f"{target.name} has no store of {plan.element} for that"
     if spec.beta != 0 or spec.reads_output:
         yield "C is read"
+    if written.packed:
+        yield "D is packed from rows that a cache holds"
     if set(plan.outer.lower()) & {"b", "k"}:
         yield f"loops={plan.outer + plan.inner!r} add to sums in C, block by block of K"
     if plan.product.unit is not None or plan.product.blocks:

@@ -132,9 +132,9 @@ def move_cycles(plan: Plan, name: str) -> float:
     Loads, stores and the shuffles that transpose overlap, so the result is the longest of the three
     times.
     """
-    if plan.unpacks:
+    if plan.unpacks and name in LINE:
         return unpack_cycles(plan)
-    core, line = plan.target.core, "k" if plan.dot else LINE[name]
+    core, line = plan.target.core, "k" if plan.dot and name in LINE else LINE.get(name, "m")
     vectors = plan.target.of(plan.element)
     shuffles = 0
     if plan.operands[name].strides[line] != 1:

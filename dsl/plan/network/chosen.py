@@ -21,8 +21,10 @@ from ..loops import Decision
 from ..plan import NOMINAL
 from .blocks import in_blocks, users_of
 from .joined import Joined
-from .step import Step
+from .step import Opening, Step
 
+#: Returns the stages of a network, given how those that compute some of their rows are opened.
+Cut = Callable[[Mapping[int, Opening]], Sequence[Step]]
 #: Rows that a network is assumed to have if their number is known only at the call.
 TYPICAL = 256
 #: Blocks of rows must save at least this share of the estimated time. Otherwise stages stay apart,
@@ -51,47 +53,65 @@ _CROSSING = 3
 def chosen(
     spec: Network,
     steps: Sequence[Step],
-    cut: Callable[[Container[int]], tuple[Step, ...]],
+    cut: Cut,
+    given: Sequence[Stage],
     threads: int | None,
     core: Core,
-) -> tuple[Stages, Decision]:
-    """Return the stages that the cost model chooses, and the reason.
+) -> tuple[Stages, *tuple[Decision, ...]]:
+    """Return the stages that the cost model chooses, and the reasons.
 
     ``steps`` are the network's stages, each with all rows. ``cut`` returns those that can compute
-    some of the rows, given their numbers.
+    some of the rows, given how each is opened. ``given`` are stages of attention, which stay.
     """
+    found, decision = _chosen(spec, steps, cut, given, threads, core)
+    if not given:
+        return Stages(*found, threads=threads), decision
+    said = ", ".join(map(repr, given))
+    why = "scores of a block of queries stay in a cache, and threads share the blocks"
+    return Stages(*given, *found, threads=threads), Decision("attention", said, why), decision
+
+
+def _chosen(
+    spec: Network,
+    steps: Sequence[Step],
+    cut: Cut,
+    given: Sequence[Stage],
+    threads: int | None,
+    core: Core,
+) -> tuple[tuple[Stage, ...], Decision]:
+    """Return the chosen stages besides ``given``, and the reason."""
     if len(steps) < 2:
-        return Stages(threads=threads), Decision("stages", "one", "nothing runs before or after it")
+        return (), Decision("stages", "one", "nothing runs before or after it")
     sizes = _typical(spec)
     shared = (threads or 1) > 1
     model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
     if shared and sizes:
         why = "with few rows, threads could not share blocks of rows"
-        return Stages(threads=threads), _apart(why)
+        return (), _apart(why)
     most = _saved_at_most(steps, model)
     if not shared and most < MARGIN:
         why = f"passing values on takes at most {most:.0%} of the time"
-        return Stages(threads=threads), _apart(why)
-    opened = cut(range(len(steps)))
-    found = _Choice(steps, opened, model, users_of(opened))
+        return (), _apart(why)
+    opened = cut(dict.fromkeys(range(len(steps)), Opening.ROWS))
+    taken = {name for stage in given for name in stage.names}
+    found = _Choice(steps, opened, model, users_of(opened), taken)
     groups = found.best()
     if not groups:
-        return Stages(threads=threads), _apart(found.reason)
+        return (), _apart(found.reason)
     apart, together = (sum(pair) for pair in zip(*(each.cycles for each in groups), strict=True))
     others = {name for each in groups for name in each.stage.names}
     every = apart + sum(model.least(each) for each in steps if each.name not in others)
     if apart - together < _WORTH * every:
-        return Stages(threads=threads), _apart(f"blocks of rows would save less than {_WORTH:.0%}")
-    stages = Stages(*(each.stage for each in groups), threads=threads)
+        return (), _apart(f"blocks of rows would save less than {_WORTH:.0%}")
     said = ", ".join(repr(each.stage) for each in groups)
     why = f"their estimated time is {1 - together / apart:.0%} less than one after another"
-    return stages, Decision("stages", said, why)
+    return tuple(each.stage for each in groups), Decision("stages", said, why)
 
 
 def ways(
     spec: Network,
     steps: Sequence[Step],
-    cut: Callable[[Container[int]], tuple[Step, ...]],
+    cut: Cut,
     threads: int | None,
     core: Core,
 ) -> Iterator[tuple[float, Stages]]:
@@ -102,8 +122,8 @@ def ways(
     """
     sizes = _typical(spec)
     model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
-    opened = cut(range(len(steps)))
-    found = _Choice(steps, opened, model, users_of(opened))
+    opened = cut(dict.fromkeys(range(len(steps)), Opening.ROWS))
+    found = _Choice(steps, opened, model, users_of(opened), set())
     yield 0.0, Stages(threads=threads)
     longest = [each for group in found.longest() for each in found.tried(*group)]
     for rows in sorted({each.stage.rows or 0 for each in longest}):
@@ -171,13 +191,15 @@ class _Choice:
     """Finds the groups of stages that take the least time, by dynamic programming over cuts.
 
     ``closed`` are the stages with all rows, ``opened`` the same stages with some of the rows.
-    ``users`` are the numbers of the stages that read or write each array.
+    ``users`` are the numbers of the stages that read or write each array. The stages ``taken`` are
+    in no group.
     """
 
     closed: Sequence[Step]
     opened: Sequence[Step]
     model: Joined
     users: Mapping[Name, set[int]]
+    taken: Container[str]
     _models: dict[int, Joined] = field(default_factory=dict)
     reason: str = field(default="no stage computes each row from the same row of the one before")
 
@@ -205,9 +227,11 @@ class _Choice:
         most = max(2, min(_MOST, _GROUPS // len(self.opened)))
         for end in range(first + 2, min(first + most, len(self.opened)) + 1):
             numbers = range(first, end)
+            if any(step.name in self.taken for step in self.opened[first:end]):
+                return
             try:
                 stage, steps = Stage(self._names(numbers), rows=1), self.opened[first:end]
-                together = in_blocks(stage, numbers, steps, self.users, parallel=False)
+                together = in_blocks(stage, numbers, steps, self.users, 1)
             except ScheduleError:
                 return
             if together[0].block is None:

@@ -7,7 +7,8 @@ need no stage: they are strides.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -33,7 +34,7 @@ from tilewright.spec.expression.tensors import (
     Take,
     View,
 )
-from tilewright.spec.network.stages import Stages
+from tilewright.spec.network.stages import Stage, Stages
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
@@ -41,7 +42,8 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
-from ..network.blocks import blocked, grouped, resolved
+from ..network.attention import attentions, stages_of_attention
+from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
 from ..network.chosen import chosen, ways
 from ..network.elements import Elements
 from ..network.names import Key, Namer
@@ -50,7 +52,7 @@ from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Found, Outer, Sizes, Step, outer_loops, shown_as
+from ..network.step import Found, Opening, Outer, Sizes, Step, outer_loops, shown_as
 from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
@@ -81,18 +83,18 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
     cuts = _Cuts(spec, target, stages)
-    first = cuts.of(())
+    first = cuts.of({})
     steps, decisions = first.steps(), list[Decision]()
     if stages is not schedule:
-        stages, *decisions = chosen(spec, steps, cuts.steps, stages.threads, target.core)
+        given = _of_attention(stages, steps, cuts.steps, target)
+        stages, *decisions = chosen(spec, steps, cuts.steps, given, stages.threads, target.core)
     elif places := places_of(stages, steps):
         made = first.namer.made
         cuts = _Cuts(spec, target, stages, made, first.namer.numbers(away(places, steps)))
-        steps = cuts.steps(())
+        steps = cuts.steps({})
     groups = grouped(stages, steps)
     check_places(groups, steps)
-    if any(stage.rows for stage, _ in groups):
-        opened = {number for stage, numbers in groups for number in numbers if stage.rows}
+    if opened := openings(groups, steps):
         steps = blocked(groups, cuts.steps(opened), stages.threads)
     return NetworkPlan(spec, resolved(stages, groups), target, tuple(decisions), steps)
 
@@ -100,7 +102,7 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
 def stages_to_try(spec: Network, target: Target, threads: int | None) -> list[tuple[float, Stages]]:
     """Return stages of a network that are worth measuring, and the estimated cycles they save."""
     cuts = _Cuts(spec, target, Stages(threads=threads))
-    return list(ways(spec, cuts.steps(()), cuts.steps, threads, target.core))
+    return list(ways(spec, cuts.steps({}), cuts.steps, threads, target.core))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +119,39 @@ class _Cuts:
     moved: Container[int] = ()
     plans: dict[Any, Plan | ByRows] = field(default_factory=dict)
 
-    def of(self, opened: Container[int]) -> _Cutter:
+    def of(self, opened: Mapping[int, Opening]) -> _Cutter:
         """Return a cutter; the stages ``opened`` can compute some of their rows."""
         return _Cutter(self, opened)
 
-    def steps(self, opened: Container[int]) -> tuple[Step, ...]:
+    def steps(self, opened: Mapping[int, Opening]) -> tuple[Step, ...]:
         """Return the stages."""
         return self.of(opened).steps()
+
+
+def _of_attention(
+    stages: Stages,
+    steps: Sequence[Step],
+    cut: Callable[[Mapping[int, Opening]], Sequence[Step]],
+    target: Target,
+) -> list[Stage]:
+    """Return the stages of attention in blocks of queries, where the user chooses none."""
+    given = stages_of_attention(steps, stages.threads or 1, target.core)
+    groups = [each for each in grouped(Stages(*given), steps) if each[0].rows is not None]
+    if not groups:
+        return []
+    opened, legal = cut(openings(groups, steps)), list[Stage]()
+    users = users_of(opened)
+    for stage, numbers in groups:
+        with suppress(ScheduleError):
+            in_blocks(stage, numbers, [opened[number] for number in numbers], users, 1)
+            legal.append(stage)
+    return legal
 
 
 class _Cutter:
     """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
 
-    def __init__(self, cuts: _Cuts, opened: Container[int]) -> None:
+    def __init__(self, cuts: _Cuts, opened: Mapping[int, Opening]) -> None:
         spec, self.target, self.stages = cuts.spec.folded, cuts.target, cuts.stages
         self.opened, self.products, self.moved = opened, cuts.plans, cuts.moved
         self.namer = Namer(cuts.names)
@@ -147,6 +169,7 @@ class _Cutter:
             for arg in arguments(node):
                 self.users[id(arg)].append(node)
         self.shared = shared_nodes(self.nodes, self.users, self.ends)
+        self.attentions = {id(each.first): each for each in attentions(self.nodes, self.users)}
         self.values: dict[int, Placed] = {}
         for node in self.nodes:
             if isinstance(node, Input | Weight):
@@ -161,12 +184,7 @@ class _Cutter:
 
     def steps(self) -> tuple[Step, ...]:
         """Return the stages in order."""
-        for node in self.nodes:
-            if isinstance(node, Product):
-                if id(node) not in self.multiplied:
-                    self._product(node)
-            elif isinstance(node, Join | Take) or id(node) in self.shared:
-                self.place(node)
+        self._compute(self.nodes)
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
@@ -183,6 +201,21 @@ class _Cutter:
     def _name(self, node: Expression) -> str:
         """Return the name of a stage, given its product or its last node."""
         return self.namer.named(self.order[id(node)], node)
+
+    def _compute(self, nodes: Iterable[Expression]) -> None:
+        """Add the stages of the products, joins and shared values among ``nodes``."""
+        for node in nodes:
+            if isinstance(node, Product):
+                if (found := self.attentions.get(id(node))) is not None:
+                    # The stages of an attention follow each other.
+                    self._compute(found.before)
+                    for each in (each for each in found.before if isinstance(each, Count)):
+                        self.place(each)
+                    self.place(found.second.args[1])
+                if id(node) not in self.multiplied:
+                    self._product(node)
+            elif isinstance(node, Join | Take) or id(node) in self.shared:
+                self.place(node)
 
     def place(self, node: Expression) -> Placed:
         """Return where a value is in memory; add the stages that compute it if there are none."""
@@ -216,7 +249,7 @@ class _Cutter:
 
     def _copied(self, node: Expression) -> Placed:
         """Add a stage that copies a value to an array without gaps; return where the copy is."""
-        made, buffer = self._buffer(node)
+        made, buffer = self._output(node) or self._buffer(node)
         self._elements(node, made, buffer, known=True)
         return made
 
@@ -234,10 +267,10 @@ class _Cutter:
         end = self._end(product)
         written, buffer = self._new(end)
         name = self._name(product)
-        chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
-        stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
-            product, end, self._ready, self.target
-        )
+        chosen = self.stages.of_product(name)
+        stage = Products(
+            a, b, written, self.products, self._schedule, chosen, opening=self._opening
+        ).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         after = self._after(product)
         inner = [node for node in walked(end, self.values) if id(node) in after]
@@ -249,6 +282,11 @@ class _Cutter:
             )
         )  # fmt: skip
         self.values[id(end)] = written
+
+    @property
+    def _opening(self) -> Opening:
+        """The rows that the next stage can compute in one run."""
+        return self.opened.get(len(self.made), Opening.WHOLE)
 
     @property
     def _schedule(self) -> Schedule:
@@ -341,7 +379,7 @@ class _Cutter:
             leaves = {id(node): self.values[id(node)]}
         stage = Elements(
             node, leaves, target, shape, self.taken, self.target, self._schedule,
-            opened=len(self.made) in self.opened,
+            opening=self._opening,
         ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
@@ -490,13 +528,17 @@ class _Cutter:
 
     def _new(self, node: Expression) -> tuple[Placed, Buffer | None]:
         """Return where a stage writes ``node``: the array of a result, or a new buffer."""
+        return self._output(node) or self._buffer(node, self._order(node))
+
+    def _output(self, node: Expression) -> tuple[Placed, None] | None:
+        """Return the array of the result that ``node`` is, or becomes in another shape."""
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
-            if result is node and output not in self.written:
+            if _reshaped(result) is node and output not in self.written:
                 self.written.add(output)
                 steps = tight(exprs_of(node.tensor.shape))
                 return Placed(output, node.tensor.type, node.tensor.shape, steps), None
-        return self._buffer(node, self._order(node))
+        return None
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory for which a later transposition has no gaps."""
@@ -516,6 +558,13 @@ class _Cutter:
             elements *= size
         name = Name(f"value{next(self.numbers)}")
         return Placed(name, type_, shape, tight(sizes, order)), Buffer(name, type_, elements)
+
+
+def _reshaped(node: Expression) -> Expression:
+    """Return the tensor that ``node`` is, or that it has in another shape."""
+    while isinstance(node, View) and node.fn == "reshape":
+        (node,) = node.args
+    return node
 
 
 def _keeps_last(order: tuple[int, ...]) -> bool:
