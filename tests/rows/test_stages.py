@@ -175,7 +175,7 @@ def thin(rows: Any) -> tw.Network:
 
 def decided(spec: tw.Network, threads: int | None = None) -> tuple[Any, str]:
     plan: Any = plan_for(spec, tw.Schedule(threads=threads), resolve("avx512+zen5"))
-    (found,) = plan.decisions
+    *_, found = plan.decisions
     return plan.schedule, f"{found.choice}: {found.reason}"
 
 
@@ -194,7 +194,8 @@ def test_the_model_joins_stages_where_that_saves_time(
 ) -> None:
     schedule, said = decided(spec, threads)
     assert re.search(says, said)
-    assert ("rows=" in repr(schedule)) == ("rows=" in says)
+    in_blocks = [stage for stage in schedule.stages if stage.rows and stage.names[0] != "product0"]
+    assert bool(in_blocks) == ("rows=" in says)
 
 
 def test_few_rows_are_one_block() -> None:
@@ -261,7 +262,7 @@ def test_threads_finish_a_stage_before_they_begin_the_next() -> None:
     chain = tw.network(lambda x, w: x @ w.a @ w.b @ w.c @ w.d @ w.e)
     spec = chain.of(x=T("f32", (64, 64)), w=dict.fromkeys("abcde", T("f32", (64, 64))))
     isa = tw.compile(SPECS["perceptron"], target="avx2").isa
-    program = joined(program_for(plan_for(spec, tw.Schedule(threads=2), isa)))
+    program = joined(program_for(plan_for(spec, tw.Stages(threads=2), isa)))
     regions = [node for node in walk(program.nest) if isinstance(node, Beside)]
     assert len(regions) > 1
     for region in regions:
