@@ -32,6 +32,7 @@ from tilewright.runtime.store.folders import (
     say,
     tunings_file,
 )
+from tilewright.spec.network.stages import schedule_of
 from tilewright.spec.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -414,7 +415,7 @@ def _result(row: Mapping[str, Any]) -> Result:
         raise ValueError(row["status"])
     return Result(
         subject=_subject(row),
-        schedule=Schedule(**json.loads(row["schedule"])),
+        schedule=schedule_of(json.loads(row["schedule"])),
         status=row["status"],
         **{name: _text(row[name]) for name in ("code", "said", "compiler", "version")},
         cycles=None if row["cycles"] is None else float(row["cycles"]),
@@ -443,7 +444,7 @@ def _winner(row: Mapping[str, Any]) -> Winner:
     words = {name: _text(row[name]) for name in ("code", "compiler", "version")}
     numbers = {name: float(row[name]) for name in _NUMBERS}
     said: dict[str, Any] = {**words, **numbers}
-    return Winner(subject=_subject(row), schedule=Schedule(**json.loads(row["schedule"])), **said)
+    return Winner(subject=_subject(row), schedule=schedule_of(json.loads(row["schedule"])), **said)
 
 
 def _winner_row(winner: Winner) -> dict[str, Any]:

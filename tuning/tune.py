@@ -39,6 +39,7 @@ from tilewright.spec.schedule import Schedule
 from .child import Child, Failure
 from .race import Race, Ranking, Samples, not_measured, ranking
 from .search import Explorer, Ranked, Search, check_method
+from .stages import Staged
 from .variants import candidates
 
 #: Share of the time limit that is reserved for the last comparison, and the maximum number of
@@ -109,7 +110,8 @@ def tune(
         Approximate duration of the tuning. Default: 60.
     search : {"optuna", "ranked"}
         "optuna", the default, explores the schedules of ``tw.variants`` and similar ones. "ranked"
-        measures only the schedules of ``tw.variants``, in the cost model's order.
+        measures only the schedules of ``tw.variants``, in the cost model's order. For a network
+        with products both try stages first, then schedules of each product in the best stages.
     threads : int
         Maximum number of threads of a variant. Default: 1, like the default schedule.
     store : bool
@@ -169,8 +171,6 @@ class Tuning:
         child: Callable[[Gemm | Network, str], Child] = Child,
         database: Database | None = None,
     ) -> None:
-        if isinstance(spec, Network) and spec.staged:
-            raise SpecError("a network with products is not tuned", got=spec)
         if not isinstance(spec, Gemm | Network):
             raise SpecError("what is tuned is a Gemm or a Network", got=spec)
         if not seconds > 0:
@@ -199,6 +199,8 @@ class Tuning:
 
     def _made(self, method: str, variants: Sequence[Schedule]) -> Search:
         spec = self.spec
+        if isinstance(spec, Network) and spec.staged:
+            return Staged(variants, spec, self.target)
         if method == "ranked" or not variants or isinstance(spec, Network):
             return Ranked(variants)
         product: Gemm = spec

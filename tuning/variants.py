@@ -15,6 +15,7 @@ from tilewright.keywords import spelled
 from tilewright.plan.by_rows import plan_product
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
+from tilewright.plan.routines.network import stages_to_try
 from tilewright.plan.routines.stack import side_by_side
 from tilewright.plan.rows.plan import PARTIAL, widest
 from tilewright.plan.tiling.bounds import chains_wanted
@@ -62,7 +63,7 @@ def variants(
     Parameters
     ----------
     spec : Gemm or Network
-        The product, or the row program.
+        The product, or the network. Schedules of a network with products are ``tw.Stages``.
     target : str
         The target's name.
     threads : int, optional
@@ -91,10 +92,11 @@ def candidates(
     spec: Gemm | Network, target: str = "host", *, threads: int | None = None
 ) -> list[Candidate]:
     """Return the schedules that ``variants`` yields, with their estimated cycles."""
-    if isinstance(spec, Network) and not spec.staged:
-        return _of_rows(spec, resolve(target), usable_cpus() if threads is None else threads)
+    if isinstance(spec, Network):
+        cpus = usable_cpus() if threads is None else threads
+        return (_of_stages if spec.staged else _of_rows)(spec, resolve(target), cpus)
     if not isinstance(spec, Gemm):
-        raise SpecError("variants are of a Gemm, or of a Network without products", got=spec)
+        raise SpecError("variants are of a Gemm or a Network", got=spec)
     if spec.stacked:
         return _of_stack(spec, target)
     resolved = resolve(target)
@@ -125,6 +127,14 @@ def _of_rows(spec: Network, target: Target, threads: int) -> list[Candidate]:
     shared = (None,) if threads < 2 else (None, threads)
     schedules = [Schedule(tile=(1, width), threads=some) for some in shared for width in widths]
     return [Candidate(float(place), schedule) for place, schedule in enumerate(schedules)]
+
+
+def _of_stages(spec: Network, target: Target, threads: int) -> list[Candidate]:
+    """Return a candidate for each way to run stages together, with one thread or with all."""
+    shared = (None,) if threads < 2 else (None, threads)
+    found = [way for some in shared for way in stages_to_try(spec, target, some)]
+    found.sort(key=lambda way: -way[0])
+    return [Candidate(-saved, stages) for saved, stages in found]
 
 
 def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candidate]:

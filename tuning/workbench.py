@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.errors import TilewrightError
+from tilewright.plan.network.chosen import TYPICAL, near
 from tilewright.runtime.bench.peak import Meter
 from tilewright.runtime.bench.timing import Filler, Timed, copies, flops
 from tilewright.runtime.driver import compile, compile_many
@@ -10,6 +11,7 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.reference.arguments import Sample
 from tilewright.runtime.reference.verify import Case, cases_of
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Spec
 
@@ -103,5 +105,11 @@ class Bench:
     def _arguments(self, kernel: Kernel) -> list[Sample]:
         """Return several copies of the arrays, on which all variants are timed."""
         if not self._samples:
-            self._samples = copies(kernel, _COPIED, _COPIES)
+            self._samples = copies(kernel, _COPIED, _COPIES, _usual(self._spec))
         return self._samples
+
+
+def _usual(spec: Spec) -> dict[str, int]:
+    """Return the size of the call with which a network with products is timed, if it has one."""
+    sizes = spec.runtime_sizes() if isinstance(spec, Network) and spec.staged else ()
+    return {slot: near(TYPICAL, dim) for slot, dim in sizes} if len(sizes) == 1 else {}

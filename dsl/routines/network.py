@@ -99,6 +99,10 @@ class Layers(Routine[Network, NetworkPlan]):
             yield f"constant  {weight!r} = {constant!r}, computed by pack"
         for number, step in enumerate(plan.steps):
             yield f"stage {number}   {step.name}: {step.written} = {step.said}"
+        for step in plan.steps:
+            if step.inside:
+                where = "in the accumulators" if step.is_product else "in the same passes"
+                yield f"within    {step.name}: {' '.join(step.inside)}, {where}"
         for block, steps in groupby(plan.steps, attrgetter("block")):
             if block is not None:
                 these = f"stages {block.first} to {block.first + len(tuple(steps)) - 1}"

@@ -164,13 +164,15 @@ def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
     return Compared(float(one), float(other), float(ratio), (float(low), float(high)))
 
 
-def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
+def copies(
+    kernel: Sampled, most_bytes: int, most: int, sizes: Mapping[str, int] | None = None
+) -> list[Sample]:
     """Return random arguments for a kernel, in at most ``most`` copies and ``most_bytes`` bytes.
 
-    There is at least one copy. Run-time sizes are 64.
+    There is at least one copy. ``sizes`` are run-time sizes; the others are 64.
     """
     rng = np.random.default_rng(0)
-    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
+    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec), given=sizes)
     first = draw()
     used = max(1, sum(memory.nbytes for memory in first.memory))
     return [first, *(draw() for _ in range(min(most, most_bytes // used) - 1))]

@@ -14,7 +14,10 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn
 from tilewright.cli.code import spec_of_code
+from tilewright.generate import plan_for
+from tilewright.plan.routines.network import stages_to_try
 from tilewright.runtime.fuzz.networks import NetworkCase, draw_network
+from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.arguments import sample
 from tilewright.spec.sizes import Dim
 
@@ -124,11 +127,25 @@ def apart(seed: int) -> Iterator[tuple[NetworkCase, tw.Network, Dim]]:
             yield case, spec, first
 
 
-def test_rows_do_not_depend_on_each_other_nor_on_threads(
+def together(spec: tw.Network, index: int) -> tw.Schedule:
+    """Stages of a network that run together, if there are any, on one thread or two."""
+    threads = 2 - index % 2
+    if not spec.staged:
+        return tw.Schedule(threads=threads)
+    ways = [stages for _, stages in stages_to_try(spec, resolve("host"), threads)]
+    return ways[-1 - index % 3] if len(ways) > 3 else ways[-1]
+
+
+def test_rows_do_not_depend_on_each_other_nor_on_stages_and_threads(
     pytestconfig: pytest.Config, cases: Cases
 ) -> None:
     drawn = list(islice(apart(pytestconfig.option.seed), NETWORKS))
-    asked = [(spec, tw.Schedule(threads=n), "host") for _, spec, _ in drawn for n in (None, 2)]
+    asked = [
+        (spec, schedule, "host")
+        for place, (_, spec, _) in enumerate(drawn)
+        for schedule in (None, together(spec, place))
+    ]
+    assert sum("rows=" in repr(schedule) for _, schedule, _ in asked) >= NETWORKS // 4
     kernels = tw.compile_many(asked)
     for place, (case, spec, dim) in enumerate(drawn):
         assert spec_of_code(repr(spec)) == spec
@@ -182,3 +199,9 @@ def test_networks_that_are_refused(make: Callable[[], Any], says: str) -> None:
 def test_two_hundred_functions_within_each_other_are_planned() -> None:
     spec = tw.network(often(lambda x: 1 - x, 200)).of(x=t(R, 8))
     assert tw.compile(spec, target="scalar").verify(cases=1).cases == 1
+
+
+def test_three_hundred_norms_in_a_row_are_planned() -> None:
+    spec = tw.network(often(nn.softmax, 300)).of(x=t(R, 8))
+    plan = plan_for(spec, tw.Schedule(), resolve("scalar"))
+    assert len(plan.passes) == 601 and len(plan.held) == 599

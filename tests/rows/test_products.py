@@ -237,8 +237,6 @@ A = {"a": tw.Tensor("f32", (13, 5))}
         (lambda: tw.compile(cast(Any, tw.network(nn.softmax))), r"softmax\.of\("),
         (lambda: tw.Tensor("f32", (3, 4), (40, 2)), "follow each other"),
         (lambda: tw.compile(of(relu3, SMALL), tw.Schedule(tile=(1, 64))), "no schedule"),
-        (lambda: tw.tune(of(relu3, SMALL), seconds=1), "not tuned"),
-        (lambda: list(tw.variants(of(relu3, SMALL))), "without products"),
     ],
 )  # fmt: skip
 def test_what_no_network_with_products_can_be_is_refused(make: Any, says: str) -> None:

@@ -99,7 +99,7 @@ def tensors(spec: tw.Network, rows: int) -> tuple[list[Any], dict[str, Any]]:
 @pytest.mark.parametrize("name", SPECS)
 def test_stages_change_no_bit(name: str, cases: Cases) -> None:
     spec = SPECS[name]
-    plain = tw.compile(spec)
+    plain = tw.compile(spec, tw.Stages())
     every = legal(spec, plain.isa, 1)
     nets = tw.compile_many([(spec, next(every), "host") for _ in range(2)])
     for rows in (1, 17) if spec.filled else (0, 1, 17):
@@ -162,11 +162,107 @@ def test_values_of_a_block_are_small() -> None:
     assert evaluate(shared.worker_scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
 
 
+# -- what the model chooses ------------------------------------------------------------------------
+
+
+def thin(rows: Any) -> tw.Network:
+    """A network whose values between products take longer to pass on than to compute."""
+    weights = {"a": T("f32", (16, 4096)), "c": T("f32", (4096, 16))}
+    return tw.network(lambda x, w: nn.softmax(tw.relu(x @ w.a) @ w.c)).of(
+        x=T("f32", (rows, 16)), w=weights
+    )
+
+
+def decided(spec: tw.Network, threads: int | None = None) -> tuple[Any, str]:
+    plan: Any = plan_for(spec, tw.Schedule(threads=threads), resolve("avx512+zen5"))
+    *_, found = plan.decisions
+    return plan.schedule, f"{found.choice}: {found.reason}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "threads", "says"),
+    [
+        (thin(R), None, r"rows=\d+\).*less than one after another"),
+        (thin(R), 2, "one after another: with few rows, threads could not share"),
+        (thin(128), 2, r"rows=(32|64)\).*less than one after another"),
+        (SPECS["perceptron"], None, "one after another: blocks of rows would save less"),
+        (SPECS["layer"], 2, "one after another"),
+    ],
+)
+def test_the_model_joins_stages_where_that_saves_time(
+    spec: tw.Network, threads: int | None, says: str
+) -> None:
+    schedule, said = decided(spec, threads)
+    assert re.search(says, said)
+    in_blocks = [stage for stage in schedule.stages if stage.rows and stage.names[0] != "product0"]
+    assert bool(in_blocks) == ("rows=" in says)
+
+
+def test_few_rows_are_one_block() -> None:
+    """Otherwise weights are streamed again, and threads have nothing to share."""
+    schedule, _ = decided(thin(R))
+    (stage, *_) = schedule.stages
+    assert stage.rows >= 16
+    for rows in (1, 2, 8):
+        assert "rows=" not in repr(decided(thin(rows))[0])
+
+
+def test_what_the_model_chose_can_be_passed_back(cases: Cases) -> None:
+    spec = thin(100)
+    chosen, plain = tw.compile(spec, tw.Schedule(threads=2)), tw.compile(spec, tw.Stages())
+    given, weights = tensors(spec, 100)
+    packed = plain.pack(weights)
+    wanted = plain(*given, packed)
+    for net in (chosen, tw.compile(spec, chosen.schedule)):
+        assert net.schedule == chosen.schedule != plain.schedule
+        assert net(*given, packed).tobytes() == wanted.tobytes()
+    assert "\n  stages  " in chosen.explain()
+    cases.count("host", "native", 2)
+
+
+# -- places ---------------------------------------------------------------------------------------
+
+
+def placed(x: Any, w: Any) -> Any:
+    h = tw.relu(tw.gelu_erf(x @ w.a + w.ba) + 1)
+    return nn.softmax(h @ w.b), tw.tanh(h)
+
+
+def of_places(type_: Any = "f32") -> tw.Network:
+    return tw.network(placed).of(x=T(type_, (R, 13)), w={
+        "a": T(type_, (13, 40)), "ba": T("f32", 40), "b": T(type_, (40, 21))
+    })  # fmt: skip
+
+
+PLACES = (
+    tw.Stages(tw.Stage("a", at={"relu0": "whole"})),
+    tw.Stages(tw.Stage("a relu0 b", rows=4, at={"gelu_erf0": "rows", "add0": "accumulators"})),
+    tw.Stages(tw.Stage("a relu0", rows=4, at={"add0": "rows", "relu0": "rows"}), threads=2),
+)
+
+
+@pytest.mark.parametrize("type_", ["f32", "bf16"])
+def test_places_change_no_bit(type_: Any, cases: Cases) -> None:
+    spec = of_places(type_)
+    plain, *nets = tw.compile_many([(spec, each, "host") for each in (tw.Stages(), *PLACES)])
+    given, weights = tensors(spec, 17)
+    packed = plain.pack(weights)
+    wanted = plain(*given, packed)
+    for net, schedule in zip(nets, PLACES, strict=True):
+        made: Any = net.schedule
+        assert schedule.stages[0] == made.stages[0]
+        assert eval(repr(made), vars(tw)) == made == pickle.loads(pickle.dumps(made))  # noqa: S307
+        for one, other in zip(net(*given, packed), wanted, strict=True):
+            assert one.tobytes() == other.tobytes(), schedule
+    assert "\nwithin    a: add0 gelu_erf0 add1 relu0, in the acc" in plain.explain()
+    cases.count("host", "native", len(nets))
+
+
 def test_threads_finish_a_stage_before_they_begin_the_next() -> None:
     chain = tw.network(lambda x, w: x @ w.a @ w.b @ w.c @ w.d @ w.e)
     spec = chain.of(x=T("f32", (64, 64)), w=dict.fromkeys("abcde", T("f32", (64, 64))))
     isa = tw.compile(SPECS["perceptron"], target="avx2").isa
-    program = joined(program_for(plan_for(spec, tw.Schedule(threads=2), isa)))
+    program = joined(program_for(plan_for(spec, tw.Stages(threads=2), isa)))
     regions = [node for node in walk(program.nest) if isinstance(node, Beside)]
     assert len(regions) > 1
     for region in regions:
@@ -201,6 +297,17 @@ ANY: Any = (3,)
         (lambda: staged("layer", tw.Stage("qkv product0", rows=3)), r"Stage\('qkv', rows=3\)"),
         (lambda: staged("square", tw.Stage("product0 a product1", rows=3)), "needs other rows"),
         (lambda: staged("square", tw.Stage("sum0", rows=3)), "not row by row"),
+        (lambda: tw.Stage("a", at={"relu0": "registers"}), "'accumulators', 'slice', 'rows'"),
+        (lambda: tw.Stage("a", at=ANY), "has a place for a function, by name"),
+        (lambda: at("a", relu0="rows"), r"is in Stage\('relu0'\)[^$]*tw.Stage\('a relu0', rows"),
+        (lambda: at("a b", 8, relu0="rows"), r"Stage\('a relu0 b', rows=8, at={'relu0': 'rows'}\)"),
+        (lambda: at("a", relu0="slice"), "slice of value0[^$]*'relu0' at 'accumulators'"),
+        (lambda: at("b mul0", 8, mul0="accumulators"), "whole rows of value1[^$]*'mul0' at 'rows'"),
+        (lambda: at("b mul0", 8, mul0="whole"), "its stage has rows=8[^$]*'mul0' at 'rows'"),
+        (lambda: at("a relu0", relu0="rows"), "its stage has no rows=[^$]*'relu0' at 'whole'"),
+        (lambda: at("a", a="rows"), "it is a product"),
+        (lambda: at("a", nothing="rows"), "nothing called 'nothing'[^$]*a, add0, gelu_erf0, add1"),
+        (lambda: at("a", 3, mul0="rows"), r"is in Stage\('mul0'\)"),
     ],
 )  # fmt: skip
 def test_what_no_stages_can_be_is_refused(make: Callable[[], Any], says: str) -> None:
@@ -212,6 +319,10 @@ def staged(name: str, *stages: tw.Stage, **more: Any) -> Any:
     square = tw.network(lambda x, w: (nn.sum(x @ x.T, axis=0), (x @ w.a) @ (x @ w.a).T))
     spec = square.of(x=T("f32", (13, 13)), w={"a": T("f32", (13, 13))})
     return tw.compile(SPECS.get(name, spec), tw.Stages(*stages, **more))
+
+
+def at(names: str, rows: int | None = None, **places: str) -> Any:
+    return tw.compile(of_places(), tw.Stages(tw.Stage(names, rows, at=places)))
 
 
 def matrix_layers(x: Any, w: Any) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import fake_worker
@@ -18,7 +20,9 @@ from tilewright.runtime.tuned import CRASHED, HUNG, MEASURED, REFUSED, WRONG, Da
 from tilewright.tuning import search, tune
 from tilewright.tuning.child import Child, Failure, Limits
 from tilewright.tuning.race import Race, Samples, ranking
+from tilewright.tuning.stages import OF_PRODUCT, Staged
 from tilewright.tuning.tune import Tuning
+from tilewright.tuning.variants import candidates
 
 SPEC = tw.Gemm(16, 16, 16)
 FAKE = (sys.executable, fake_worker.__file__)
@@ -305,6 +309,46 @@ def test_a_tuning_from_end_to_end(database: Database) -> None:
     assert tw.compile(tw.Gemm(8, 16, 8, beta=1)).requested == kernel.requested
     (winner,) = database.winners()
     assert winner.code == repr(kernel.spec) and winner.compiler and winner.version
+
+
+WEIGHTS = {"a": tw.Tensor("f32", (8, 32)), "b": tw.Tensor("f32", (32, 16))}
+NETWORK = tw.network(lambda x, w: tw.relu(x @ w.a) @ w.b).of(x=tw.Tensor("f32", (40, 8)), w=WEIGHTS)
+
+
+def test_a_network_is_tuned_stages_first_and_then_each_product() -> None:
+    target = host.resolve("avx2")
+    stages: list[Any] = [one.schedule for one in candidates(NETWORK, "avx2", threads=1)]
+    assert any("Stage('a b', rows=" in repr(each) for each in stages)
+    found = Staged(stages, NETWORK, target)
+    first = found.ask(3)
+    assert first == stages[:3]
+    fast = next(each for each in stages if "rows=" in repr(each))
+    for schedule in stages:
+        found.tell(schedule, 2.0 if schedule == fast else None)
+    later: list[Any] = found.ask(50)
+    assert 2 < len(later) <= OF_PRODUCT
+    assert all([*dict(each.products)] == ["a"] for each in later)
+    assert all(stage in each.stages for each in later for stage in fast.stages)
+    found.tell(later[1], 3.0)
+    last: list[Any] = found.ask(50)
+    assert all(dict(each.products)["a"] == dict(later[1].products)["a"] for each in last)
+    assert last and all("b" in dict(each.products) for each in last)
+    assert found.ask(1) == []
+
+
+def test_a_tuning_of_a_network_from_end_to_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "_TOGETHER", 4)
+    kernel, found = tw.tune(NETWORK, seconds=0.2, search="ranked")
+    assert kernel.verify().cases >= 3 and found[0].schedule == kernel.requested
+    assert sum(isinstance(one.schedule, tw.Stages) for one in found) >= 2
+    taken = tw.compile(NETWORK)
+    assert taken.tuned is not None and taken.schedule == kernel.schedule
+    assert "tuned on 20" in " ".join(taken.explain().split())
+    (winner,) = database.winners()
+    database.crown(replace(winner, schedule=found[-1].schedule, ratio=9.0))
+    assert tw.compile(NETWORK).requested == found[-1].schedule
 
 
 def test_without_a_database_a_warm_start_takes_one_stat(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles,
 
 #: The dimensions of each operand. A buffer of sums has the dimensions of C.
 _DIMENSIONS = {name: SHAPES[name] for name in "abc"}
+#: A byte of C is transferred twice: it is read and written.
+_MOVED: Mapping[str, float] = {"c": 2}
 #: The number of cycles in which a core looks up a page that is not in the TLB.
 _LOOK_UP = 7
 #: A cache line from L3 or memory takes this many times as long if it was not prefetched.
@@ -173,10 +175,15 @@ def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -
     return found | dict(sizes)
 
 
-def estimate_of(core: Core, nest: Nest, least: float, *, cold: bool) -> Estimate:
-    """Return the estimate of a nest on ``core``; at the core's peak it takes ``least`` cycles."""
+def estimate_of(
+    core: Core, nest: Nest, least: float, *, cold: bool, moved: Mapping[str, float] = _MOVED
+) -> Estimate:
+    """Return the estimate of a nest on ``core``; at the core's peak it takes ``least`` cycles.
+
+    ``moved`` has how often a byte of an operand is transferred, if this is not once.
+    """
     done, apart = work(nest), scattered(nest)
-    arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold))
+    arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold, moved))
     looked_up = sum(coming(nest, Pages(PAGES), cold=cold).values())
     pages = Arrival(looked_up * PAGE, looked_up * _LOOK_UP)
     late = max(each.late for each in arrivals.values())
@@ -189,7 +196,12 @@ def estimate_of(core: Core, nest: Nest, least: float, *, cold: bool) -> Estimate
 
 
 def _arrivals(
-    core: Core, nest: Nest, crowded: float, apart: Mapping[str, float], cold: bool
+    core: Core,
+    nest: Nest,
+    crowded: float,
+    apart: Mapping[str, float],
+    cold: bool,
+    often: Mapping[str, float],
 ) -> Iterator[tuple[str, Arrival]]:
     """Yield the transfers from each cache except L1, and from memory.
 
@@ -203,7 +215,7 @@ def _arrivals(
         total, cycles = (0.0, 0.0) if i else (crowded, crowded / rate)
         behind = cycles
         for operand, moved in coming(nest, held, cold=cold).items():
-            both = moved * (2 if operand == "c" else 1)
+            both = moved * often.get(operand, 1)
             late = 1 + apart[operand] * (_LATE - 1) if i else 1.0
             total, cycles = total + both, cycles + both / rate * late
             behind += both / rate * late * apart[operand]

@@ -22,6 +22,8 @@ MULTIPLIED = frozenset(("mul", "fma", "div", "sqrt"))
 _DIVIDED, _DIVISION = frozenset(("div", "sqrt")), 5
 #: Operations that reinterpret bits, and cost nothing.
 _FREE = frozenset(("bits", "float"))
+#: The cycles of the call of a tile program that computes a row.
+_CALL = 10
 #: For each multiplying unit, a core has this number of units for other operations.
 _OTHERS = 2
 
@@ -53,7 +55,16 @@ def estimate_rows(
         "other operations": others / (_OTHERS * core.fma_units),
         "loads and stores": loads / core.loads + stores / core.stores,
     }
-    return estimate_of(core, _nest(plan, slots, Cycles(bounds)), least, cold=cold)
+    return estimate_of(core, nest_of_rows(plan, slots, Cycles(bounds)), least, cold=cold)
+
+
+def planned_work(plan: RowsPlan, sizes: Mapping[str, int]) -> Cycles:
+    """Return the time of the operations of a row program that has no program yet."""
+    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    rows, cols = evaluate(plan.rows, slots), evaluate(plan.cols, slots)
+    vectors = -(-cols // plan.vector.lanes) * plan.vector.registers
+    each = vectors * max(1, sum(plan.work)) / plan.target.core.fma_units
+    return Cycles({"operations": rows * each, "calls": float(rows * _CALL)})
 
 
 def applied(ops: Sequence[Op], functions: Collection[str], sizes: Mapping[str, int]) -> int:
@@ -66,11 +77,15 @@ def applied(ops: Sequence[Op], functions: Collection[str], sizes: Mapping[str, i
     return total
 
 
-def _nest(plan: RowsPlan, slots: Mapping[str, int], work: Cycles) -> Nest:
+def nest_of_rows(
+    plan: RowsPlan, sizes: Mapping[str, int], work: Cycles, *, parallel: bool = False
+) -> Nest:
     """Return the loop over rows: the arrays that a row uses, and those of all rows.
 
-    All results together are the operand "c", whose transfers count twice: read and written.
+    All results together are the operand "c", whose transfers count twice: read and written. Threads
+    may share the rows if ``parallel``.
     """
+    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     rows, cols = evaluate(plan.rows, slots), evaluate(plan.cols, slots)
     roles = {each.symbol: each.role for each in signature(plan.spec).arrays}
     each_row: dict[str, Region] = {}
@@ -86,4 +101,5 @@ def _nest(plan: RowsPlan, slots: Mapping[str, int], work: Cycles) -> Nest:
         moves |= {name} if step else set()
     if rows <= 1:
         return Piece(whole, work)
-    return Repeat(rows, frozenset(moves), Piece(each_row, work.times(1 / rows)), whole)
+    body = Piece(each_row, work.times(1 / rows))
+    return Repeat(rows, frozenset(moves), body, whole, parallel=parallel and plan.parallel)

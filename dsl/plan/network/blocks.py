@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sympy import Expr, expand
@@ -48,7 +48,7 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
                 "a stage has names that follow each other, in the order in which they run",
                 got=stage,
                 expected=_listed(names),
-                hint=f"tw.Stage({given!r}{', rows=' + str(stage.rows) if stage.rows else ''})",
+                hint=f"tw.{Stage(given, stage.rows, at=dict(stage.at))!r}",
             )
         found[whole.start] = stage, whole
     named = {number for _, numbers in found.values() for number in numbers}
@@ -86,25 +86,39 @@ def blocked(
     Raises ScheduleError if a row of a group needs other rows of a value of the group.
     """
     found: list[Step] = []
+    users = users_of(steps)
     for stage, numbers in groups:
+        own = [steps[number] for number in numbers]
         if stage.rows is None:
-            found += (steps[number] for number in numbers)
+            found += own
         else:
-            found += in_blocks(stage, numbers, steps, threads or 1)
+            found += in_blocks(stage, numbers, own, users, threads or 1)
     return tuple(found)
 
 
+def users_of(steps: Sequence[Step]) -> Mapping[Name, set[int]]:
+    """Return the numbers of the stages that read or write each array."""
+    found: dict[Name, set[int]] = {}
+    for number, step in enumerate(steps):
+        for name in _touched(step):
+            found.setdefault(name, set()).add(number)
+    return found
+
+
 def in_blocks(
-    stage: Stage, numbers: range, every: Sequence[Step], threads: int
+    stage: Stage,
+    numbers: range,
+    steps: Sequence[Step],
+    users: Mapping[Name, set[int]],
+    threads: int,
 ) -> tuple[Step, ...]:
-    """Return the stages ``numbers`` in blocks of rows.
+    """Return ``steps``, which are the stages ``numbers``, in blocks of rows.
 
     Raises ScheduleError if a row needs other rows of a value of these stages.
     """
-    others = (step for number, step in enumerate(every) if number not in numbers)
-    used = {name for step in others for name in _touched(step)}
-    own = [every[number] for number in numbers]
-    return tuple(_in_blocks(stage, numbers.start, own, used, threads))
+    inside = {*numbers}
+    outside = {step.written for step in steps if not users[step.written] <= inside}
+    return tuple(_in_blocks(stage, numbers.start, steps, outside, threads))
 
 
 def _in_blocks(

@@ -51,6 +51,8 @@ def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
 
 def _at_least(step: Expr, line: Expr) -> bool:
     """Return True if ``step`` >= ``line`` for all sizes of 1 or more, as far as this is known."""
+    if line == 0:
+        return True
     quotient = (step / line).expand()
     return bool(quotient.is_number and quotient >= 1) or _whole(quotient)
 

@@ -116,7 +116,8 @@ class Step:
     ``shifts`` has for each operand the offset in elements from the start of its array. If
     ``parallel``, threads share the outermost loop. ``found`` is an index that shifts depend on.
     ``rows`` is None if rows of the result need other rows, or if nobody asked. ``block`` is the
-    loop that the stage shares with others.
+    loop that the stage shares with others. ``inside`` are names of the functions of elements that
+    the stage computes, besides the last one of a stage without a product.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Step:
     found: Found | None = None
     rows: Rows | None = None
     block: Block | None = None
+    inside: tuple[str, ...] = ()
 
     @property
     def is_product(self) -> bool:

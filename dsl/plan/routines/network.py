@@ -7,7 +7,7 @@ need no stage: they are strides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -43,10 +43,12 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.attention import attentions, stages_of_attention
-from ..network.blocks import blocked, grouped, in_blocks, openings, resolved
+from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
+from ..network.chosen import chosen, ways
 from ..network.elements import Elements
-from ..network.names import Namer
+from ..network.names import Key, Namer
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
+from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
@@ -80,58 +82,80 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    plans: dict[Any, Plan | ByRows] = {}
-
-    def cut(opened: Mapping[int, Opening]) -> tuple[Step, ...]:
-        return _Cutter(spec.folded, target, stages, opened, plans).steps()
-
-    steps, decisions = cut({}), tuple[Decision, ...]()
+    cuts = _Cuts(spec, target, stages)
+    first = cuts.of({})
+    steps, decisions = first.steps(), tuple[Decision, ...]()
     if stages is not schedule:
-        stages, decisions = _chosen(stages, steps, cut, target)
+        given = _of_attention(stages, steps, cuts.steps, target)
+        stages, decisions = chosen(spec, steps, cuts.steps, given, stages.threads, target.core)
+    elif places := places_of(stages, steps):
+        made = first.namer.made
+        cuts = _Cuts(spec, target, stages, made, first.namer.numbers(away(places, steps)))
+        steps = cuts.steps({})
     groups = grouped(stages, steps)
+    check_places(groups, steps)
     if opened := openings(groups, steps):
-        steps = blocked(groups, cut(opened), stages.threads)
-    if stages is schedule or stages.stages:
-        schedule = resolved(stages, groups)
-    return NetworkPlan(spec, schedule, target, decisions, steps)
+        steps = blocked(groups, cuts.steps(opened), stages.threads)
+    return NetworkPlan(spec, resolved(stages, groups), target, decisions, steps)
 
 
-def _chosen(
+def stages_to_try(spec: Network, target: Target, threads: int | None) -> list[tuple[float, Stages]]:
+    """Return stages of a network that are worth measuring, and the estimated cycles they save."""
+    cuts = _Cuts(spec, target, Stages(threads=threads))
+    return list(ways(spec, cuts.steps({}), cuts.steps, threads, target.core))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """Cuts a network into stages several times.
+
+    ``names`` are the names of an earlier cut. No epilogue computes the functions ``moved``.
+    """
+
+    spec: Network
+    target: Target
+    stages: Stages
+    names: Mapping[Key, str] = field(default_factory=dict)
+    moved: Container[int] = ()
+    plans: dict[Any, Plan | ByRows] = field(default_factory=dict)
+
+    def of(self, opened: Mapping[int, Opening]) -> _Cutter:
+        """Return a cutter; the stages ``opened`` can compute some of their rows."""
+        return _Cutter(self, opened)
+
+    def steps(self, opened: Mapping[int, Opening]) -> tuple[Step, ...]:
+        """Return the stages."""
+        return self.of(opened).steps()
+
+
+def _of_attention(
     stages: Stages,
     steps: Sequence[Step],
     cut: Callable[[Mapping[int, Opening]], Sequence[Step]],
     target: Target,
-) -> tuple[Stages, tuple[Decision, ...]]:
-    """Return the stages in blocks of rows if the user chooses none, and why."""
+) -> dict[Stage, str]:
+    """Return the stages of attention in blocks of queries if the user chooses none, and why."""
     reasons = dict(stages_of_attention(steps, stages.threads or 1, target.core))
-    if not reasons:
-        return stages, ()
     groups = [each for each in grouped(Stages(*reasons), steps) if each[0].rows is not None]
+    if not groups:
+        return {}
     opened, legal = cut(openings(groups, steps)), list[Stage]()
+    users = users_of(opened)
     for stage, numbers in groups:
         with suppress(ScheduleError):
-            in_blocks(stage, numbers, opened, 1)
+            in_blocks(stage, numbers, [opened[number] for number in numbers], users, 1)
             legal.append(stage)
-    decisions = (Decision("stages", repr(stage), reasons[stage]) for stage in legal)
-    return Stages(*legal, threads=stages.threads), tuple(decisions)
+    return {stage: reasons[stage] for stage in legal}
 
 
 class _Cutter:
-    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``.
+    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
 
-    ``plans`` has the plans of products that were made so far.
-    """
-
-    def __init__(
-        self,
-        spec: Network,
-        target: Target,
-        stages: Stages,
-        opened: Mapping[int, Opening],
-        plans: dict[Any, Plan | ByRows],
-    ) -> None:
-        self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
-        self.namer = Namer()
+    def __init__(self, cuts: _Cuts, opened: Mapping[int, Opening]) -> None:
+        spec, self.target, self.stages = cuts.spec.folded, cuts.target, cuts.stages
+        self.opened, self.products, self.moved = opened, cuts.plans, cuts.moved
+        self.namer = Namer(cuts.names)
+        self.functions: dict[str, list[Expression]] = {}
         self.nodes = nodes_of(rows(*spec.results))
         self.order = {id(node): number for number, node in enumerate(self.nodes)}
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
@@ -155,7 +179,6 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
-        self.products = plans
         self.numbers = count()
         self.written: set[Name] = set()
 
@@ -165,7 +188,19 @@ class _Cutter:
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
-        return tuple(self.made)
+        return tuple(replace(step, inside=self._inside(step)) for step in self.made)
+
+    def _inside(self, step: Step) -> tuple[str, ...]:
+        """Return the names of the functions of elements that a stage computes."""
+        nodes = self.functions.get(step.name, ())
+        if step.is_product:
+            return tuple(self.namer.inside(self.order[id(node)], node) for node in nodes)
+        numbers = {self.order[id(node)] for node in nodes}
+        return tuple(name for (number, _), name in self.namer.known.items() if number in numbers)
+
+    def _name(self, node: Expression) -> str:
+        """Return the name of a stage, given its product or its last node."""
+        return self.namer.named(self.order[id(node)], node)
 
     def _compute(self, nodes: Iterable[Expression]) -> None:
         """Add the stages of the products, joins and shared values among ``nodes``."""
@@ -231,12 +266,15 @@ class _Cutter:
             b = self._matrix(y)
         end = self._end(product)
         written, buffer = self._new(end)
-        name = self.namer.of_product(product)
+        name = self._name(product)
         chosen = self.stages.of_product(name)
         stage = Products(
             a, b, written, self.products, self._schedule, chosen, opening=self._opening
         ).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
+        after = self._after(product)
+        inner = [node for node in walked(end, self.values) if id(node) in after]
+        self.functions[name] = [node for node in inner if isinstance(node, Call)]
         self.made.append(
             Step(
                 name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
@@ -280,6 +318,8 @@ class _Cutter:
                 continue
             inside = list(walked(node, {*self.values, id(product)}))
             inside = [each for each in inside if self._ready(each) is None]
+            if any(self.order[id(each)] in self.moved for each in inside):
+                continue
             whole = {id(each) for each in inside}
             private = all(
                 {id(user) for user in self.users[each]} <= whole and each not in self.ends
@@ -288,6 +328,10 @@ class _Cutter:
             if private and all(self._is_of_epilogue(each, product) for each in inside):
                 found = node
         return found
+
+    def _after(self, product: Product) -> set[int]:
+        """Return the ``id`` of each function of elements that follows a product."""
+        return {id(node) for node in self._followers(product)}
 
     def _followers(self, product: Product) -> Iterator[Expression]:
         """Yield the functions of elements of a product, and of their results, in order."""
@@ -339,9 +383,11 @@ class _Cutter:
         ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
+        name = self.namer.of_copy() if known else self._name(node)
+        self.functions[name] = [each for each in walked(node, leaves) if each is not node]
         self.made.append(
             Step(
-                self.namer.of(node, copied=known), stage.plan, target.name, buffer, stage.operands,
+                name, stage.plan, target.name, buffer, stage.operands,
                 stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
             )
         )  # fmt: skip
@@ -412,7 +458,7 @@ class _Cutter:
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
         self.made.append(
             Step(
-                self.namer.of(node), plan, written.name, buffer, {"out": written.name},
+                self._name(node), plan, written.name, buffer, {"out": written.name},
                 {slot_of("counter"): place}, repr(node), (loop,),
                 {"out": written.offset + place * written.strides[0]},
             )
@@ -440,7 +486,7 @@ class _Cutter:
         operands = {"out": written.name, "in0_": table.name}
         self.made.append(
             Step(
-                self.namer.of(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
+                self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
                 loops, shifts, found=found,
             )
         )  # fmt: skip

@@ -117,20 +117,17 @@ def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) 
 
     ``can_hold(count)`` is True if there is memory to hold ``count`` rows of values between passes.
     """
-    banned: set[int] = set()
-    while True:
-        found = _Cutter(network, banned)
-        held = found.held
-        if can_hold(len(held)):
-            return found.cut()
-        banned.add(held[-1])
+    found = _Cutter(network)
+    while not can_hold(len(found.held)):
+        found.ban(found.held[-1])
+    return found.cut()
 
 
 class _Cutter:
     """The nodes of one network, their passes, and the values that are held."""
 
-    def __init__(self, network: Network, banned: set[int]) -> None:
-        self.network, self.banned = network, banned
+    def __init__(self, network: Network) -> None:
+        self.network, self.banned = network, set[int]()
         table = rows(*network.results)
         self.nodes = nodes_of(table)
         self.numbers = {id(node): number for number, node in enumerate(self.nodes)}
@@ -140,12 +137,18 @@ class _Cutter:
         assert grid is not None, "other networks have stages"
         self.grid, self.columns = grid, reduces_columns(self.nodes)
         self.levels: dict[int, int] = {}
+        self.of_level: dict[int, list[Expression]] = {}
         for node in self.nodes:
-            self.levels[id(node)] = self._level(node)
+            level = self.levels[id(node)] = self._level(node)
+            self.of_level.setdefault(level, []).append(node)
         self.last = max(self.levels[id(node)] - (not self._varies(node)) for node in self.results)
         self.last = max(self.last, 0)
-        self.needed: dict[int, set[int]] = {id(node): set() for node in self.nodes}
-        self.held: list[int] = []
+        self.short: dict[int, Expression] = {}
+        self._need()
+
+    def ban(self, number: int) -> None:
+        """Hold the value of node ``number`` no longer: each pass that needs it computes it."""
+        self.banned.add(number)
         self._need()
 
     def _level(self, node: Expression) -> int:
@@ -166,6 +169,8 @@ class _Cutter:
 
     def _need(self) -> None:
         """Find the passes in which each value is needed. Users come before the values they use."""
+        self.needed: dict[int, set[int]] = {id(node): set() for node in self.nodes}
+        self.held: list[int] = []
         for result in self.results:
             if self._varies(result):
                 self.needed[id(result)].add(self._stored_in(result))
@@ -193,7 +198,28 @@ class _Cutter:
         return level - 1 if level else self.last
 
     def _worth(self, node: Composed) -> bool:
-        return self.numbers[id(node)] not in self.banned and _length(node) > _CHEAP
+        """Return True if ``node`` is held: it takes long to compute from inputs and reductions."""
+        return self.numbers[id(node)] not in self.banned and self._short(node) is None
+
+    def _short(self, node: Expression) -> Expression | None:
+        """Return ``node`` with a leaf in place of each reduction; None if it takes long."""
+        if not self.short:
+            for each in self.nodes:
+                if (found := self._shortened(each)) is not None:
+                    self.short[id(each)] = found
+        return self.short.get(id(node))
+
+    def _shortened(self, node: Expression) -> Expression | None:
+        if not isinstance(node, Composed):
+            return node
+        if isinstance(node, Reduce):
+            return Known(self.numbers[id(node)], "reduced", node.tensor)
+        args = [self.short[id(arg)] for arg in node.args if id(arg) in self.short]
+        if len(args) < len(node.args):
+            return None
+        found = node.of(node.shell, tuple(args))
+        wide = node.tensor is not None and node.tensor.type == "f64"
+        return found if operations([found], wide=wide) <= _CHEAP else None
 
     def cut(self) -> Cut:
         """Return the passes."""
@@ -216,10 +242,8 @@ class _Cutter:
     ) -> Pass:
         reductions = tuple(
             Reduction(node.fn, inside.of(node.args[0]), knowns[id(node)])
-            for node in self.nodes
-            if isinstance(node, Reduce)
-            and self._reduces(node)
-            and self.levels[id(node)] == index + 1
+            for node in self.of_level.get(index + 1, ())
+            if isinstance(node, Reduce) and self._reduces(node)
         )
         holds = tuple(
             (held, inside.inner(self.nodes[number]))
@@ -257,8 +281,8 @@ class _Cutter:
         return found
 
     def _at(self, knowns: dict[int, Known], level: int) -> Iterable[tuple[Expression, Known]]:
-        for node in self.nodes:
-            if id(node) in knowns and self.levels[id(node)] == level:
+        for node in self.of_level.get(level, ()):
+            if id(node) in knowns:
                 yield node, knowns[id(node)]
 
 
@@ -308,8 +332,3 @@ def operations(expressions: Iterable[Expression], *, wide: bool = False) -> int:
 
     results = [lower_expression(each, builder, leaf, builder.real) for each in expressions]
     return len(live(builder.steps, results))
-
-
-def _length(node: Composed) -> int:
-    """Return the number of elementary operations that compute ``node`` from its reductions."""
-    return operations([node], wide=node.tensor is not None and node.tensor.type == "f64")

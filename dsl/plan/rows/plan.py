@@ -273,14 +273,14 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
         and found.grid.rows is not None
     ]  # fmt: skip
     places: list[str] = []
+    reading = [
+        index
+        for index, each in enumerate(found.passes)
+        for node in each.inputs()
+        if id(node) in found.grid.places and found.grid.of(node) == Place.FULL
+    ]
     for index, each in enumerate(found.passes):
-        later = found.passes[index + 1 :]
-        reads = any(
-            found.grid.of(node) == Place.FULL
-            for one in later
-            for node in one.inputs()
-            if id(node) in found.grid.places
-        )
+        reads = index < max(reading, default=-1)
         for _ in each.holds:
             places.append(free.pop() if free and not reads else "")
     return tuple(places)

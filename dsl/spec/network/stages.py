@@ -12,6 +12,9 @@ from tilewright.keywords import spelled
 from ..schedule import Schedule
 from ..sizes import MAX_FIXED, call_text, whole_number
 
+#: The places of functions after a product, from the nearest to the sums to the farthest.
+PLACES = ("accumulators", "slice", "rows", "whole")
+
 
 @spelled(ScheduleTypeError)
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -28,11 +31,16 @@ class Stage:
         so. Otherwise, as in attention, leading axes are loops around the blocks, and a block has
         rows of one matrix. By default, each product or row program computes all rows before the
         next one begins.
+    at : dict, optional
+        Places of functions, by the names that ``kernel.explain()`` prints. A function of elements
+        after a product is computed in "accumulators" by default, before the sums are stored. At
+        "rows" it is a row program of the same stage, at "whole" one of its own. "slice" is a part
+        of a block that was just stored; no function can be there yet.
 
     Raises
     ------
     ScheduleError
-        There is no name, or the number of rows is not possible.
+        There is no name, or the number of rows or a place is not possible.
 
     Examples
     --------
@@ -42,8 +50,11 @@ class Stage:
 
     names: tuple[str, ...]
     rows: int | None
+    at: tuple[tuple[str, str], ...]
 
-    def __init__(self, names: str, rows: int | None = None) -> None:
+    def __init__(
+        self, names: str, rows: int | None = None, *, at: Mapping[str, str] | None = None
+    ) -> None:
         said: Any = names
         given = said.split() if isinstance(said, str) else []
         if not given:
@@ -60,9 +71,16 @@ class Stage:
             )
         object.__setattr__(self, "names", tuple(given))
         object.__setattr__(self, "rows", count)
+        object.__setattr__(self, "at", _places(at))
 
     def __repr__(self) -> str:
-        return call_text("Stage", [" ".join(self.names)], {"rows": (self.rows, None)})
+        options: dict[str, tuple[object, object]] = {
+            "rows": (self.rows, None), "at": (dict(self.at), {}),
+        }  # fmt: skip
+        return call_text("Stage", [" ".join(self.names)], options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stage, (self.names, self.rows, self.at)
 
 
 @spelled(ScheduleTypeError)
@@ -129,9 +147,23 @@ def schedule_of(said: Mapping[str, Any]) -> Schedule:
     """Return the schedule whose fields are ``said``, as ``dataclasses.asdict`` returns them."""
     if "stages" not in said:
         return Schedule(**said)
-    stages = (Stage(" ".join(each["names"]), each["rows"]) for each in said["stages"])
+    stages = (_stage(each["names"], each["rows"], each["at"]) for each in said["stages"])
     products = {name: Schedule(**each) for name, each in said["products"]}
     return Stages(*stages, products=products, threads=said["threads"])
+
+
+def _stage(names: Sequence[str], rows: int | None, at: Any) -> Stage:
+    return Stage(" ".join(names), rows, at=dict(at))
+
+
+def _places(at: Any) -> tuple[tuple[str, str], ...]:
+    found = at if isinstance(at, Mapping) else None if at is not None else {}
+    if found is None or not all(isinstance(name, str) and p in PLACES for name, p in found.items()):
+        raise ScheduleError(
+            "at has a place for a function, by name", got=at, expected=", ".join(map(repr, PLACES)),
+            hint='at={"relu0": "rows"}',
+        )  # fmt: skip
+    return tuple(sorted(found.items()))
 
 
 def _again(stages: tuple[Stage, ...], products: Any, threads: int | None) -> Stages:

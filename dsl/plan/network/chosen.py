@@ -1,0 +1,329 @@
+"""Choose which stages of a network run together in blocks of rows, where the user says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import inf
+
+from sympy import Expr
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.nest import Name
+from tilewright.isa.machine import Core
+from tilewright.spec.network.stages import Stage, Stages
+from tilewright.spec.network.value import Network
+from tilewright.spec.sizes import Dim
+from tilewright.symbolic import evaluate, slots, value
+
+from ..loops import Decision
+from ..plan import NOMINAL
+from .blocks import in_blocks, users_of
+from .joined import Joined
+from .step import Opening, Step
+
+#: Returns the stages of a network, given how those that compute some of their rows are opened.
+Cut = Callable[[Mapping[int, Opening]], Sequence[Step]]
+#: Rows that a network is assumed to have if their number is known only at the call.
+TYPICAL = 256
+#: Blocks of rows must save at least this share of the estimated time. Otherwise stages stay apart,
+#: because estimates differ from measurements by about as much.
+MARGIN = 0.05
+#: All groups together must save at least this share of the estimated time of the network.
+_WORTH = 0.02
+#: Cores that share the last cache. Where the others are idle, one core has all of it: values that
+#: stages pass on then cost less, and blocks of rows save less. The model assumes this.
+_CORES = 8
+#: If the rows are known only at the call, blocks may take this many times as long as stages apart
+#: for a number of rows that is bad for them.
+_HARMLESS = 1.01
+#: Sizes of blocks that are tried, in tiles of rows.
+_TILES = (1, 2, 4, 8, 16, 32)
+#: Threads that share the blocks get each about this number of them.
+_EACH = (1, 2, 3, 4)
+#: A group has at most this number of stages. Fewer are tried if there are more than ``_GROUPS``
+#: groups, because each is estimated several times.
+_MOST, _GROUPS = 16, 256
+#: How often a byte of a value that stages pass on is transferred: the stage that writes it reads
+#: and writes the cache line, the next stage reads it.
+_CROSSING = 3
+
+
+def chosen(
+    spec: Network,
+    steps: Sequence[Step],
+    cut: Cut,
+    given: Mapping[Stage, str],
+    threads: int | None,
+    core: Core,
+) -> tuple[Stages, tuple[Decision, ...]]:
+    """Return the stages that the cost model chooses, and the reasons.
+
+    ``steps`` are the network's stages, each with all rows. ``cut`` returns those that can compute
+    some of the rows, given how each is opened. ``given`` are stages of attention, which stay, and
+    why they are in blocks.
+    """
+    found, decision = _chosen(spec, steps, cut, [*given], threads, core)
+    reasons = (Decision("attention", repr(stage), why) for stage, why in given.items())
+    return Stages(*given, *found, threads=threads), (*reasons, decision)
+
+
+def _chosen(
+    spec: Network,
+    steps: Sequence[Step],
+    cut: Cut,
+    given: Sequence[Stage],
+    threads: int | None,
+    core: Core,
+) -> tuple[tuple[Stage, ...], Decision]:
+    """Return the chosen stages besides ``given``, and the reason."""
+    if len(steps) < 2:
+        return (), Decision("stages", "one", "nothing runs before or after it")
+    sizes = _typical(spec)
+    shared = (threads or 1) > 1
+    model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
+    if shared and sizes:
+        why = "with few rows, threads could not share blocks of rows"
+        return (), _apart(why)
+    most = _saved_at_most(steps, model)
+    if not shared and most < MARGIN:
+        why = f"passing values on takes at most {most:.0%} of the time"
+        return (), _apart(why)
+    opened = cut(dict.fromkeys(range(len(steps)), Opening.ROWS))
+    taken = {name for stage in given for name in stage.names}
+    found = _Choice(steps, opened, model, users_of(opened), taken)
+    groups = found.best()
+    if not groups:
+        return (), _apart(found.reason)
+    apart, together = (sum(pair) for pair in zip(*(each.cycles for each in groups), strict=True))
+    others = {name for each in groups for name in each.stage.names}
+    every = apart + sum(model.least(each) for each in steps if each.name not in others)
+    if apart - together < _WORTH * every:
+        return (), _apart(f"blocks of rows would save less than {_WORTH:.0%}")
+    said = ", ".join(repr(each.stage) for each in groups)
+    why = f"their estimated time is {1 - together / apart:.0%} less than one after another"
+    return tuple(each.stage for each in groups), Decision("stages", said, why)
+
+
+def ways(
+    spec: Network,
+    steps: Sequence[Step],
+    cut: Cut,
+    threads: int | None,
+    core: Core,
+) -> Iterator[tuple[float, Stages]]:
+    """Yield stages that are worth measuring, with the estimated cycles that they save.
+
+    The stages of all long groups have blocks of the same number of rows, or two neighbouring ones
+    have. The arguments are those of ``chosen``.
+    """
+    sizes = _typical(spec)
+    model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
+    opened = cut(dict.fromkeys(range(len(steps)), Opening.ROWS))
+    found = _Choice(steps, opened, model, users_of(opened), set())
+    yield 0.0, Stages(threads=threads)
+    longest = [each for group in found.longest() for each in found.tried(*group)]
+    for rows in sorted({each.stage.rows or 0 for each in longest}):
+        these = [each for each in longest if each.stage.rows == rows]
+        saved = sum(each.saved for each in these)
+        yield saved, Stages(*(each.stage for each in these), threads=threads)
+    for pair in found.pairs():
+        best = max(found.tried(*pair), key=lambda each: each.saved, default=None)
+        if best is not None:
+            yield best.saved, Stages(best.stage, threads=threads)
+
+
+def _with_the_last_cache(core: Core, threads: int) -> Core:
+    """Return ``core`` with all of the last cache that ``threads`` leave to one of them."""
+    *nearer, last = core.caches
+    size = max(last.size, last.size * _CORES // threads)
+    return replace(core, caches=(*nearer, replace(last, size=size)))
+
+
+def _apart(why: str) -> Decision:
+    return Decision("stages", "one after another", why)
+
+
+def _typical(spec: Network) -> dict[str, int]:
+    """Return the sizes of the call that the model assumes, by slot."""
+    sizes = spec.runtime_sizes()
+    return {slot: near(NOMINAL if sizes[1:] else TYPICAL, dim) for slot, dim in sizes}
+
+
+def near(size: int, dim: Dim) -> int:
+    """Return a size near ``size`` that ``dim`` can have."""
+    most = size if dim.max is None else min(size, dim.max)
+    return max(1, most // dim.multiple_of) * dim.multiple_of
+
+
+def _saved_at_most(steps: Sequence[Step], model: Joined) -> float:
+    """Return the share of the time that blocks of rows could save, if they made transfers free."""
+    sizes = model.sizes
+    passed = sum(evaluate(s.buffer.nbytes, sizes) for s in steps if s.buffer is not None)
+    if not passed:
+        return 0.0
+    transfers = _CROSSING * passed / model.core.rate(_CROSSING * passed)
+    return transfers / (transfers + sum(map(model.least, steps)))
+
+
+#: Cycles of stages one after another, and together.
+_Cycles = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Stages that run together, and their estimated cycles."""
+
+    stage: Stage
+    cycles: _Cycles
+
+    @property
+    def saved(self) -> float:
+        """The cycles that it takes less together."""
+        return self.cycles[0] - self.cycles[1]
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Finds the groups of stages that take the least time, by dynamic programming over cuts.
+
+    ``closed`` are the stages with all rows, ``opened`` the same stages with some of the rows.
+    ``users`` are the numbers of the stages that read or write each array. The stages ``taken`` are
+    in no group.
+    """
+
+    closed: Sequence[Step]
+    opened: Sequence[Step]
+    model: Joined
+    users: Mapping[Name, set[int]]
+    taken: Container[str]
+    _models: dict[int, Joined] = field(default_factory=dict)
+    reason: str = field(default="no stage computes each row from the same row of the one before")
+
+    def best(self) -> tuple[_Group, ...]:
+        """Return the groups that save time; other stages run one after another."""
+        best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
+        ending: dict[int, list[tuple[int, _Group]]] = {}
+        for first in range(len(self.opened)):
+            for numbers, private in self._from(first):
+                if (group := self._group(numbers, private)) is not None:
+                    ending.setdefault(numbers.stop, []).append((first, group))
+        for end in range(1, len(self.opened) + 1):
+            ways = [best[-1]]
+            for first, group in ending.get(end, ()):
+                saved, before = best[first]
+                ways.append((saved + group.saved, (*before, group)))
+            best.append(max(ways, key=lambda way: way[0]))
+        return best[-1][1]
+
+    def _from(self, first: int) -> Iterator[tuple[range, set[str]]]:
+        """Yield the numbers of stages that can run together, the first of which is ``first``.
+
+        The arrays that have the rows of one block only are yielded with them.
+        """
+        most = max(2, min(_MOST, _GROUPS // len(self.opened)))
+        for end in range(first + 2, min(first + most, len(self.opened)) + 1):
+            numbers = range(first, end)
+            if any(step.name in self.taken for step in self.opened[first:end]):
+                return
+            try:
+                stage, steps = Stage(self._names(numbers), rows=1), self.opened[first:end]
+                together = in_blocks(stage, numbers, steps, self.users, 1)
+            except ScheduleError:
+                return
+            if together[0].block is None:
+                return
+            yield numbers, {str(name) for name in together[0].block.private}
+
+    def longest(self) -> list[tuple[range, set[str]]]:
+        """Return groups that are as long as possible, without a stage that is in two of them."""
+        found: list[tuple[range, set[str]]] = []
+        for first in range(len(self.opened)):
+            if not found or first not in found[-1][0]:
+                found += [*self._from(first)][-1:]
+        return found
+
+    def pairs(self) -> Iterator[tuple[range, set[str]]]:
+        """Yield all groups of two stages."""
+        for first in range(len(self.opened)):
+            yield from islice(self._from(first), 1)
+
+    def _names(self, numbers: range) -> str:
+        return " ".join(self.opened[number].name for number in numbers)
+
+    def tried(self, numbers: range, private: set[str], *, slow: bool = True) -> Iterator[_Group]:
+        """Yield a group with each size of blocks that is tried. ``slow`` is as in ``_cycles``."""
+        opened = [self.opened[number] for number in numbers]
+        assert opened[0].rows is not None
+        total = self._total(opened[0].rows.total)
+        for rows in self._blocks(opened, total):
+            taken = self._cycles(numbers, private, rows, total, slow=slow)
+            yield _Group(Stage(self._names(numbers), rows), taken)
+
+    def _cycles(
+        self, numbers: range, private: set[str], rows: int, total: int, *, slow: bool = True
+    ) -> _Cycles:
+        """Return the cycles of stages apart, and of the same in blocks, for ``total`` rows.
+
+        Unless ``slow`` ones are wanted, those of blocks that save less than ``MARGIN`` may be
+        infinite.
+        """
+        opened = [self.opened[number] for number in numbers]
+        assert opened[0].rows is not None
+        model = self._model(opened[0].rows.total, total)
+        apart = model.apart([self.closed[number] for number in numbers])
+        most = inf if slow else (1 - MARGIN) * apart
+        return apart, model.in_blocks(opened, private, rows, total, most)
+
+    def _model(self, formula: Expr, total: int) -> Joined:
+        """Return the estimates for sizes of the call with which a stage has ``total`` rows."""
+        if not slots(formula):
+            return self.model
+        first, *others = sorted(slots(formula))
+        sizes = {**self.model.sizes, first: 1, **dict.fromkeys(others, 1)}
+        sizes[first] = max(1, total // evaluate(formula, sizes))
+        if sizes[first] not in self._models:
+            self._models[sizes[first]] = self.model.at(sizes)
+        return self._models[sizes[first]]
+
+    def _group(self, numbers: range, private: set[str]) -> _Group | None:
+        """Return a group with the best blocks of rows; None if no blocks save time."""
+        first = self.opened[numbers.start].rows
+        assert first is not None
+        best: _Group | None = None
+        for group in self.tried(numbers, private, slow=False):
+            (apart, together), rows = group.cycles, group.stage.rows
+            assert rows is not None
+            if together > (1 - MARGIN) * apart or (best and together >= best.cycles[1]):
+                continue
+            if value(first.total) is None:
+                # Just more rows than one block has are the worst number of rows.
+                apart, together = self._cycles(numbers, private, rows, rows + 1)
+                if together > _HARMLESS * apart:
+                    continue
+            best = group
+        if best is None:
+            self.reason = f"blocks of rows would save less than {MARGIN:.0%} of the estimated time"
+        return best
+
+    def _total(self, formula: Expr) -> int:
+        """Return the rows that are assumed."""
+        return TYPICAL if slots(formula) else evaluate(formula, {})
+
+    def _blocks(self, steps: Sequence[Step], total: int) -> Iterator[int]:
+        """Yield the sizes of blocks that are tried: whole tiles, and shares of all threads."""
+        tile = max((_tile_rows(step) for step in steps), default=1)
+        wanted = {tile * count for count in _TILES}
+        if self.model.threads > 1:
+            parts = [self.model.threads * count for count in _EACH]
+            wanted |= {-(-total // part) for part in parts}
+        yield from sorted(rows for rows in wanted if rows < total)
+
+
+def _tile_rows(step: Step) -> int:
+    """Return the rows of a stage's largest register tile; 8 for a row program."""
+    if not step.is_product:
+        return 8
+    tiles = step.plan.nests[0].tiles  # type: ignore[union-attr]
+    return max((int(tile.shape.rows) for tile in tiles), default=1)
