@@ -75,14 +75,14 @@ def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
     Some of them may not be legal for the spec.
     """
     core, spec = plan.target.core, plan.spec
-    if plan.batch is not None or footprint(plan, sizes) <= core.caches[0].size:
+    if plan.problem.batch is not None or footprint(plan, sizes) <= core.caches[0].size:
         return
-    if plan.product.unit is None:
+    if plan.staging.product.unit is None:
         yield from (replace(nest, prefetch=k) for nest in orders(spec) for k in _AHEAD)
-    along = "m" if plan.dot else plan.along
+    along = "m" if plan.problem.dot else plan.problem.along
     other = "n" if along == "m" else "m"
     packed: Literal["a", "b"] = "a" if along == "m" else "b"
-    item = ITEMSIZE[plan.input_of(along).type]
+    item = ITEMSIZE[plan.staging.input_of(along).type]
     for pack in (packed, None):
         for steps in (*(kc for kc in _KC if 3 * kc <= 2 * sizes["k"]), sizes["k"]):
             length = _length(plan, steps * item)
@@ -103,7 +103,7 @@ def _length(plan: Plan, line: int) -> int:
     """
     caches = plan.target.core.caches
     size = caches[min(1, len(caches) - 1)].size
-    whole = _VECTORS * plan.lanes
+    whole = _VECTORS * plan.staging.lanes
     return max(whole, int(_SHARE * size / line) // whole * whole)
 
 
@@ -113,7 +113,7 @@ def footprint(plan: Plan, sizes: Mapping[str, int]) -> int:
 
 
 def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
-    operand = plan.output if name == "c" else plan.operands[name]
+    operand = plan.staging.output if name == "c" else plan.staging.operands[name]
     return prod(extents[d] for d in _DIMENSIONS[name]) * ITEMSIZE[operand.type]
 
 
@@ -194,7 +194,7 @@ def _loops(
 def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
     """Return the cycles that it takes to copy each packed operand once."""
     core = plan.target.core
-    each = max(1 / core.loads, 1 / core.stores) / plan.lanes
+    each = max(1 / core.loads, 1 / core.stores) / plan.staging.lanes
     names = nest.pack or ""
     moved = sum(_bytes(plan, name, sizes) for name in names)
     held = next((c.rate for c in core.caches if footprint(plan, sizes) <= c.size), core.memory)
@@ -206,8 +206,8 @@ def _walks(plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, in
 
     Consecutive steps of K may be in different pages if the operand is not packed.
     """
-    line = plan.input_of("m" if plan.dot else plan.along)
-    if plan.dot or (nest.pack and line.name in nest.pack) or line.packed:
+    line = plan.staging.input_of("m" if plan.problem.dot else plan.problem.along)
+    if plan.problem.dot or (nest.pack and line.name in nest.pack) or line.packed:
         return 0.0
     apart = sizes["n" if line.name == "b" else "m"] * ITEMSIZE[line.type]
     steps = dict(nest.block).get("k", sizes["k"])

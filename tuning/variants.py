@@ -178,7 +178,7 @@ def _plain(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
 def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Candidate]:
     """Yield candidates with blocks: the best tiles in each nest that is legal for the spec."""
     for nest in blocked(plan, _sizes(plan), cpus):
-        axis: Any = plan.vectorize
+        axis: Any = plan.problem.vectorize
         try:
             around = plan_product(spec, nest.on(Schedule(vectorize=axis)), target).nests[0]
         except TilewrightError:
@@ -189,18 +189,18 @@ def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Cand
 def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
     """Yield each possible tile, and the cycles to compute all of C with tiles of this shape."""
     request, blocks = _request(plan), 1
-    if "k" in plan.blocks:
-        blocks = -(-_sizes(plan)["k"] // plan.blocks["k"])
+    if "k" in plan.nest.blocks:
+        blocks = -(-_sizes(plan)["k"] // plan.nest.blocks["k"])
     across, along = _extents(plan)
     for shape in _shapes(target, request, across, along):
-        width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
+        width = shape.vectors * (1 if plan.problem.dot else shape.vector.lanes)
         tiles = -(-across // shape.rows) * -(-along // width)
         yield shape, blocks * tiles * tile_cycles(shape, target.core, request)
 
 
 def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Iterator[Candidate]:
     """Yield the candidates for tiles inside the loops of ``nest``."""
-    sizes, depth, axis = _sizes(plan), _request(plan).depth, cast("Any", plan.vectorize)
+    sizes, depth, axis = _sizes(plan), _request(plan).depth, cast("Any", plan.problem.vectorize)
     for shape, tiles in sized:
         tile = _tile(plan, shape)
         costs = cycles(plan, nest, sizes, tile, tiles)
@@ -213,7 +213,7 @@ def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Ite
 
 
 def _sizes(plan: Plan) -> dict[str, int]:
-    return {d: value(plan.sizes[d]) or TYPICAL for d in "mnk"}
+    return {d: value(plan.problem.sizes[d]) or TYPICAL for d in "mnk"}
 
 
 def _request(plan: Plan) -> TileRequest:
@@ -221,10 +221,10 @@ def _request(plan: Plan) -> TileRequest:
 
     A tile sums over all of K, or over one block if K is cut into blocks.
     """
-    cut = "k" in plan.blocks
-    extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
-    steps = plan.outside.steps(extent, finish=False)
-    return request_at(plan.outside, plan.counted(*steps), accumulate=cut)
+    cut = "k" in plan.nest.blocks
+    extent = plan.nest.blocks["k"] * ONE if cut else plan.problem.sizes["k"]
+    here = plan.staging
+    return request_at(here, plan.nest, here.counted(*here.steps(extent)), accumulate=cut)
 
 
 @lru_cache(maxsize=32)
@@ -261,9 +261,9 @@ def _split(
 
 def _extents(plan: Plan) -> tuple[int, int]:
     """Return two sizes of C: across the vectors, and along them."""
-    return _sizes(plan)[plan.across], _sizes(plan)[plan.along]
+    return _sizes(plan)[plan.problem.across], _sizes(plan)[plan.problem.along]
 
 
 def _tile(plan: Plan, shape: TileShape) -> tuple[int, int]:
-    width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
-    return (shape.rows, width) if plan.along == "n" else (width, shape.rows)
+    width = shape.vectors * (1 if plan.problem.dot else shape.vector.lanes)
+    return (shape.rows, width) if plan.problem.along == "n" else (width, shape.rows)

@@ -36,7 +36,7 @@ def planned_of(nests: Sequence[Plan], tile: TileProgram) -> tuple[Plan, Register
 
     None if the program computes no part of C.
     """
-    every = ((plan, each) for plan in nests for each in plan.tiles)
+    every = ((plan, each) for plan in nests for each in plan.tiling.tiles)
     return next((pair for pair in every if pair[1].number == tile.planned), None)
 
 
@@ -79,7 +79,7 @@ def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
     for loop in (op for op in tile.end if isinstance(op, Loop)):
         count, trips = length(loop.body), text_of(loop.trips)
         begin = f"a loop over {trips} lines of sums, {count} operations each"
-        if plan.product.unit is not None:
+        if plan.staging.product.unit is not None:
             yield f"{begin}: vectors take the sums of a matrix unit from memory"
         else:
             yield f"{begin}: straight code of more than {LONG} would crowd the instruction cache"

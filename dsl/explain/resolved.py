@@ -31,21 +31,21 @@ def schedule_of(plan: Plan | ByRows, program: Program) -> Schedule | None:
 
 
 def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
-    asked, shape = plan.schedule, tile.shape
+    asked, shape = plan.problem.schedule, tile.shape
     steps = tile.unroll.steps or value(tile.steps) or 0
     steps = -(-steps // shape.k_split) * shape.k_split
     return Schedule(
         tile=asked.tile or _size(plan, tile),
-        loops=plan.outer + plan.inner,
+        loops=plan.nest.outer + plan.nest.inner,
         block=asked.block,
         k_unroll=steps if 0 < steps <= _STRAIGHT else None,
         k_split=shape.k_split,
-        vectorize=plan.vectorize,  # type: ignore[arg-type]
-        pack=plan.packs or None,  # type: ignore[arg-type]
+        vectorize=plan.problem.vectorize,  # type: ignore[arg-type]
+        pack=plan.staging.packs or None,  # type: ignore[arg-type]
         tails=asked.tails,
         prefetch=asked.prefetch,
         threads=asked.threads,
-        stores="stream" if plan.streams == 1 else asked.stores,
+        stores="stream" if plan.nest.streams == 1 else asked.stores,
     )
 
 
@@ -55,8 +55,8 @@ def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:
     A size that is known only at the call is replaced by that of whole vectors.
     """
     shape = tile.shape
-    along = shape.vectors * (1 if plan.dot else shape.vector.lanes)
-    whole = {plan.along: along, plan.across: shape.rows}
+    along = shape.vectors * (1 if plan.problem.dot else shape.vector.lanes)
+    whole = {plan.problem.along: along, plan.problem.across: shape.rows}
     sizes = {"m": value(tile.mr), "n": value(tile.nr)}
     rows, columns = (sizes[dim] or whole[dim] for dim in "mn")
     return rows, columns

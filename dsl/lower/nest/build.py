@@ -66,7 +66,7 @@ def make_program(plan: Plan | ByRows) -> Program:
     first, *later = plan.nests
     tiles = TileSet(first)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
-    if ZERO in (first.sizes["m"], first.sizes["n"]):
+    if ZERO in (first.problem.sizes["m"], first.problem.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
     scratch, worker = tiles.scratch, tiles.worker_scratch
@@ -84,9 +84,11 @@ def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
     run.
     """
     plan = tiles.plan
-    block = Block(plan.outside, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
+    block = Block(
+        plan, plan.staging, dict(plan.problem.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO)
+    )
     nest = _converted(tiles, "b", _product(tiles, block))
-    if plan.spec.b2 is not None and plan.summed is None:
+    if plan.spec.b2 is not None and plan.nest.summed is None:
         nest = (_gated(tiles, block, nest),)
     if not plan.by_panels:
         nest = _converted(tiles, "a", nest)
@@ -106,22 +108,22 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """Return ``body``, preceded by the conversion of operand ``name`` or the copy of its tail."""
     plan = tiles.plan
-    if name == "a" and TOTALS in plan.operands and not plan.spec.sums_blocks:
+    if name == "a" and TOTALS in plan.staging.operands and not plan.spec.sums_blocks:
         body = (_filled(tiles, sums_of_blocks(plan), body),)
-    if name in plan.sources and plan.spec.sums_blocks:
+    if name in plan.staging.sources and plan.spec.sums_blocks:
         for filled in quantize(plan):
             body = (_filled(tiles, filled, body),)
         return body
-    if f"{name}_tail" in plan.operands:
+    if f"{name}_tail" in plan.staging.operands:
         return (_filled(tiles, copy_tail(plan, name), body),)
-    return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
+    return (_filled(tiles, convert(plan, name), body),) if name in plan.staging.sources else body
 
 
 def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     """Return ``body``, preceded by the sums of A B2 in a buffer, computed like those of A B."""
     plan = tiles.plan
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
-    sums = plan.operands["sums2"]
+    sums = plan.staging.operands["sums2"]
     elements = _sum_elements(plan)
     (scratch, _), second = tiles.place(sums, elements), renamed(fill, _of_second)
     return Pack(sums.buffer, sums.type, elements, scratch, second, body)
@@ -154,9 +156,9 @@ def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
 
 def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     plan = tiles.plan
-    if not plan.partial or plan.summed is not None:
+    if not plan.partial or plan.nest.summed is not None:
         return _pass(tiles, "whole", block)
-    sums = plan.operands["sums"]
+    sums = plan.staging.operands["sums"]
     elements = _sum_elements(plan)
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
     scratch, _ = tiles.place(sums, elements)
@@ -165,14 +167,16 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
 
 def _sum_elements(plan: Plan) -> Expr:
     """Return the number of elements in a buffer for all sums."""
-    steps = plan.operands["sums"].strides
+    steps = plan.staging.operands["sums"].strides
     line, other = "nm" if steps["n"] == 1 else "mn"
-    return plan.sizes[other] * (plan.sizes[line] if steps[other] == 1 else steps[other])
+    return plan.problem.sizes[other] * (
+        plan.problem.sizes[line] if steps[other] == 1 else steps[other]
+    )
 
 
 def _pass(tiles: TileSet, phase: Phase, block: Block) -> tuple[NestNode, ...]:
     """Return the nodes of one pass through all of C."""
-    return tuple(_nest(tiles, tiles.plan.passes[phase], block))
+    return tuple(_nest(tiles, tiles.plan.tiling.passes[phase], block))
 
 
 def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
@@ -228,7 +232,7 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
 def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
     """Return the nodes that pack or unpack a block into ``buffer``."""
     plan, name = block.plan, buffer.name
-    if plan.unpacks:
+    if plan.staging.unpacks:
         return unpack(plan, buffer, block.extents, block.origin)
     at = offset_of(block.here.operands[name], block.origin)
     prefix = f"pack{len(tiles.programs)}_{name}_"
@@ -257,29 +261,31 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
     The buffer is declared before the block's size is computed. If the largest block fits on the
     stack, its size is used. Otherwise the size follows from the call's sizes.
     """
-    named = ((plan.block_sizes, plan.blocks), (plan.sum_sizes, plan.summed or {}))
+    named = ((plan.block_sizes, plan.nest.blocks), (plan.nest.sum_sizes, plan.nest.summed or {}))
     most = {symbol(name): (d, size[d]) for names, size in named for d, name in names.items()}
     whole = elements.xreplace({name: Integer(size) for name, (_, size) in most.items()})
     if stack_bytes(operand, whole) is not None:
         return whole
-    return elements.xreplace({name: Least(plan.sizes[d], s) for name, (d, s) in most.items()})
+    return elements.xreplace(
+        {name: Least(plan.problem.sizes[d], s) for name, (d, s) in most.items()}
+    )
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
     plan = tiles.plan
-    assert plan.batch is not None
+    assert plan.problem.batch is not None
     yield from _selected(plan, ZERO, tuple(_nest(tiles, step.first, block)))
     if step.later is not None:
         index = symbol("i")
         later = replace(block, origin=block.origin | {"b": index})
         body = _selected(plan, index, tuple(_nest(tiles, step.later, later)))
-        yield BlockLoop("i", plan.batch.count, body, first=1, note="batch")
+        yield BlockLoop("i", plan.problem.batch.count, body, first=1, note="batch")
 
 
 def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """Return ``body`` with operands of one batch element selected, except those in buffers."""
     taken = operands_of(body)
-    given = (plan.operands[x] for x in "ab" if Name(x) in taken)
+    given = (plan.staging.operands[x] for x in "ab" if Name(x) in taken)
     chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
     return (of_batch(index, chosen, body),) if chosen else body
 
@@ -315,17 +321,17 @@ def _work(block: Block) -> Expr | None:
     One instruction of a matrix unit computes more than a vector multiply-add.
     """
     plan = block.plan
-    if plan.product.unit is not None:
+    if plan.staging.product.unit is not None:
         return None
-    count = plan.batch.count if plan.batch is not None and "b" in plan.inner else ONE
-    lanes = plan.target.of(plan.element)[0].lanes * plan.product.step
+    count = plan.problem.matrices if "b" in plan.nest.inner else ONE
+    lanes = plan.target.of(plan.staging.element)[0].lanes * plan.staging.product.step
     extents = block.extents
     return div(extents["m"] * extents["n"] * extents["k"] * count, lanes)
 
 
 def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
     """Yield the tile grids of each kind of panels, panel after panel."""
-    letters = tiles.plan.outer
+    letters = tiles.plan.nest.outer
     order = sorted("mn", key=letters.lower().rfind)
     number = tiles.next_group()
     for cell in step.cells:
@@ -365,8 +371,8 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
 
     A grid may exist only for some sizes of the call. This is tested once, outside all loops.
     """
-    plan, letters = block.plan, tiles.plan.outer
-    along, across = plan.along, plan.across
+    plan, letters = block.plan, tiles.plan.nest.outer
+    along, across = plan.problem.along, plan.problem.across
     parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
     if plan.by_panels:
         yield panels(tiles, block, grids)

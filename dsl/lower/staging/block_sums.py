@@ -28,7 +28,11 @@ def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProg
     A has a floating-point type and is contiguous along K. The f32 sums are negated if zero points
     multiply them.
     """
-    source, made, form = plan.operands["a"], plan.operands[TOTALS], plan.quantized
+    source, made, form = (
+        plan.staging.operands["a"],
+        plan.staging.operands[TOTALS],
+        plan.staging.quantized,
+    )
     whole, tail = divmod(form.k, form.block)
     ops: tuple[Op, ...] = ()
     if whole:
@@ -53,12 +57,12 @@ def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProg
         Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"]),
     )
     call = Call(program.name, places)
-    return (BlockLoop("lp", plan.sizes["m"], (call,), note="sum blocks of A"),), program
+    return (BlockLoop("lp", plan.problem.sizes["m"], (call,), note="sum blocks of A"),), program
 
 
 def _block(plan: Plan, existing: int) -> Iterator[Op]:
     """Sum one block with ``existing`` elements."""
-    source, form = plan.operands["a"], plan.quantized
+    source, form = plan.staging.operands["a"], plan.staging.quantized
     prefix = "" if existing == form.block else "last_"
     emitter = Emitter(plan.target, fitting(plan.target, form.block).lanes, prefix, "f32")
     total = emitter.fresh("added", "f32")

@@ -44,26 +44,26 @@ class Filled:
 
 def select(plan: Plan, operand: Operand) -> Selected:
     """Return how the matrix of one batch element is found in an operand."""
-    kind, stride = plan.batch_kind(operand), plan.batch_stride(operand)
+    kind, stride = plan.staging.batch_kind(operand), plan.staging.batch_stride(operand)
     return Selected(Name(operand.name), operand.type, kind, stride)
 
 
 def convert(plan: Plan, name: str) -> Filled:
     """Return the conversion of operand ``name`` before the loops, for all matrices of the batch."""
-    packed = plan.operands[name]
-    count = plan.batch.count if plan.batch else ONE
+    packed = plan.staging.operands[name]
+    count = plan.problem.matrices
     elements = packed.strides["b"] * count
-    conversion = conversion_of(plan, name, plan.sources[name], packed)
-    conversion = whole_steps(plan, conversion, plan.sizes["k"])
+    conversion = conversion_of(plan, name, plan.staging.sources[name], packed)
+    conversion = whole_steps(plan, conversion, plan.problem.sizes["k"])
     conversion = replace(conversion, shared=plan.shared)
-    return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
+    return _filled(plan, conversion, dict(plan.problem.sizes), ZERO, elements)
 
 
 def whole_steps(plan: Plan, conversion: Conversion, depth: Expr) -> Conversion:
     """Return ``conversion``, extended by K groups of zeros that complete the last step of K."""
-    group = plan.product.group
+    group = plan.staging.product.group
     groups = div(depth + (group - 1), group)
-    return replace(conversion, zero_groups=whole_groups(depth, plan.product) - groups)
+    return replace(conversion, zero_groups=whole_groups(depth, plan.staging.product) - groups)
 
 
 def quantize(plan: Plan) -> tuple[Filled, ...]:
@@ -73,8 +73,8 @@ def quantize(plan: Plan) -> tuple[Filled, ...]:
     sums.
     """
     how = quantization_of(plan)
-    index, count = (symbol("i"), plan.batch.count) if plan.batch else (ZERO, ONE)
-    nodes, tile = quantize_rows(how, plan.sizes["m"], index)
+    index, count = (symbol("i") if plan.problem.batch else ZERO), plan.problem.matrices
+    nodes, tile = quantize_rows(how, plan.problem.sizes["m"], index)
     rooms = {name: made.strides["b"] * count for name, made in how.made.items()}
     first, *others = how.made
     filled = Filled(how.made[first], rooms[first], _each(plan, how.source, nodes), (tile,))
@@ -83,8 +83,8 @@ def quantize(plan: Plan) -> tuple[Filled, ...]:
 
 def sums_of_blocks(plan: Plan) -> Filled:
     """Return the sums of blocks of A's rows before the loops, for all matrices of the batch."""
-    source, made = plan.operands["a"], plan.operands[TOTALS]
-    index, count = (symbol("i"), plan.batch.count) if plan.batch else (ZERO, ONE)
+    source, made = plan.staging.operands["a"], plan.staging.operands[TOTALS]
+    index, count = (symbol("i") if plan.problem.batch else ZERO), plan.problem.matrices
     nodes, tile = sum_blocks(plan, index)
     return Filled(made, made.strides["b"] * count, _each(plan, source, nodes), (tile,))
 
@@ -93,12 +93,12 @@ def copy_tail(plan: Plan, name: str) -> Filled:
     """Return a zero-padded copy of operand ``name``'s tail along K, for all matrices of
     the batch.
     """
-    source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
-    tail = mod(plan.sizes["k"], plan.product.depth)
-    extents = dict(plan.sizes) | {"k": tail}
+    source, packed = plan.staging.operands[name], plan.staging.operands[f"{name}_tail"]
+    tail = mod(plan.problem.sizes["k"], plan.staging.product.depth)
+    extents = dict(plan.problem.sizes) | {"k": tail}
     conversion = replace(conversion_of(plan, name, source, packed), prefix=f"copy_{name}_tail_")
-    first = (plan.sizes["k"] - tail) * source.strides["k"]
-    count = plan.batch.count if plan.batch else ONE
+    first = (plan.problem.sizes["k"] - tail) * source.strides["k"]
+    count = plan.problem.matrices
     return _filled(plan, conversion, extents, first, packed.strides["b"] * count)
 
 
@@ -110,8 +110,8 @@ def convert_lines(
     ``lines`` is the first row or column and their number. ``part`` is the first element of K and
     their number. The first row or column is written ``place`` elements after the buffer's start.
     """
-    source, packed, line = plan.sources[name], plan.operands[name], LINE[name]
-    extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
+    source, packed, line = plan.staging.sources[name], plan.staging.operands[name], LINE[name]
+    extents = dict(plan.problem.sizes) | {line: Integer(lines[1]), "k": part[1]}
     first = lines[0] * source.strides[line] + part[0] * source.strides["k"]
     at = (first, place + part[0] * packed.strides["k"])
     nodes, tiles = conversion_nest(conversion_of(plan, name, source, packed), extents, at)
@@ -125,12 +125,12 @@ def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Co
         source=source,
         packed=packed,
         line=LINE[name],
-        k_group=plan.product.group,
-        shift=plan.product.shifts[name],
-        lanes=plan.converted,
+        k_group=plan.staging.product.group,
+        shift=plan.staging.product.shifts[name],
+        lanes=plan.staging.converted,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
-        zero_row_tails=plan.dot,
+        zero_row_tails=plan.problem.dot,
         type="" if packed.type == source.rounded else source.rounded,
     )
 
@@ -140,7 +140,7 @@ def _filled(
 ) -> Filled:
     """Return the conversion of all matrices of a batch, each from element ``first`` on."""
     source, packed = conversion.source, conversion.packed
-    at = (first, packed.strides["b"] * symbol("i") if plan.batch else ZERO)
+    at = (first, packed.strides["b"] * symbol("i") if plan.problem.batch else ZERO)
     nodes, tiles = conversion_nest(conversion, extents, at)
     every = _each(plan, source, nodes)
     return Filled(packed, elements + margin(plan), every, tuple(tiles.values()))
@@ -150,38 +150,38 @@ def margin(plan: Plan) -> int:
     """Return the elements by which a buffer is padded, because a vector load may begin at its last
     row.
     """
-    return plan.lanes * plan.product.group
+    return plan.staging.lanes * plan.staging.product.group
 
 
 def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """Return ``nodes`` in a loop over the elements of the batch."""
-    if plan.batch is None:
+    if plan.problem.batch is None:
         return nodes
     index = symbol("i")
     body = (of_batch(index, (select(plan, source),), nodes),)
-    return (BlockLoop("i", plan.batch.count, body, note="batch"),)
+    return (BlockLoop("i", plan.problem.batch.count, body, note="batch"),)
 
 
 def needed_sums(plan: Plan) -> tuple[str, ...]:
     """Return the inputs whose rows or columns are summed: the other input has a zero point."""
     zeros = {"a": plan.spec.a_zero, "b": plan.spec.b_zero}
-    if not plan.corrects:
+    if not plan.staging.corrects:
         return ()
-    effective = {name: zero or plan.product.shifts[name] for name, zero in zeros.items()}
+    effective = {name: zero or plan.staging.product.shifts[name] for name, zero in zeros.items()}
     return tuple(name for name, other in (("a", "b"), ("b", "a")) if effective[other])
 
 
 def sum_lines(plan: Plan, name: str) -> Filled:
     """Return the sums of A's rows or B's columns over K and the batch, as s32 or f32."""
-    source = plan.sources.get(name, plan.operands[name])
-    operand = plan.operands[f"{name}_sums"]
-    extent = plan.sizes[LINE[name]]
-    lanes = plan.lanes
-    stored, form = None, plan.packed_format if name == "b" else None
+    source = plan.staging.sources.get(name, plan.staging.operands[name])
+    operand = plan.staging.operands[f"{name}_sums"]
+    extent = plan.problem.sizes[LINE[name]]
+    lanes = plan.staging.lanes
+    stored, form = None, plan.staging.form if name == "b" else None
     if name == "a" and isinstance(plan.spec.a, PackedSpec):
         form = format_of_a(plan.spec, plan.target)
     if isinstance(form, PackedFormat):
-        laid = form.of(plan.sizes["k"], extent)
+        laid = form.of(plan.problem.sizes["k"], extent)
         stored, room = div(laid.sums_at, form.itemsize), div(laid.nbytes - laid.sums_at, 4)
         lanes = next(v.lanes for v in plan.target.of("s32") if mod(room, v.lanes) == 0)
     sums = LineSums(
@@ -194,7 +194,7 @@ def sum_lines(plan: Plan, name: str) -> Filled:
         prefix=f"sum_{name}_",
         stored=stored,
     )
-    zero, add, tiles = sums_nest(sums, extent, plan.sizes["k"])
+    zero, add, tiles = sums_nest(sums, extent, plan.problem.sizes["k"])
     return Filled(
         operand,
         whole_vectors(extent, lanes),
@@ -213,7 +213,7 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
         tiles.append(_begin_tile(plan, vector, fn, vectors, tail))
         return Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
 
-    nodes = tuple(over_vectors(plan.sizes["m"], vector.lanes, VECTORS, called))
+    nodes = tuple(over_vectors(plan.problem.sizes["m"], vector.lanes, VECTORS, called))
     return nodes, tuple(tiles)
 
 

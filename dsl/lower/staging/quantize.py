@@ -110,23 +110,23 @@ class Quantization:
 
 def quantization_of(plan: Plan) -> Quantization:
     """Return the quantization of A."""
-    form, how = plan.quantized, plan.spec.quantize
+    form, how = plan.staging.quantized, plan.spec.quantize
     return Quantization(
         target=plan.target,
-        source=plan.sources["a"],
+        source=plan.staging.sources["a"],
         made={
-            name: plan.operands[name]
+            name: plan.staging.operands[name]
             for name in _NAMES
-            if name in plan.operands and (how is not None or name != "a_scales")
+            if name in plan.staging.operands and (how is not None or name != "a_scales")
         },
         how=how,
         k=form.k,
         block=form.block,
-        bias=form.bias if "a_starts" in plan.operands else 0,
+        bias=form.bias if "a_starts" in plan.staging.operands else 0,
         zeros=bool(form.zeros),
         minima=form.minima,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
-        zero=plan.spec.a_zero if "a_zeros" in plan.operands else None,
+        zero=plan.spec.a_zero if "a_zeros" in plan.staging.operands else None,
     )
 
 

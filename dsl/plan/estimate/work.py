@@ -40,7 +40,7 @@ def tile_work(
     next tile reads elements of C that this tile writes.
     """
     core, shape = plan.target.core, replace(tile.shape, stride=begins)
-    steps = -(-request.steps // shape.vector.lanes) if plan.dot else request.steps
+    steps = -(-request.steps // shape.vector.lanes) if plan.problem.dot else request.steps
     ends = tile_cycles(shape, core, request) - steps * step_cycles(shape, core)
     each = bounds(shape, core)
     step = together(each, shape, core)
@@ -71,7 +71,11 @@ def _by_the_stack(plan: Plan, tile: RegisterTile) -> bool:
 
     This is done if no load instruction reads only the lanes that exist.
     """
-    grouped = plan.product.depth > 1 and plan.product.unit is None and not plan.dot
+    grouped = (
+        plan.staging.product.depth > 1
+        and plan.staging.product.unit is None
+        and not plan.problem.dot
+    )
     return grouped and tile.active is not None and not tile.loads_whole
 
 
@@ -88,9 +92,9 @@ def peak(plan: Plan) -> float:
 
     It is that of the plan's types and of the best instruction of the target.
     """
-    core, product = plan.target.core, plan.product
+    core, product = plan.target.core, plan.staging.product
     if product.unit is not None:
-        shapes = [tile.shape for tile in plan.tiles]
+        shapes = [tile.shape for tile in plan.tiling.tiles]
         rates = [
             shape.rows * shape.vectors * shape.vector.lanes
             / bounds(shape, core)["multiply-add units"]
@@ -99,7 +103,7 @@ def peak(plan: Plan) -> float:
     else:
         rates = [
             vector.lanes / core.at(vector.nbytes).between(form.mnemonic, form.instructions)
-            for vector in plan.target.of(plan.element)
+            for vector in plan.target.of(plan.staging.element)
             if (form := product.form(vector, "broadcast", "scalar")) is not None
         ]
     return max(rates) * (product.depth if product.unit is None else product.step)
@@ -114,7 +118,7 @@ def convert_cycles(plan: Plan) -> float:
     If A is converted panel by panel, multiply-adds hide a part of this time.
     """
     core = plan.target.core
-    return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
+    return (core.beside if plan.by_panels else 1) / core.stores / plan.staging.vectors[0].lanes
 
 
 def unpack_cycles(plan: Plan) -> float:
@@ -123,7 +127,7 @@ def unpack_cycles(plan: Plan) -> float:
     Vector operations and stores overlap, so the result is the longer of the two times.
     """
     core = plan.target.core
-    return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.vectors[0].lanes
+    return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.staging.vectors[0].lanes
 
 
 def move_cycles(plan: Plan, name: str) -> float:
@@ -132,12 +136,12 @@ def move_cycles(plan: Plan, name: str) -> float:
     Loads, stores and the shuffles that transpose overlap, so the result is the longest of the three
     times.
     """
-    if plan.unpacks:
+    if plan.staging.unpacks:
         return unpack_cycles(plan)
-    core, line = plan.target.core, "k" if plan.dot else LINE[name]
-    vectors = plan.target.of(plan.element)
+    core, line = plan.target.core, "k" if plan.problem.dot else LINE[name]
+    vectors = plan.target.of(plan.staging.element)
     shuffles = 0
-    if plan.operands[name].strides[line] != 1:
+    if plan.staging.operands[name].strides[line] != 1:
         vectors = tuple(v for v in vectors if v.transposes)
         shuffles = vectors[0].lanes.bit_length() - 1
     per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)

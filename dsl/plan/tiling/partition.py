@@ -89,15 +89,15 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
             for other in _parts_across(plan, across, tile[0]):
                 yield _region(plan, vector, part, other, request)
         return
-    if tile is None and columns is not None and not (plan.product.unit or request.sums):
-        ranked = steady_cuts(plan.target, columns, _multiple(plan, plan.across), request)
+    if tile is None and columns is not None and not (plan.staging.product.unit or request.sums):
+        ranked = steady_cuts(plan.target, columns, _multiple(plan, plan.problem.across), request)
         if ranked:
             yield from _many_rows(plan, across, columns, ranked, request)
             return
     search = None
     if tile is None:
-        multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
-        ranked = steady(plan.target, request, multiples, plan.few_across)
+        multiples = _multiple(plan, plan.problem.across), _multiple(plan, plan.problem.along)
+        ranked = steady(plan.target, request, multiples, plan.staging.few_across)
         if request.streams and request.dot:  # C has one row or column: leave out taller tiles
             ranked = tuple(one for one in ranked if _within(one, rows, columns))
         search = _search(plan, ranked, {}, request)
@@ -107,7 +107,8 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
         r, v = tile[0], -(-tile[1] // _lanes(plan, vector))
         if tile[1] % _lanes(plan, vector):
             raise ScheduleError(
-                f"the tile along {plan.along} must be whole vectors when its size is not fixed",
+                f"the tile along {plan.problem.along} must be whole vectors "
+                "when its size is not fixed",
                 got=tile[1],
                 expected=f"a multiple of {_lanes(plan, vector)}",
             )
@@ -145,15 +146,17 @@ def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
     does this only once. It shares rows with the last whole tile, because few rows have too few
     chains of multiply-adds. Otherwise it is cut by powers of 2, or of 4 with panels and many rows.
     """
-    unit, panels = plan.product.unit, plan.panel_tile is not None
-    unpacking = plan.spec.quantized is not None and unit is None and not plan.unpacks
-    if unpacking or plan.even_across:
+    unit, panels = plan.staging.product.unit, plan.nest.panel_tile is not None
+    unpacking = plan.spec.quantized is not None and unit is None and not plan.staging.unpacks
+    if unpacking or plan.staging.even_across:
         if value(across) is None:
-            yield from even_parts(across, most, plan.across)
+            yield from even_parts(across, most, plan.problem.across)
         else:
             yield from exact_parts(across, most)
     else:
-        yield from across_parts(unit, across, most, 4 if panels and not plan.few_across else 2)
+        yield from across_parts(
+            unit, across, most, 4 if panels and not plan.staging.few_across else 2
+        )
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ def _cut_text(plan: Plan, choice: Choice, extents: Mapping[str, int]) -> str:
     """Return how a block is cut, for example ``32 tiles of 3 rows and 2 of 2, 3 of 24 columns``."""
     lanes = _lanes(plan, choice.vector)
     along = tuple((units * lanes, count) for units, count in choice.along)
-    parts = {plan.across: choice.across, plan.along: along}
+    parts = {plan.problem.across: choice.across, plan.problem.along: along}
     if not extents:
         return "x".join(str(parts[d][0][0]) for d in "mn")
     tiles = "tile of" if parts["m"][0][1] == 1 else "tiles of"
@@ -220,13 +223,13 @@ def _bound(plan: Plan, choice: Choice, request: TileRequest) -> str:
 
 def _may_cut(plan: Plan, request: TileRequest) -> bool:
     """True if the last vector of a tile may be partial; a matrix unit knows the number of lanes."""
-    if plan.product.unit is not None:
+    if plan.staging.product.unit is not None:
         return True
-    return plan.schedule.tails != "narrow" or bool(request.vectors[0].partial_load)
+    return plan.problem.schedule.tails != "narrow" or bool(request.vectors[0].partial_load)
 
 
 def _refuse_overlap(plan: Plan) -> None:
-    if plan.schedule.tails == "overlap":
+    if plan.problem.schedule.tails == "overlap":
         raise ScheduleError(
             "tails='overlap' needs sizes known to be a tile or more",
             got="a size known only at the call",
@@ -240,7 +243,7 @@ def _multiple(plan: Plan, dimension: str) -> int:
 
 
 def _lanes(plan: Plan, vector: Vector) -> int:
-    return 1 if plan.dot else vector.lanes
+    return 1 if plan.problem.dot else vector.lanes
 
 
 def _vector_for(plan: Plan, columns: int) -> Vector:
@@ -248,12 +251,20 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 
     If two types take equally many registers, it is the one with fewer vectors.
     """
-    if plan.dot:
+    if plan.problem.dot:
         return _dot_vector(plan)
-    able = [v for v in plan.vectors if not (left := columns % v.lanes) or _maskable(plan, v, left)]
+    able = [
+        v
+        for v in plan.staging.vectors
+        if not (left := columns % v.lanes) or _maskable(plan, v, left)
+    ]
     if not able:
-        what = f"no vector of {plan.target.name} ends after {columns} lanes along {plan.along}"
-        raise ScheduleError(what, got=plan.schedule.tails, expected="tails='auto', or a wider tile")
+        what = (
+            f"no vector of {plan.target.name} ends after {columns} lanes along {plan.problem.along}"
+        )
+        raise ScheduleError(
+            what, got=plan.problem.schedule.tails, expected="tails='auto', or a wider tile"
+        )
 
     def taken(vector: Vector) -> tuple[int, int, int]:
         count = -(-columns // vector.lanes)
@@ -268,7 +279,10 @@ def _dot_vector(plan: Plan) -> Vector:
     A type with fewer lanes is used only if it has fewer registers.
     """
     assert plan.asked_tile is not None
-    request, vectors = request_at(plan.outside, plan.sizes["k"], False), plan.vectors
+    request, vectors = (
+        request_at(plan.staging, plan.nest, plan.problem.sizes["k"], False),
+        plan.staging.vectors,
+    )
     widest = {v.registers: v for v in reversed(vectors)}.values()
     fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
     return next((v for v in fits if v in widest), vectors[0])
@@ -276,8 +290,8 @@ def _dot_vector(plan: Plan) -> Vector:
 
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
     """True if the schedule lets one vector of this type compute a tail of ``tail`` lanes."""
-    tails = plan.schedule.tails
-    if tails == "bounce" or plan.product.unit is not None:
+    tails = plan.problem.schedule.tails
+    if tails == "bounce" or plan.staging.product.unit is not None:
         return True
     if tails == "mask":
         return vector.mask is not None
@@ -295,7 +309,9 @@ def _check_fits(
     tile: tuple[int, int],
 ) -> None:
     if shape_of(plan.target, vector, rows, vectors, False, request) is None:
-        raise does_not_fit(plan.target, vector, rows, vectors, False, request, tile, plan.along)
+        raise does_not_fit(
+            plan.target, vector, rows, vectors, False, request, tile, plan.problem.along
+        )
 
 
 def _tiled(
@@ -304,7 +320,7 @@ def _tiled(
     """Yield the asked tile where it is whole, and separate regions for the tails."""
     height, width = min(tile[0], rows), min(tile[1], columns)
     whole_rows, whole_columns = rows // height * height, columns // width * width
-    overlap = plan.schedule.tails == "overlap"
+    overlap = plan.problem.schedule.tails == "overlap"
     if overlap:
         _check_overlap(plan, request, (rows, columns), tile)
     for start, columns_of_one, count in _cuts(columns, width, overlap):
@@ -331,10 +347,10 @@ def _check_overlap(
     plan: Plan, request: TileRequest, sizes: tuple[int, int], tile: tuple[int, int]
 ) -> None:
     spec = plan.spec
-    if request.reads_c or set(plan.outer) & {"b", "k"}:
+    if request.reads_c or set(plan.nest.outer) & {"b", "k"}:
         raise ScheduleError(
             "tails='overlap' computes elements twice, which is wrong when C is read",
-            got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
+            got=f"beta={spec.beta}, loops={plan.nest.outer + plan.nest.inner!r}",
             expected="beta=0 and no b or k left of the last m or n",
             hint="tails='auto'",
         )
@@ -357,7 +373,7 @@ def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tup
     """Yield a tile's width in one vector type, or in adjacent parts of narrower types."""
     vector = _vector_for(plan, width)
     lanes = _lanes(plan, vector)
-    wide = plan.vectors
+    wide = plan.staging.vectors
     if width % lanes == 0 and vector.lanes < wide[0].lanes and width > vector.lanes:
         whole = next(v for v in wide if v.lanes <= width)
         head = width // whole.lanes * whole.lanes
@@ -386,7 +402,9 @@ def _free(
     height, width = rows[1] - rows[0], columns[1] - columns[0]
     ranked = ranking(plan.target, height, width, _may_cut(plan, request), request)
     choice = ranked[0]
-    search = _search(plan, ranked, {plan.across: height, plan.along: width}, request)
+    search = _search(
+        plan, ranked, {plan.problem.across: height, plan.problem.along: width}, request
+    )
     covered = columns[0]
     for part, end in _along_parts(plan, choice, columns):
         covered = end
@@ -457,7 +475,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
     tail = mod(total, lanes)
-    parts = list(cut(total, vectors, lanes, tail=False, by=4 if plan.even_across else 2))
+    parts = list(cut(total, vectors, lanes, tail=False, by=4 if plan.staging.even_across else 2))
     start = total - tail
     if tail == 0:
         yield Axis(vector, tuple(parts))
@@ -482,9 +500,13 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
 
 def _masks(plan: Plan, vector: Vector) -> bool:
     """True if one vector of this type can compute any number of lanes of C, by a mask."""
-    if plan.product.unit is not None:
+    if plan.staging.product.unit is not None:
         return True
-    cuts = plan.schedule.tails in ("auto", "mask") and not plan.transposed and not plan.dot
+    cuts = (
+        plan.problem.schedule.tails in ("auto", "mask")
+        and not plan.staging.transposed
+        and not plan.problem.dot
+    )
     return vector.mask is not None and cuts
 
 
@@ -511,7 +533,7 @@ def _wide_tails(
     at most half of its last vector, a tile of narrower vectors is used if that saves the share
     ``WORTH``.
     """
-    if not _masks(plan, vector) or plan.panel_tile is not None:
+    if not _masks(plan, vector) or plan.nest.panel_tile is not None:
         return ()
     if value(total) is not None:
         return ()
@@ -567,8 +589,8 @@ def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
     """Yield the parts of a tail, largest first: partial accesses of ``vector``, narrower
     vectors.
     """
-    sizes = {v.lanes: v for v in plan.vectors if v.lanes < vector.lanes}
-    if plan.schedule.tails != "mask" and not plan.padded:
+    sizes = {v.lanes: v for v in plan.staging.vectors if v.lanes < vector.lanes}
+    if plan.problem.schedule.tails != "mask" and not plan.staging.padded:
         sizes |= {s: vector for s in vector.partial_load if not s & (s - 1)}
     yield from sorted(sizes.items(), key=lambda item: -item[0])
 
@@ -593,6 +615,13 @@ def _region(
     if found is None:
         tile = (across.units, along.units * lanes)
         raise does_not_fit(
-            plan.target, vector, across.units, along.units, masked, request, tile, plan.along
+            plan.target,
+            vector,
+            across.units,
+            along.units,
+            masked,
+            request,
+            tile,
+            plan.problem.along,
         )
     return Region(found, along, across, None if overlapped else active, overlapped, search)
