@@ -11,7 +11,7 @@ from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.loops import Decided
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
-from tilewright.plan.problem import same_types
+from tilewright.plan.problem import Staging, same_types
 from tilewright.plan.routine import Row, routine_of
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.spec.expression import Call
@@ -168,41 +168,43 @@ def _epilogue(spec: Gemm) -> str:
 def rows_of_product(plan: Plan) -> Iterator[Row]:
     """Yield the decisions of a product on conversions, corrections, output, tails and stores."""
     if not plan.staging.plain:
-        yield from (_staging(plan, name) for name in "ab")
+        yield from (_staging(plan.staging, name) for name in "ab")
     if plan.staging.corrects:
-        yield from _corrections(plan)
+        yield from _corrections(plan.staging)
     if plan.staging.finishes:
-        yield _output(plan)
+        yield _output(plan.staging)
     if plan.partial:
         written = plan.staging.output.name.upper()
         why = f"{written} holds no sums: it is made of them when all are there"
         yield "partial sums", "in a buffer", why
-    yield from _schedule_decisions(plan)
+    yield from _schedule_decisions(plan.staging)
 
 
-def _staging(plan: Plan, name: str) -> Row:
+def _staging(staging: Staging, name: str) -> Row:
     """Return the row that says how A or B gets from memory to the multiply-adds."""
-    product, operand = plan.staging.product, plan.staging.operands[name]
-    element, shift = plan.staging.factor(name), product.shifts[name]
+    product, operand = staging.product, staging.operands[name]
+    element, shift = staging.factor(name), product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
-    if name == "b" and plan.staging.form is not None:
-        return "B", "packed before", f"{plan.staging.form.text}{loaded}"
-    if name == "a" and isinstance(plan.spec.a, Packed):
-        return "A", "packed before", formats_of(plan.spec, plan.target)["a"].text
+    if name == "b" and staging.form is not None:
+        return "B", "packed before", f"{staging.form.text}{loaded}"
+    if name == "a" and isinstance(staging.problem.spec.a, Packed):
+        return (
+            "A",
+            "packed before",
+            formats_of(staging.problem.spec, staging.problem.target)["a"].text,
+        )
     grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
-    if name in plan.staging.packs:
+    if name in staging.packs:
         change = _change(operand.type, element, shift, operand.rounded)
-        if product.unit is not None and plan.staging.input_of(plan.problem.across).name == name:
+        if product.unit is not None and staging.input_of(staging.problem.across).name == name:
             done = "copied" if operand.type == element and not shift else "converted"
             return name.upper(), f"{done} in blocks", f"{change}, rows along K, filled with zeros"
         return name.upper(), "converted as it is packed", f"{change}, {grouped}"
-    if name not in plan.staging.sources:
+    if name not in staging.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
-    change = _change(
-        plan.staging.sources[name].type, operand.type, shift, plan.staging.sources[name].rounded
-    )
-    if plan.spec.sums_blocks:
-        return name.upper(), *_in_blocks(plan.spec, change)
+    change = _change(staging.sources[name].type, operand.type, shift, staging.sources[name].rounded)
+    if staging.problem.spec.sums_blocks:
+        return name.upper(), *_in_blocks(staging.problem.spec, change)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
 
@@ -231,9 +233,9 @@ def _change(source: str, type_: str, shift: int, rounded: str = "") -> str:
     return type_ if source == type_ else f"{source} to {type_}"
 
 
-def _corrections(plan: Plan) -> Iterator[Row]:
+def _corrections(staging: Staging) -> Iterator[Row]:
     """Yield the rows about corrections of the sums, for zero points and shifts of A and B."""
-    spec, shifts = plan.spec, plan.staging.product.shifts
+    spec, shifts = staging.problem.spec, staging.product.shifts
     stored = isinstance(spec.b, Packed)
     lines = {"a": ("b", "B's columns"), "b": ("a", "A's rows")}
     for name, (other, summed) in lines.items():
@@ -256,9 +258,9 @@ def _joined(zero: object, name: str, shift: int) -> str:
     return str((zero if isinstance(zero, int) else 0) + shift)
 
 
-def _output(plan: Plan) -> Row:
+def _output(staging: Staging) -> Row:
     """Return the row that says how sums become elements of the output."""
-    spec, element = plan.spec, plan.staging.output.type
+    spec, element = staging.problem.spec, staging.output.type
     if spec.stays_integer:
         parts = ["in s32"]
     else:
@@ -272,20 +274,20 @@ def _output(plan: Plan) -> Row:
         parts += rounded + ([] if element == spec.type and spec.stays_integer else ["saturated"])
     elif element != spec.type and element not in ("f32", "f64"):
         parts.append("rounded to nearest even")
-    return plan.staging.output.name.upper(), element, ", ".join(parts)
+    return staging.output.name.upper(), element, ", ".join(parts)
 
 
-def _schedule_decisions(plan: Plan) -> Iterator[Row]:
-    schedule = plan.problem.schedule
+def _schedule_decisions(staging: Staging) -> Iterator[Row]:
+    schedule = staging.problem.schedule
     why = "asked for"
     if schedule.tails == "auto":
-        masks = any(vector.mask for vector in plan.staging.vectors)
+        masks = any(vector.mask for vector in staging.vectors)
         how = "masked vectors" if masks else "partial accesses or narrower vectors"
         why = f"last columns or rows: {how}, or a last vector that overlaps the previous one"
-    if plan.problem.bounces:
+    if staging.problem.bounces:
         why += "; a partly filled vector passes through a buffer on the stack"
     yield "tails", schedule.tails, why
-    if plan.staging.transposed:
-        why = f"{plan.staging.output.name.upper()} is contiguous across the vectors: blocks are "
-        why += f"transposed in registers, so that {plan.problem.across} is contiguous"
+    if staging.transposed:
+        why = f"{staging.output.name.upper()} is contiguous across the vectors: blocks are "
+        why += f"transposed in registers, so that {staging.problem.across} is contiguous"
         yield "store", "transposed", why

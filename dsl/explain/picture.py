@@ -16,7 +16,7 @@ from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.work import peak
 from tilewright.plan.plan import Plan
-from tilewright.plan.problem import NOMINAL
+from tilewright.plan.problem import NOMINAL, Staging
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -63,7 +63,7 @@ def picture(plan: Any, program: Program, of_peak: float | None = None) -> str:
     parts += _map(_View.of(m, n, found), k)
     parts += _nest(program)
     if found and one:
-        parts += _registers(one, _largest(found))
+        parts += _registers(one.staging, _largest(found))
         parts += _roofline(roof(one), of_peak)
     return document(_WIDTH, _HEIGHT, title, parts)
 
@@ -208,14 +208,14 @@ def _code(x: float, y: float, words: str) -> str:
 # --- registers -----------------------------------------------------------------------------------
 
 
-def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
+def _registers(staging: Staging, tile: RegisterTile) -> Iterator[str]:
     """Yield the SVG of the registers: accumulators as they are in C, then all other registers.
 
     Each set of accumulators is a block of boxes.
     """
     shape, budget, size = tile.shape, tile.shape.budget, 17
     unit = shape.unit or shape.sums
-    held = unit.registers[plan.staging.element] if unit else plan.target.registers
+    held = unit.registers[staging.element] if unit else staging.problem.target.registers
     yield text(_MIDDLE, 62, f"Registers: {budget.total} of {held}")
     top, x = 84.0, float(_MIDDLE)
     side = min(size, 150 / max(1, shape.bands), 210 / max(1, shape.vectors * shape.k_split))
@@ -226,8 +226,8 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
             yield box(x + column * side, top + row * side, side, side, FILLS[0])
         x += shape.vectors * side + 8
     names = {
-        plan.staging.input_of(plan.problem.along).name.upper(): budget.along,
-        plan.staging.input_of(plan.problem.across).name.upper(): budget.across,
+        staging.input_of(staging.problem.along).name.upper(): budget.along,
+        staging.input_of(staging.problem.across).name.upper(): budget.across,
         "mask": budget.masks,
         "free": max(0, held - budget.total) // budget.registers,
     }

@@ -149,7 +149,7 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
     """
     columns, tile = value(plan.problem.sizes["n"]) or NOMINAL, other.nest.panel_tile
     assert tile is not None
-    unpacking = unpack_cycles(other) * columns * (value(plan.problem.sizes["k"]) or NOMINAL)
+    unpacking = unpack_cycles(other.staging) * columns * (value(plan.problem.sizes["k"]) or NOMINAL)
     most, _ = unpacked_block(other.staging.product)
 
     def pays(rows: int) -> bool:

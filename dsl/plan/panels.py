@@ -26,7 +26,7 @@ from .formats.quantized_b import COLUMNS
 from .loops import Decision
 from .operands import LINE, Operand
 from .plan import Plan
-from .problem import NOMINAL
+from .problem import NOMINAL, Staging
 from .tiling.cost_model import steady
 from .tiling.requests import request_at
 
@@ -60,7 +60,7 @@ def in_panels(plan: Plan) -> Plan:
     if plan.problem.bounces or plan.problem.dot or plan.staging.product.unit is not None:
         return plan
     tile = plan.problem.schedule.tile or _panel_tile(plan)
-    if plan.staging.unpacks and _spans_blocks(plan, tile[1]):
+    if plan.staging.unpacks and _spans_blocks(plan.staging, tile[1]):
         raise ScheduleError(
             "a tile of numbers that are unpacked lies within one block of columns of B",
             got=f"tile={tile}, and blocks of {plan.staging.quantized.nb} columns",
@@ -86,7 +86,7 @@ def in_panels(plan: Plan) -> Plan:
     panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
     decisions = *plan.decisions, panels
     if plan.staging.unpacks:
-        blocks["k"] = _unpacked_depth(plan, blocks["n"])
+        blocks["k"] = _unpacked_depth(plan.staging, blocks["n"])
         decisions = *decisions, *why_blocks(plan.problem.schedule, blocks)
     found = replace(
         plan, nest=replace(plan.nest, panel_tile=tile, blocks=blocks), decisions=decisions
@@ -103,17 +103,17 @@ def _is_shared(plan: Plan, d: str) -> bool:
     return d == plan.problem.across and d.upper() in plan.nest.outer and not asked
 
 
-def _unpacked_depth(plan: Plan, columns: int) -> int:
+def _unpacked_depth(staging: Staging, columns: int) -> int:
     """Return the number of K steps in a block that is unpacked at once.
 
     The blocks are equal, and each fits in L1.
     """
     room, unit = (
-        plan.target.core.caches[0].size * 3 // 4,
-        lcm(plan.staging.k_unit, plan.staging.product.step),
+        staging.problem.target.core.caches[0].size * 3 // 4,
+        lcm(staging.k_unit, staging.product.step),
     )
-    k, most = value(plan.problem.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
-    blocks = -(-k // max(unit, most // ITEMSIZE[plan.staging.factor("b")]))
+    k, most = value(staging.problem.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
+    blocks = -(-k // max(unit, most // ITEMSIZE[staging.factor("b")]))
     return -(-k // (blocks * unit)) * unit
 
 
@@ -177,13 +177,13 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
             if size not in least:
                 uneven = _UNEVEN if size[0] > _MANY and size[0] % 8 else 1.0
                 streamed = _streamed(each.cycles, arriving / size[0], core)
-                least[size] = share * uneven * (streamed * _filled_up(plan, size[1]))
+                least[size] = share * uneven * (streamed * _filled_up(plan.staging, size[1]))
         cycles.update(least)
     sizes = sorted(cycles, key=lambda size: cycles[size])
     if plan.staging.unpacks:
         # The scales of a panel's columns must be in one block of the caller's B.
         narrow = [size for size in sizes if size[1] <= plan.nest.blocks[plan.problem.along]]
-        sizes = [size for size in narrow if not _spans_blocks(plan, size[1])] or sizes
+        sizes = [size for size in narrow if not _spans_blocks(plan.staging, size[1])] or sizes
         most = min(most, WAYS)
     fits = (size for size in sizes if size[0] <= most)
     across, along = next(fits, sizes[0])
@@ -195,10 +195,10 @@ def unpacked_block(product: Product) -> tuple[int, int]:
     return _NUMBERS if product.partial else _UNPACKED
 
 
-def _spans_blocks(plan: Plan, columns: int) -> bool:
+def _spans_blocks(staging: Staging, columns: int) -> bool:
     """Return True if tiles scale sums and a tile of ``columns`` would span several blocks of B."""
-    apart = plan.staging.product.partial != "" and plan.staging.quantized.blocks > 1
-    return apart and plan.staging.quantized.nb % columns != 0
+    apart = staging.product.partial != "" and staging.quantized.blocks > 1
+    return apart and staging.quantized.nb % columns != 0
 
 
 def _streamed(cycles: float, arriving: float, core: Core) -> float:
@@ -222,10 +222,10 @@ def _arriving(plan: Plan, core: Core) -> float:
     return plan.nest.blocks["k"] * item / rate
 
 
-def _filled_up(plan: Plan, width: int) -> float:
+def _filled_up(staging: Staging, width: int) -> float:
     """Return how many times as many columns whole tiles have as C; 1 if B is not unpacked."""
-    columns = value(plan.problem.sizes[plan.problem.along])
-    return -(-columns // width) * width / columns if plan.staging.unpacks and columns else 1.0
+    columns = value(staging.problem.sizes[staging.problem.along])
+    return -(-columns // width) * width / columns if staging.unpacks and columns else 1.0
 
 
 def why_blocks(schedule: Schedule, blocks: dict[str, int]) -> tuple[Decision, ...]:

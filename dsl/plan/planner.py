@@ -23,7 +23,7 @@ from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
 from .plan import Nest, Plan
-from .problem import NOMINAL, Problem, same_types
+from .problem import NOMINAL, Problem, Staging, same_types
 from .staging import by_panels, is_plain, product_of, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
@@ -127,9 +127,9 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
         )
     else:
         others = ", ".join(
-            f"{p.problem.vectorize}{_ahead(p)} {cost:.0f}"
+            f"{p.problem.vectorize}{_ahead(p.staging)} {cost:.0f}"
             if cost
-            else f"{p.problem.vectorize}{_ahead(p)}"
+            else f"{p.problem.vectorize}{_ahead(p.staging)}"
             for p, cost in zip(plans, costs, strict=True)
             if p is not plan
         )
@@ -148,12 +148,10 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
     return (along, Decision("pack", plan.staging.packs, why))
 
 
-def _ahead(plan: Plan) -> str:
+def _ahead(staging: Staging) -> str:
     """Return a text that says which operands a plan packs or converts before its tiles."""
-    packed = (
-        f" with {' and '.join(plan.staging.packs.upper())} packed" if plan.staging.packs else ""
-    )
-    converted = " and ".join(name.upper() for name in sorted(plan.staging.sources))
+    packed = f" with {' and '.join(staging.packs.upper())} packed" if staging.packs else ""
+    converted = " and ".join(name.upper() for name in sorted(staging.sources))
     return f"{packed} with {converted} converted first" if converted else packed
 
 
@@ -309,7 +307,9 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
     held = {"a": plan.nest.blocks.get("m", known["m"]), "b": plan.nest.blocks.get("n", known["n"])}
     if any(depth * (held[x] or inf) * ITEMSIZE[plan.staging.element] > most for x in unasked):
         return inf
-    packing = sum(depth * lines[name] * move_cycles(plan, name) for name in plan.staging.packs)
+    packing = sum(
+        depth * lines[name] * move_cycles(plan.staging, name) for name in plan.staging.packs
+    )
     converting = sum(depth * lines[name] * convert_cycles(plan) for name in plan.staging.sources)
     count = value(plan.problem.matrices) or 1
     return (count if "b" in plan.nest.outer else 1) * (product + packing) + count * converting

@@ -64,6 +64,15 @@ class Problem:
         """The number of products in the batch; 1 without a batch."""
         return ONE if self.batch is None else self.batch.count
 
+    def lanes_of(self, vector: Vector) -> int:
+        """Return the elements of C in ``vector``: one if vectors run along K."""
+        return 1 if self.dot else vector.lanes
+
+    def multiple(self, d: str) -> int:
+        """Return a number that divides the size along ``d``; 1 if nothing is known of it."""
+        size = getattr(self.spec, d)
+        return 1 if isinstance(size, int) else int(size.multiple_of)
+
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the sizes of the call."""

@@ -17,6 +17,7 @@ from tilewright.symbolic import ONE, div, mod, value
 
 from .loops import Decision
 from .plan import Plan
+from .problem import Staging
 
 #: Stores bypass the caches only if the multiply-adds take at most this many times as long as the
 #: transfer of C to memory.
@@ -35,7 +36,7 @@ def with_streams(plan: Plan) -> Plan:
         )
     if asked == "stream":
         return _streaming(plan, ONE, "asked for")
-    if asked is not None or hindrance is not None or not _matters(plan):
+    if asked is not None or hindrance is not None or not _matters(plan.staging):
         return plan
     most = plan.target.core.caches[-1].size
     held = most // ITEMSIZE[plan.staging.output.type]
@@ -82,13 +83,13 @@ def _hindrances(plan: Plan) -> Iterator[str]:
         yield f"lines of C begin {step} bytes apart, which is no multiple of {target.core.line}"
 
 
-def _matters(plan: Plan) -> bool:
+def _matters(staging: Staging) -> bool:
     """True if K is so short that C's transfer takes a large share of the time."""
-    core, k = plan.target.core, value(plan.problem.sizes["k"])
-    vector = plan.staging.vectors[0]
-    form = plan.staging.product.form(vector, "broadcast", "scalar")
+    core, k = staging.problem.target.core, value(staging.problem.sizes["k"])
+    vector = staging.vectors[0]
+    form = staging.product.form(vector, "broadcast", "scalar")
     if k is None or form is None:
         return k is None
     each = core.at(vector.nbytes).between(form.mnemonic, form.instructions)
-    making = k / plan.staging.product.depth * each / vector.lanes
-    return bool(making <= _MATTERS * 2 * ITEMSIZE[plan.staging.output.type] / core.memory)
+    making = k / staging.product.depth * each / vector.lanes
+    return bool(making <= _MATTERS * 2 * ITEMSIZE[staging.output.type] / core.memory)

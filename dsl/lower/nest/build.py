@@ -37,6 +37,7 @@ from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import ByRows, Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.tiling.tiles import (
     Either,
     FirstOrLater,
@@ -92,15 +93,15 @@ def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
         nest = (_gated(tiles, block, nest),)
     if not plan.by_panels:
         nest = _converted(tiles, "a", nest)
-    for name in needed_sums(plan):
-        nest = (_filled(tiles, sum_lines(plan, name), nest),)
+    for name in needed_sums(plan.staging):
+        nest = (_filled(tiles, sum_lines(plan.staging, name), nest),)
         if name == "b" and plan.spec.b2 is not None:
-            nest = (_filled(tiles, _second(sum_lines(plan, name)), nest),)
+            nest = (_filled(tiles, _second(sum_lines(plan.staging, name)), nest),)
     return nest
 
 
 def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
-    nodes, programs = begin(tiles.plan, name)
+    nodes, programs = begin(tiles.plan.problem, name)
     tiles.programs |= {("begin", program.name): program for program in programs}
     return nodes
 
@@ -109,13 +110,13 @@ def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[N
     """Return ``body``, preceded by the conversion of operand ``name`` or the copy of its tail."""
     plan = tiles.plan
     if name == "a" and TOTALS in plan.staging.operands and not plan.spec.sums_blocks:
-        body = (_filled(tiles, sums_of_blocks(plan), body),)
+        body = (_filled(tiles, sums_of_blocks(plan.staging), body),)
     if name in plan.staging.sources and plan.spec.sums_blocks:
-        for filled in quantize(plan):
+        for filled in quantize(plan.staging):
             body = (_filled(tiles, filled, body),)
         return body
     if f"{name}_tail" in plan.staging.operands:
-        return (_filled(tiles, copy_tail(plan, name), body),)
+        return (_filled(tiles, copy_tail(plan.staging, name), body),)
     return (_filled(tiles, convert(plan, name), body),) if name in plan.staging.sources else body
 
 
@@ -124,7 +125,7 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     plan = tiles.plan
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.staging.operands["sums2"]
-    elements = _sum_elements(plan)
+    elements = _sum_elements(plan.staging)
     (scratch, _), second = tiles.place(sums, elements), renamed(fill, _of_second)
     return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
@@ -159,18 +160,18 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     if not plan.partial or plan.nest.summed is not None:
         return _pass(tiles, "whole", block)
     sums = plan.staging.operands["sums"]
-    elements = _sum_elements(plan)
+    elements = _sum_elements(plan.staging)
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
     scratch, _ = tiles.place(sums, elements)
     return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
 
 
-def _sum_elements(plan: Plan) -> Expr:
+def _sum_elements(staging: Staging) -> Expr:
     """Return the number of elements in a buffer for all sums."""
-    steps = plan.staging.operands["sums"].strides
+    steps = staging.operands["sums"].strides
     line, other = "nm" if steps["n"] == 1 else "mn"
-    return plan.problem.sizes[other] * (
-        plan.problem.sizes[line] if steps[other] == 1 else steps[other]
+    return staging.problem.sizes[other] * (
+        staging.problem.sizes[line] if steps[other] == 1 else steps[other]
     )
 
 
@@ -274,19 +275,19 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
     plan = tiles.plan
     assert plan.problem.batch is not None
-    yield from _selected(plan, ZERO, tuple(_nest(tiles, step.first, block)))
+    yield from _selected(plan.staging, ZERO, tuple(_nest(tiles, step.first, block)))
     if step.later is not None:
         index = symbol("i")
         later = replace(block, origin=block.origin | {"b": index})
-        body = _selected(plan, index, tuple(_nest(tiles, step.later, later)))
+        body = _selected(plan.staging, index, tuple(_nest(tiles, step.later, later)))
         yield BlockLoop("i", plan.problem.batch.count, body, first=1, note="batch")
 
 
-def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+def _selected(staging: Staging, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """Return ``body`` with operands of one batch element selected, except those in buffers."""
     taken = operands_of(body)
-    given = (plan.staging.operands[x] for x in "ab" if Name(x) in taken)
-    chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
+    given = (staging.operands[x] for x in "ab" if Name(x) in taken)
+    chosen = tuple(select(staging, operand) for operand in given if not operand.packed)
     return (of_batch(index, chosen, body),) if chosen else body
 
 

@@ -15,7 +15,7 @@ from tilewright.lower.tile.assemble import lower_tile
 from tilewright.lower.tile.tile import Tile
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
-from tilewright.plan.problem import Staging
+from tilewright.plan.problem import Problem, Staging
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -129,7 +129,7 @@ class TileSet:
         """Return the program of ``tile``; ``here`` has its operands as they are packed there."""
         key = "tile", tile.number
         if key not in self.programs:
-            name = f"{self.prefix}tile{len(self.programs)}_{_size(self.plan, tile)}"
+            name = f"{self.prefix}tile{len(self.programs)}_{_size(self.plan.problem, tile)}"
             self.programs[key] = lower_tile(Tile(self.plan, here, tile), name)
         return self.programs[key]
 
@@ -152,8 +152,8 @@ class TileSet:
         return sum((scratch[other] for other in before), ZERO), parallel
 
 
-def _size(plan: Plan, tile: RegisterTile) -> str:
+def _size(problem: Problem, tile: RegisterTile) -> str:
     known = {"m": value(tile.mr), "n": value(tile.nr)}
     sizes = {dim: "tail" if size is None else str(size) for dim, size in known.items()}
-    sizes[plan.problem.across] = str(tile.shape.rows)
+    sizes[problem.across] = str(tile.shape.rows)
     return f"{sizes['m']}x{sizes['n']}"

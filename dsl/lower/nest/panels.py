@@ -44,7 +44,7 @@ def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
     writer = _Panels(tiles, block, tuple(grids), max(part.units for part in across))
     packed = tiles.plan.staging.operands["a"]
     count = 1 if sum((part.count for part in across), ZERO) == 1 else 2
-    elements = count * writer.panel_elements + margin(tiles.plan)
+    elements = count * writer.panel_elements + margin(tiles.plan.staging)
     scratch, of_worker = tiles.place(packed, elements, parallel=block.parallel)
     return Pack(
         buffer=packed.buffer,
@@ -160,7 +160,7 @@ class _Panels:
     def _rows(self, panel: _Rows, first: Expr, depth: Expr) -> tuple[NestNode, ...]:
         rows = self.block.origin["m"] + panel.first, panel.rows
         place = self.panel_elements * mod(panel.number, 2)
-        nodes, programs = convert_lines(self.plan, "a", rows, (first, depth), place)
+        nodes, programs = convert_lines(self.plan.staging, "a", rows, (first, depth), place)
         self.tiles.programs |= {("fill", tile.name): tile for tile in programs}
         return nodes
 

@@ -27,6 +27,7 @@ from tilewright.lower.transpose import grid_nest
 from tilewright.lower.vectors import filled
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.routines.copy import BLOCK_DEPTH, Layout, block_move
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import Part, cut, panel_parts
@@ -73,7 +74,7 @@ def pack(
         return Packed(buffer, buffer.strides[line] * extent, nodes, tiles)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
-    zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
+    zeros, pads = pad(plan.staging, buffer, (extent, depth), spare, prefix)
     return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
 
 
@@ -90,9 +91,9 @@ def _converted(
     """
     at, prefix = place
     c = replace(_conversion(plan, buffer, prefix), shared=shared)
-    c = whole_steps(plan, c, extents["k"])
+    c = whole_steps(plan.staging, c, extents["k"])
     nodes, tiles = conversion_nest(c, extents, (at, ZERO))
-    elements = buffer.strides["b"] + margin(plan)
+    elements = buffer.strides["b"] + margin(plan.staging)
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
 
 
@@ -174,7 +175,7 @@ def _panels(
 
 def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:
     """Return the conversion of elements that are packed into ``buffer``."""
-    c = conversion_of(plan, buffer.name, plan.staging.operands[buffer.name], buffer)
+    c = conversion_of(plan.staging, buffer.name, plan.staging.operands[buffer.name], buffer)
     return replace(c, prefix=prefix, slots=plan.slots)
 
 
@@ -254,7 +255,7 @@ def spare_elements(plan: Plan, name: str) -> int:
 
 
 def pad(
-    plan: Plan, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
+    staging: Staging, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Return nodes and tiles that set the last vector of every row, and the ``spare`` elements, to
     0.
@@ -263,31 +264,33 @@ def pad(
     number of rows.
     """
     extent, depth = size
-    if not plan.problem.bounces or plan.staging.input_of(plan.problem.along).name != buffer.name:
+    if not staging.problem.bounces or staging.input_of(staging.problem.along).name != buffer.name:
         return (), ()
-    leading, vector = buffer.strides["k"], plan.target.of(plan.staging.element)[0]
+    leading, vector = buffer.strides["k"], staging.problem.target.of(staging.element)[0]
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
     if value(leading - extent) != 0:
         for part in cut(depth, PAD_LINES):
-            program = _pad_tile(plan, vector, part.units, leading, prefix)
+            program = _pad_tile(staging, vector, part.units, leading, prefix)
             tiles.setdefault(program.name, program)
             row = part.at("kp")
             at = row * leading + (leading - vector.lanes)
             call = Call(program.name, (Argument(buffer.buffer, at),))
             nodes += repeated("kp", part.count, (call,), "pad")
     if spare:
-        program = _pad_tile(plan, vector, 1, leading, prefix)
+        program = _pad_tile(staging, vector, 1, leading, prefix)
         tiles.setdefault(program.name, program)
         nodes.append(Call(program.name, (Argument(buffer.buffer, depth * leading),)))
     return tuple(nodes), tuple(tiles.values())
 
 
-def _pad_tile(plan: Plan, vector: Vector, lines: int, leading: Expr, prefix: str) -> TileProgram:
+def _pad_tile(
+    staging: Staging, vector: Vector, lines: int, leading: Expr, prefix: str
+) -> TileProgram:
     zero = Zero(Register("zero", vector))
     return TileProgram(
         name=f"{prefix}pad_{lines}",
-        element=plan.staging.element,
+        element=staging.element,
         parameters=(Parameter("out", "out"),),
         body=filled(zero, (linear(((line, leading),)) for line in range(lines))),
         end=(),

@@ -29,7 +29,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Problem, Staging
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, value
 
@@ -243,15 +243,15 @@ def k_loop(step: KStep) -> Iterator[Op]:
     plan, loops = step.tile.plan, tuple(_k_loops(step))
     if plan.problem.batch is None or "b" not in plan.nest.inner:
         yield from (p.point for p in step.pointers)
-        yield from _hidden(plan, *(p.point.pointer for p in step.pointers))
+        yield from _hidden(plan.problem, *(p.point.pointer for p in step.pointers))
         yield from loops
     else:
-        points = tuple(_point_of_batch(plan, p) for p in step.pointers)
+        points = tuple(_point_of_batch(plan.staging, p) for p in step.pointers)
         yield Loop("i", plan.problem.batch.count, points + loops, "batch")
-    yield from _hidden(plan, step.tile.written.name)
+    yield from _hidden(plan.problem, step.tile.written.name)
 
 
-def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
+def _point_of_batch(staging: Staging, pointer: PointerPlan) -> PointBatch:
     """Point to the current matrix of the batch."""
     return PointBatch(
         pointer=pointer.point.pointer,
@@ -259,16 +259,16 @@ def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
         index="i",
         offset=pointer.point.offset,
         element=pointer.point.element,
-        batch=plan.staging.batch_kind(pointer.operand),
-        stride=plan.staging.batch_stride(pointer.operand),
+        batch=staging.batch_kind(pointer.operand),
+        stride=staging.batch_stride(pointer.operand),
     )
 
 
-def _hidden(plan: Plan, *pointers: str) -> Iterator[Op]:
+def _hidden(problem: Problem, *pointers: str) -> Iterator[Op]:
     """Hide pointers from compilers that would otherwise precompute addresses and run out of
     registers.
     """
-    if plan.target.hints is not None and plan.target.hints.pointers:
+    if problem.target.hints is not None and problem.target.hints.pointers:
         yield from map(Hide, pointers)
 
 

@@ -427,7 +427,7 @@ class _Walk:
             f"{name} packed": held.region(name, self.extents),
         }
         same = self.plan.staging.unpacks or self.here.operands[name].type == step.operand.type
-        each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
+        each = move_cycles(self.plan.staging, name) if same else convert_cycles(self.plan)
         once = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
         fill = split(once, self.extents["k"] // COPY_LINES) if self.parallel else once
         body = held.step(step.body)
@@ -528,7 +528,7 @@ class _Walk:
         line = max(self.number(c.strides[d]) for d in "mn") * ITEMSIZE[c.type]
         waits = request.reads_c and line < tile.shape.vector.nbytes
         across = self.region(self.here.across.name, {**extents, "k": 1})
-        return tile_work(plan, tile, request, self._begins(tile, extents), across, waits)
+        return tile_work(plan.staging, tile, request, self._begins(tile, extents), across, waits)
 
     def _begins(self, tile: RegisterTile, extents: Mapping[str, int]) -> int:
         """Return a number that divides the addresses of a tile's vectors; 0 if all are aligned."""

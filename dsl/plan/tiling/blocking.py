@@ -120,7 +120,7 @@ class _Cutting:
         around.
         """
         plan = self.plan
-        due = _due(plan, letters.lower(), block)
+        due = _due(plan.staging, letters.lower(), block)
         if due and block.extents["k"] != 0 and block.phase != "finish":
             operand = packed_block(plan, due, block.extents)
             packed = replace(block, here=block.here.holding(operand), packed=block.packed + due)
@@ -334,10 +334,10 @@ class _Cutting:
         return self.tiles[key]
 
 
-def _due(plan: Plan, letters: str, block: _Block) -> str:
+def _due(staging: Staging, letters: str, block: _Block) -> str:
     """Return the operand to pack here: no further loop selects another block of it; "" for none."""
     passes = {"a": "n", "b": "m"}
-    for name in plan.staging.packs:
+    for name in staging.packs:
         mine = {"m", "n", "k", "b"} - {passes[name]}
         last = {d for d in "mn" if d in letters and letters.count(d) == 1}
         blocks = [letter for letter in letters if letter not in last]
