@@ -288,7 +288,7 @@ def test_rows_apart_that_only_the_call_knows_are_counted_by_the_line() -> None:
     """In blocks of K: a tile needs lines of both operands, and one that is nearly square fewest."""
     (found,) = planned(Gemm(8, 3, 90), invented())
     plain = request_of(plan_for(Gemm(8, 3, 90), Schedule(), invented()), Integer(90))
-    near, apart = (replace(plain, kept=kept, stride=0) for kept in ((inf, inf), (16, inf)))
+    near, apart = (replace(plain, l1_rows=kept, stride=0) for kept in ((inf, inf), (16, inf)))
     core, sizes = invented().core, ((1, 4), (4, 1))
     more = []
     for r, v in sizes:

@@ -100,7 +100,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is None:
         multiples = problem.multiple(problem.across), problem.multiple(problem.along)
         ranked = steady(plan.target, request, multiples, staging.few_across)
-        if request.streams and request.dot:  # C has one row or column: leave out taller tiles
+        if request.read_once and request.dot:  # C has one row or column: leave out taller tiles
             ranked = tuple(one for one in ranked if _within(one, rows, columns))
         search = _search(problem, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]

@@ -66,19 +66,19 @@ def request_at(here: Staging, nest: Nest, steps: Expr, accumulate: bool) -> Tile
         scalars_apart=here.problem.target.scalars_apart,
         scaled=_scaled(here, nest),
         several=_several(here),
-        places=_places(here),
-        far=_far(here, nest, known),
-        kept=_kept(here, nest),
-        passing=_passing(here, nest),
+        row_limit=_row_limit(here),
+        from_l2=_from_l2(here, nest, known),
+        l1_rows=_l1_rows(here, nest),
+        c_row=_c_row(here, nest),
         shifted=not here.problem.dot and _shifted(here, here.across),
-        streams=_streams(here, known),
-        long=_long(here, known),
-        beyond=_beyond(here, nest),
-        offsets=value(here.across.strides[here.problem.across]) is not None,
+        read_once=_read_once(here, known),
+        unprefetched=_unprefetched(here, known),
+        exceeds_l1=_exceeds_l1(here, nest),
+        fixed_offsets=value(here.across.strides[here.problem.across]) is not None,
     )
 
 
-def _beyond(here: Staging, nest: Nest) -> bool:
+def _exceeds_l1(here: Staging, nest: Nest) -> bool:
     """True if tiles read more along the vectors than L1 holds.
 
     The operand is read in place, or it is packed and each row of tiles reads a block of K of it. A
@@ -94,7 +94,7 @@ def _beyond(here: Staging, nest: Nest) -> bool:
     return length * k * ITEMSIZE[operand.type] > core.caches[0].size
 
 
-def _streams(here: Staging, steps: int | None) -> bool:
+def _read_once(here: Staging, steps: int | None) -> bool:
     """True if a matrix is read once, for few rows or columns of the other matrix.
 
     With vectors along K, there is one row or column and the rows along K are long. Otherwise the
@@ -103,10 +103,10 @@ def _streams(here: Staging, steps: int | None) -> bool:
     if not here.problem.dot:
         lines = dict(here.problem.schedule.block).get("k", LINES + 1)
         return lines <= LINES and not (here.packs or here.problem.spec.quantized)
-    return 1 in (here.problem.spec.m, here.problem.spec.n) and _long(here, steps)
+    return 1 in (here.problem.spec.m, here.problem.spec.n) and _unprefetched(here, steps)
 
 
-def _long(here: Staging, steps: int | None) -> bool:
+def _unprefetched(here: Staging, steps: int | None) -> bool:
     """True if vectors run along K and rows are too long for a core to prefetch the next row.
 
     Short rows that follow each other count as one long row for a prefetcher.
@@ -117,7 +117,7 @@ def _long(here: Staging, steps: int | None) -> bool:
     return steps is None or steps * ITEMSIZE[along.type] >= SHORT_LINE
 
 
-def _kept(here: Staging, nest: Nest) -> tuple[float, float]:
+def _l1_rows(here: Staging, nest: Nest) -> tuple[float, float]:
     """Return the rows along and across the vectors that L1 holds at once, if they are read in
     place.
 
@@ -149,7 +149,7 @@ def _from_afar(here: Staging) -> bool:
     return rows * k * ITEMSIZE[across.type] > here.problem.target.core.second.size
 
 
-def _passing(here: Staging, nest: Nest) -> int:
+def _c_row(here: Staging, nest: Nest) -> int:
     """Return the bytes of a row of C along the vectors if L2 cannot hold C; else 0."""
     along, across = (
         value(here.problem.sizes[d]) for d in (here.problem.along, here.problem.across)
@@ -161,7 +161,7 @@ def _passing(here: Staging, nest: Nest) -> int:
     return line if line * across > here.problem.target.core.second.size else 0
 
 
-def _far(here: Staging, nest: Nest, steps: int | None) -> bool:
+def _from_l2(here: Staging, nest: Nest, steps: int | None) -> bool:
     """True if L1 cannot hold what a matrix unit reads in ``steps`` K steps.
 
     If K is known only at the call, this is assumed for blocks, and for rows or columns known only
@@ -179,14 +179,14 @@ def _far(here: Staging, nest: Nest, steps: int | None) -> bool:
     return sum(lines) * here.product.step * steps * size > near
 
 
-def _places(here: Staging) -> int | None:
+def _row_limit(here: Staging) -> int | None:
     """Return the number of rows that L1 holds at once in a block of K; None if there is no limit.
 
     Rows that are a power of two apart share few sets of L1.
     """
     across = here.across
     step = value(across.strides[here.problem.across])
-    if not here.problem.dot and _streams(here, None):
+    if not here.problem.dot and _read_once(here, None):
         return WAYS
     if not here.product.block or here.product.unit is not None or step is None:
         return None
