@@ -14,13 +14,7 @@ from tilewright.symbolic import ONE, ZERO, div, mod, value
 from ..plan import Plan
 from ..problem import Problem, Staging
 from .bounds import bounds, tightest
-from .cost_model import (
-    Choice,
-    does_not_fit,
-    ranking,
-    steady,
-    steady_cuts,
-)
+from .cost_model import Choice, does_not_fit, ranking, steady, steady_cuts
 from .parts import (
     Part,
     across_parts,
