@@ -170,6 +170,10 @@ class SpecTypeError(SpecError, TypeError):
     """Raised if a part of a spec gets an unknown argument, one too many, or one too few."""
 
 
+class SpecAttributeError(SpecError, AttributeError):
+    """A SpecError that is also an AttributeError: an expression has no such attribute."""
+
+
 class ScheduleError(TilewrightError):
     """Raised if a schedule has no meaning, or cannot be applied to the spec.
 

@@ -14,7 +14,7 @@ from tilewright.emit.layout import folded, pasted
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, apart, forks, free, in_regions, joined
 from tilewright.emit.render import Defined, Source, render
-from tilewright.errors import ScheduleError
+from tilewright.errors import PlanError, ScheduleError
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import formula
 from tilewright.explain.estimates import Measured
@@ -214,6 +214,19 @@ def generate(
     ask. ``runner`` is the name of the library whose file of threads runs the parallel loops; by
     default the file has a pool of threads.
     """
+    try:
+        return _generated(requests, notes, asks_at_load=asks_at_load, runner=runner)
+    except RecursionError:
+        raise PlanError(
+            "a kernel is nested too deeply",
+            got=", ".join(repr(request.spec)[:80] for request in requests),
+            hint="several kernels, each called with the results of the one before",
+        ) from None
+
+
+def _generated(
+    requests: Sequence[Request], notes: Sequence[str], *, asks_at_load: bool, runner: str
+) -> Source:
     macros = Macros()
     several = len(requests) > 1
     kernels = [
@@ -239,6 +252,8 @@ def generate(
         runner=runner,
         threads="threads/elsewhere.c.j2" if runner else "threads/own.c.j2",
         workers=any(kernel.program.worker_scratch != 0 for kernel in kernels),
+        shared=any(fork.shared for kernel in kernels for fork in kernel.forks),
+        cut=any(part.split for kernel in kernels for fork in kernel.forks for part in fork.parts),
         streaming=_streaming(kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))

@@ -6,16 +6,21 @@ Functions that keep a tensor's shape also keep its type.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
-from tilewright.errors import SpecError
+import numpy as np
+
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.expression.arithmetic import sqrt
 from tilewright.spec.expression.exponential import exp
 from tilewright.spec.expression.logarithm import log
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.products import product
 from tilewright.spec.expression.shapes import said
-from tilewright.spec.expression.tensors import Extent, cast, reduction
+from tilewright.spec.expression.tensors import cast, extent_of, reduction
 from tilewright.spec.expression.tensors import mean as _mean
 from tilewright.spec.network.views import (
     arange,
@@ -28,8 +33,8 @@ from tilewright.spec.network.views import (
     split,
     take,
 )
-from tilewright.spec.sizes import Dim, whole_number
-from tilewright.spec.types import DTypeLike
+from tilewright.spec.sizes import Dim, real_number, whole_number
+from tilewright.spec.types import DTypeLike, TypeName, is_integer, type_name
 
 __all__ = [
     "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
@@ -38,6 +43,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@spelled(SpecTypeError)
 def sum(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     """Return the sum of the elements along one axis; 0 if there are none.
 
@@ -64,6 +70,7 @@ def sum(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     return reduction("sum", x, axis, keepdims)
 
 
+@spelled(SpecTypeError)
 def max(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     """Return the largest element along one axis; NaN if one is NaN.
 
@@ -90,6 +97,7 @@ def max(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     return reduction("max", x, axis, keepdims)
 
 
+@spelled(SpecTypeError)
 def min(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     """Return the smallest element along one axis; NaN if one is NaN.
 
@@ -116,6 +124,7 @@ def min(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     return reduction("min", x, axis, keepdims)
 
 
+@spelled(SpecTypeError)
 def mean(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     """Return the mean of the elements along one axis: their sum, divided by their number.
 
@@ -142,6 +151,7 @@ def mean(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     return _mean(x, axis, keepdims)
 
 
+@spelled(SpecTypeError)
 def extent(dim: Dim) -> Expression:
     """Return a size that is known only at the call, as a number to compute with.
 
@@ -162,9 +172,12 @@ def extent(dim: Dim) -> Expression:
     >>> tw.compile(share.of(x=tw.Tensor("f32", (1, cols))))(np.ones((1, 4), np.float32))
     array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
     """
-    return Extent(dim)
+    if not isinstance(dim, Dim):
+        raise SpecError("nn.extent is of a size of the call", got=dim, expected='tw.dim("rows")')
+    return extent_of(dim)
 
 
+@spelled(SpecTypeError)
 def softmax(x: Expression, axis: int = -1) -> Expression:
     """Return ``exp(x - m)`` divided by its sum, where m is the maximum along the axis.
 
@@ -190,6 +203,7 @@ def softmax(x: Expression, axis: int = -1) -> Expression:
     return _as(powers * (1 / sum(powers, axis, keepdims=True)), x)
 
 
+@spelled(SpecTypeError)
 def log_softmax(x: Expression, axis: int = -1) -> Expression:
     """Return the logarithm of ``softmax``, also where ``softmax`` itself underflows to 0.
 
@@ -215,6 +229,7 @@ def log_softmax(x: Expression, axis: int = -1) -> Expression:
     return _as(shifted - log(sum(exp(shifted), axis, keepdims=True)), x)
 
 
+@spelled(SpecTypeError)
 def layer_norm(
     x: Expression,
     weight: Expression | None = None,
@@ -253,6 +268,7 @@ def layer_norm(
     return _as(found if bias is None else found + bias, x)
 
 
+@spelled(SpecTypeError)
 def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6) -> Expression:
     """Return each row divided by the root of the mean of its squares, times weight.
 
@@ -280,6 +296,7 @@ def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6)
     return _as(found if weight is None else found * weight, x)
 
 
+@spelled(SpecTypeError)
 def linear(
     x: Expression,
     weight: Expression,
@@ -312,6 +329,7 @@ def linear(
     >>> net(np.float32([[3, 4]]), net.pack(weights))
     array([[4., 5., 1.]], dtype=float32)
     """
+    given_shape(x, "nn.linear")
     wide = x.tensor is not None and x.tensor.type in ("f16", "bf16", "f8_e4m3", "f8_e5m2")
     found = product(x, weight, type="f32" if wide else None)
     found = found if bias is None else found + bias
@@ -320,6 +338,7 @@ def linear(
     return _as(found, x) if wide else found
 
 
+@spelled(SpecTypeError)
 def quantize(
     x: Expression, scale: Expression | float, zero: int = 0, type: DTypeLike = "s8"
 ) -> Expression:
@@ -349,10 +368,12 @@ def quantize(
     >>> tw.compile(q.of(x=tw.Tensor("f32", (1, 3))))(np.float32([[1, -2, 999]]))
     array([[  5,   0, 255]], dtype=uint8)
     """
-    found = x * (1 / scale)
-    return cast(found + zero if zero else found, type)
+    steps, start, held = _steps("nn.quantize", scale, zero, type)
+    found = x * (1 / steps)
+    return cast(found + start if start else found, held)
 
 
+@spelled(SpecTypeError)
 def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expression:
     """Return ``(x - zero) * scale``: the numbers that quantized integers represent.
 
@@ -381,7 +402,30 @@ def dequantize(x: Expression, scale: Expression | float, zero: int = 0) -> Expre
     >>> net(np.uint8([[3, 5]]), net.pack(w))
     array([[0., 3.]], dtype=float32)
     """
-    return (x - zero if zero else x) * scale
+    given_shape(x, "nn.dequantize")
+    steps, start, _ = _steps("nn.dequantize", scale, zero, "s32")
+    return (x - start if start else x) * steps
+
+
+def _steps(
+    fn: str, scale: Expression | float, zero: int, type: DTypeLike
+) -> tuple[Expression | float, int, TypeName]:
+    """Return the scale, the zero point and the type of quantized integers.
+
+    SpecError if the scale is 0 or not finite, or if the type does not have the zero point.
+    """
+    held, start = type_name(type), whole_number(zero)
+    if not is_integer(held):
+        raise SpecError(f"{fn} rounds to integers", got=held, expected='for example "s8" or "u8"')
+    least, most = np.iinfo(DTYPES[held]).min, np.iinfo(DTYPES[held]).max
+    if start is None or not least <= start <= most:
+        raise SpecError(f"the zero point of {fn} is an integer of the type", got=zero,
+                        expected=f"{least} to {most}, for {held}")  # fmt: skip
+    if not isinstance(scale, Expression):
+        number = real_number(scale)
+        if not number or not math.isfinite(number):
+            raise SpecError(f"the scale of {fn} is a tensor, or a number that is not 0", got=scale)
+    return scale, start, held
 
 
 @overload
@@ -394,6 +438,7 @@ def heads(  # type: ignore[overload-overlap]
 def heads(x: Expression, count: int, parts: int) -> tuple[Expression, ...]: ...
 
 
+@spelled(SpecTypeError)
 def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expression, ...]:
     """Return the columns of ``x`` cut into heads of attention. These are views: no element moves.
 
@@ -437,6 +482,7 @@ def heads(x: Expression, count: int, parts: int = 1) -> Expression | tuple[Expre
     return found if number > 1 else found[0]
 
 
+@spelled(SpecTypeError)
 def merge(x: Expression) -> Expression:
     """Return heads of attention side by side in columns: the inverse of ``heads``.
 
@@ -467,6 +513,7 @@ def merge(x: Expression) -> Expression:
     return x.swapaxes(-3, -2).reshape((*shape[:-3], shape[-2], count * depth))
 
 
+@spelled(SpecTypeError)
 def attention(
     q: Expression,
     k: Expression,

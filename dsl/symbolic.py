@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 import sympy
 from sympy import Expr, Integer, Rational
 
-from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.sizes import Dim, Joined, Size
 
 from .errors import PlanError
 
@@ -28,6 +28,9 @@ def symbol(name: str) -> sympy.Symbol:
 @lru_cache(maxsize=4096)
 def size_expr(slot: str, size: Size) -> Expr:
     """Return a spec's size as an expression: a number, or ``multiple_of`` times an unknown."""
+    if isinstance(size, Joined):
+        each = (size_expr(f"{one.name}_", one) for one in size.dims)
+        return sympy.expand(size.factor * math.prod(each))
     if isinstance(size, Dim):
         return size.multiple_of * _quotient(slot, size.multiple_of)
     return Integer(size)
@@ -326,8 +329,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"({one} < {other} ? {one} : {other})", 3
     if isinstance(expr, sympy.Min):  # ``Min`` occurs in printed formulas only, not in generated C
         return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
-    if expr.is_Pow and expr.exp == 2:
-        return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        return " * ".join([_factor(expr.base)] * int(expr.exp)), 2
     if expr.is_Mul:
         return _print_product(expr)
     raise PlanError("an expression of sizes that has no C text", got=str(expr))

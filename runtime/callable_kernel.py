@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 import numpy as np
 
-from tilewright.errors import TargetError
+from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.arrays.dtypes import FOREIGN
 from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
@@ -25,7 +25,7 @@ from tilewright.runtime.store.cache import Entry
 from tilewright.runtime.store.damaged import check_whole
 from tilewright.runtime.threads import process as threads
 from tilewright.spec.gemm import Spec
-from tilewright.spec.signature import Signature, has_formats, signature
+from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
 
 from .call import dispatch
 
@@ -183,7 +183,7 @@ class CallableKernel:
 
     def _made(self, arrays: tuple[Any, ...], output: int) -> Any:
         """Return a new output for a call that passes only the inputs, all by position."""
-        if type(arrays[0]) is not np.ndarray:
+        if arrays and type(arrays[0]) is not np.ndarray:
             if (made := self.attempt_new(arrays)) is not None:
                 return made
         elif self._new is not None:
@@ -324,6 +324,24 @@ class CallableKernel:
         return self._signature
 
     @property
+    def formats(self) -> dict[str, str]:
+        """The formats of packed matrices by the names of the kernel's arrays.
+
+        A format is a text, as ``PackedMatrix.format``; equal formats are equal texts. It has the
+        matrix's sizes, or "any size" if they are known only at the call. ``tw.Packed`` takes it.
+
+        Examples
+        --------
+        >>> last = tw.compile(tw.Gemm(8, 4, 16, a=tw.Packed("f32", mb=4)))
+        >>> last.formats["a"]
+        'f32 as f32, 8x16 in groups of 1 along k, panels of 4 rows'
+        >>> first = tw.compile(tw.Gemm(8, 16, 2, d=tw.Packed("f32", format=last.formats["a"])))
+        >>> first.formats["d"] == last.formats["a"]
+        True
+        """
+        return {p.name: p.format for p in self._signature.arrays if p.format}
+
+    @property
     def isa(self) -> Target:
         """The target's description: instructions, registers and costs."""
         return self._target.description
@@ -358,6 +376,12 @@ class CallableKernel:
         A call from Python calls the kernel.
         """
         self._native("numba")
+        if any(isinstance(size, PackedBytes) for p in self._signature.arrays for size in p.shape):
+            raise SpecError(
+                "numba cannot check the bytes of a packed matrix whose sizes only the call knows",
+                got=self.spec,
+                hint="sizes that are ints",
+            )
         if self._numba is None:
             from tilewright.runtime.arrays.numba_calls import NumbaFunction
 

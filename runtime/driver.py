@@ -15,24 +15,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tilewright.errors import ArgumentTypeError, ScheduleError, SpecError, ToolchainError
 from tilewright.keywords import spelled
-from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import check_readable
-from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block, packed_row
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
-from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
+from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import canonical
 
 from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
 from .kernel import Kernel
 from .machine import host
+from .packers import packer_of
 from .pickled import own_programs_of
 from .several import SeveralResults
 from .store import cache
@@ -42,7 +38,6 @@ from .store.folders import tunings_file
 if TYPE_CHECKING:
     from tilewright.emit.render import Source
     from tilewright.generate import Request
-    from tilewright.plan.formats.packed_b import PackedFormat
     from tilewright.plan.loops import Decided
     from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
@@ -214,7 +209,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
     several = getattr(job.spec, "several", False)
-    made = SeveralResults if several else _MADE.get(type(job.spec), Kernel)
+    made = SeveralResults if several else packer_of(job.spec)
     if getattr(job.spec, "weights", ()):
         from .network_kernel import NetworkKernel
 
@@ -226,125 +221,6 @@ def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
 def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = None) -> Kernel:
     """Compile a kernel that is unpickled, or that another kernel needs, for example to pack B."""
     return build_many([(spec, schedule, target)], edited=edited)[0]
-
-
-def into(kernel: Kernel, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Pack into an array that the call passes."""
-    if any(isinstance(s, PackedBytes) for s in kernel.signature.output.shape):
-        held, _ = kernel._arrange(arrays, named)
-        kernel._check(held)  # Python alone checks bytes that depend on the sizes of the call
-    return Kernel.__call__(kernel, *arrays, **named)
-
-
-class Packer(Kernel):
-    """A compiled ``tw.Pack``: ``packer(b)`` returns a PackedMatrix.
-
-    ``packer(b, out)`` writes the bytes of each matrix to a row of ``out``, an array of uint8.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return a matrix B packed. B is k x n, or count x k x n for a batch."""
-        if len(arrays) != 1 or out is not None or named:
-            return into(self, arrays, named if out is None else {"out": out, **named})
-        from tilewright.plan.formats.lookup import format_of
-
-        spec, b = self.spec, as_array(arrays[0], "b")
-        assert isinstance(spec, Pack)
-        k, n = b.shape[-2:] if isinstance(b, np.ndarray) and b.ndim > 1 else (0, 0)
-        form: PackedFormat[int] = format_of(spec, self.isa).of(k, n)
-        count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
-        block = new_block(count * form.nbytes)
-        super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
-        shape = (*b.shape[:-2], n, k) if spec.rows else b.shape
-        return PackedMatrix.owning(form.text, shape, block)
-
-
-class QuantizedPacker(Kernel):
-    """A compiled ``tw.PackQuantized``: ``packer(b)`` returns the PackedMatrix of a QuantizedMatrix.
-
-    ``packer(q, scales, zeros, out)`` writes the bytes to ``out``, an array of uint8 with one row.
-    ``zeros`` is left out if the format has no zero points for each block.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return a matrix B packed. B is a QuantizedMatrix of k x n."""
-        if len(arrays) != 1 or out is not None or named:
-            return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.formats.lookup import format_of
-
-        from .call.pack_source import parts_of
-
-        spec = self.spec
-        assert isinstance(spec, PackQuantized)
-        form = format_of(spec, self.isa)
-        parts = parts_of(spec, arrays[0])
-        block = new_block(form.nbytes)
-        super().__call__(*parts, matrix_in(block).reshape(1, form.nbytes))
-        return PackedMatrix.owning(form.text, arrays[0].shape, block)
-
-
-class RowQuantizer(Kernel):
-    """A compiled ``tw.QuantizeRows``: ``quantizer(a)`` returns a PackedMatrix.
-
-    ``quantizer(a, out)`` writes the bytes to ``out``, an array of uint8 with one row.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return a matrix A quantized and packed. A is m x k."""
-        if len(arrays) != 1 or out is not None or named:
-            return into(self, arrays, named if out is None else {"out": out, **named})
-        from tilewright.plan.formats.quantized_a import rows_format_of
-
-        spec, a = self.spec, as_array(arrays[0], "a")
-        assert isinstance(spec, QuantizeRows)
-        rows = a.shape[0] if isinstance(a, np.ndarray) and a.ndim == 2 else 0
-        form = rows_format_of(spec, self.isa).of(spec.k, rows)
-        block = new_block(form.nbytes)
-        super().__call__(a, matrix_in(block).reshape(1, form.nbytes))
-        return PackedMatrix.owning(form.text, a.shape, block)
-
-
-class Copier(Kernel):
-    """A compiled ``tw.Copy``: ``copier(a, out=d)`` returns d; a packed matrix is a PackedMatrix.
-
-    The bytes of a packed matrix may also be passed as an array of uint8 with one row.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Return the matrix in the layout and type of the output."""
-        spec = self.spec
-        assert isinstance(spec, Copy)
-        if not has_formats(spec) or len(arrays) != 1 or named:
-            return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.formats.lookup import formats_of
-
-        forms = formats_of(spec, self.isa)
-        given = arrays[0]
-        if "a" in forms and isinstance(given, PackedMatrix):
-            given = packed_row(given, forms["a"].text)
-        if out is not None or "d" not in forms:
-            return super().__call__(given, out=out)
-        form: Any = forms["d"]
-        block = new_block(form.nbytes)
-        super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
-        return PackedMatrix.owning(form.text, (form.k, form.n), block)
-
-
-#: Kernel classes for specs whose calls differ from those of a product.
-_MADE: dict[type[Any], type[Kernel]] = {
-    Pack: Packer,
-    PackQuantized: QuantizedPacker,
-    QuantizeRows: RowQuantizer,
-    Copy: Copier,
-}
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -361,8 +237,10 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     Raises SpecError or ScheduleError if one is of another type.
     """
     if not isinstance(spec, Spec):
+        from tilewright.spec.network.trace import NetworkFunction
+
         got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        hint = f"{spec.__name__}.of(x=tw.Tensor(...))" if hasattr(spec, "parameters") else None
+        hint = f"{spec.name}.of(x=tw.Tensor(...))" if isinstance(spec, NetworkFunction) else None
         raise SpecError("a spec is a tw.Gemm, Transpose, Copy, Network or Pack", got=got, hint=hint)
     if schedule is not None and not isinstance(schedule, Schedule):
         hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None

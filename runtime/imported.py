@@ -14,6 +14,7 @@ from tilewright.errors import SpecError
 from tilewright.spec.expression.products import Weight
 from tilewright.spec.names import check_name
 from tilewright.spec.network.value import TAKEN, Network
+from tilewright.spec.types import TypeName
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: The argument of an imported network's function that has the weights.
@@ -74,7 +75,9 @@ class Constants:
     arrays: dict[str, Array] = field(default_factory=dict)
     _found: dict[tuple[int, str], tuple[object, Weight]] = field(default_factory=dict)
 
-    def weight(self, source: object, name: str, use: str, array: Array) -> Weight:
+    def weight(
+        self, source: object, name: str, use: str, array: Array, type_: TypeName = "f32"
+    ) -> Weight:
         """Return the weight that holds ``array``, for one ``use`` of the constant ``source``."""
         place = id(source), use
         if place not in self._found:
@@ -82,7 +85,7 @@ class Constants:
             self.arrays[key] = np.ascontiguousarray(array)
             shape = tuple(map(int, array.shape))
             # ``source`` is kept, so that its ``id`` stays its own.
-            self._found[place] = source, Weight(SPACE, key, "f32", shape)
+            self._found[place] = source, Weight(SPACE, key, type_, shape)
         return self._found[place][1]
 
     def model(self, network: Network) -> Model:

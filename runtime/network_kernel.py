@@ -13,6 +13,7 @@ from tilewright.runtime.call.packed_weights import (
     Layout,
     PackedWeights,
     frozen,
+    layout_of,
     weights_by_name,
 )
 from tilewright.spec.network.value import Network
@@ -42,12 +43,8 @@ class NetworkKernel(SeveralResults):
         assert isinstance(spec, Network)
         self._network, self._tensors = spec, len(spec.inputs)
         formats = {parameter.name: parameter.format for parameter in self.signature.arrays}
-        held, constants = spec.folded.weights, spec.constants
-        # A constant is named by its expression, so that other constants have other names.
-        self._layout = tuple(
-            (repr(constants.get(w, w)), w.shape, formats[w.name] or w.type) for w in held
-        )
-        self._weights = tuple(weight.name for weight in held)
+        self._layout = layout_of(spec, formats)
+        self._weights = tuple(weight.name for weight in spec.folded.weights)
 
     @property
     def flops(self) -> Any:

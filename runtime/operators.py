@@ -64,10 +64,11 @@ def _check(kernel: Kernel) -> None:
             "an operator is made of a tw.Gemm", got=kernel.spec, hint="x.t().contiguous()"
         )
     for parameter in kernel.signature.arrays:
-        if parameter.kind in ("sequence", "flat", "offsets", "packed") or parameter.packed:
+        bytes_ = parameter.packed or parameter.is_bytes
+        if bytes_ or parameter.kind in ("sequence", "flat", "offsets", "packed"):
             raise SpecError(
                 "an operator takes one tensor for each operand",
-                got=f"{parameter.name} as {parameter.kind}",
+                got=f"{parameter.name} as {'packed' if bytes_ else parameter.kind}",
                 expected="tw.Matrix operands, and batch=tw.Strided(...) or none",
                 hint="tilewright.torch.Linear packs its weight; kernel(...) takes tensors for all",
             )

@@ -32,7 +32,8 @@ def peers(model: Model, x: Array, threads: int) -> Iterator[tuple[str, Function]
     yield OPENVINO, _openvino(model, x, threads)
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
+    """Return an optional module; MissingError says how to install it."""
     try:
         return __import__(name)
     except ImportError:
@@ -43,7 +44,7 @@ def _module(name: str) -> Any:
 
 
 def _torch(model: Model, x: Array, threads: int) -> Iterator[tuple[str, Function]]:
-    torch = _module("torch")
+    torch = module("torch")
     torch.set_num_threads(threads)
     dtype = torch.bfloat16 if model.type == "bf16" else torch.float32
     parts: list[Any] = []
@@ -52,8 +53,14 @@ def _torch(model: Model, x: Array, threads: int) -> Iterator[tuple[str, Function
         linear.weight.data = torch.from_numpy(layer.weight.T.copy())
         linear.bias.data = torch.from_numpy(layer.bias)
         parts += [linear, torch.nn.ReLU()]
-    module = torch.nn.Sequential(*parts[:-1]).to(dtype).eval().requires_grad_(False)
+    layers = torch.nn.Sequential(*parts[:-1]).to(dtype).eval().requires_grad_(False)
     given = torch.from_numpy(x).to(dtype)
+    yield from zip((EAGER, INDUCTOR), torch_calls(layers, given), strict=True)
+
+
+def torch_calls(layers: Any, given: Any) -> Iterator[Function]:
+    """Yield a call of a module as it is, then one of the module that Inductor compiles."""
+    torch = module("torch")
 
     def of(function: Any) -> Function:
         def call() -> Any:
@@ -62,17 +69,17 @@ def _torch(model: Model, x: Array, threads: int) -> Iterator[tuple[str, Function
 
         return call
 
-    yield EAGER, of(module)
+    yield of(layers)
     torch._dynamo.reset()
     torch._inductor.config.freezing = True  # packs the weights ahead
-    yield INDUCTOR, of(torch.compile(module))
+    yield of(torch.compile(layers))
 
 
 # --- ONNX Runtime ------------------------------------------------------------------------------
 
 
 def _onnxruntime(model: Model, x: Array, threads: int) -> Function:
-    ort = _module("onnxruntime")
+    ort = module("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = ort.InferenceSession(_onnx(model), options, providers=["CPUExecutionProvider"])
@@ -91,7 +98,7 @@ def _onnxruntime(model: Model, x: Array, threads: int) -> Function:
 
 def _onnx(model: Model) -> bytes:
     """The model in ONNX; in int8 with QuantizeLinear and DequantizeLinear."""
-    onnx = _module("onnx")
+    onnx = module("onnx")
     from onnx import TensorProto, helper, numpy_helper
 
     nodes: list[Any] = []
@@ -135,7 +142,7 @@ def _onnx(model: Model) -> bytes:
 
 
 def _openvino(model: Model, x: Array, threads: int) -> Function:
-    ov = _module("openvino")
+    ov = module("openvino")
     from openvino import opset15 as ops
 
     type_ = ov.Type.bf16 if model.type == "bf16" else ov.Type.f32

@@ -1,4 +1,4 @@
-"""Perceptrons in f32, bf16 and int8 beside PyTorch, Inductor, ONNX Runtime and OpenVINO."""
+"""Perceptrons and a transformer layer beside PyTorch, Inductor, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from benchmarks.measure.rounds import rounds
 
 from .models import Array, Model, model
 from .peers import Function, peers
+from .transformers import WIDTH, Transformer, transformer
 
 NAME = "tilewright"
 SMALL, LARGE = (13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1)
@@ -25,6 +26,8 @@ CASES = (
     (SMALL, 512, "f32", 1.0), (SMALL, 512, "bf16", 0.97), (SMALL, 512, "int8", 1.2),
     (LARGE, 128, "f32", 1.0), (LARGE, 128, "bf16", None), (LARGE, 128, "int8", 1.05),
 )  # fmt: skip
+#: Batch, tokens, and the goal as above, of a layer of BERT in f32.
+LAYERS = ((1, 128, 1.04), (4, 128, 1.04), (1, 384, 1.04))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,15 @@ def run(options: Options, threads: int = 1) -> Section:
         made = model(widths, type_, rng)
         if options.wants(f"{made.name} {rows} {type_}"):
             found.append(_row(options, made, rows, threads, goal if threads == 1 else None, rng))
+    for batch, tokens, goal in LAYERS:
+        layer = transformer(batch, tokens, rng)
+        if options.wants(layer.name):
+            x = rng.standard_normal((batch, tokens, WIDTH)).astype(np.float32)
+            calls = {NAME: layer.ours(x, threads)} | dict(layer.peers(x, threads))
+            right, goal = layer.right(x), goal if threads == 1 else None
+            found.append(
+                _measured(options, layer, layer.rows, threads, goal, calls, right, layer.flops)
+            )
     _print(options, found)
     figures = [
         Figure(
@@ -81,12 +93,19 @@ def _row(
     x = rng.standard_normal((rows, made.widths[0])).astype(np.float32)
     calls: dict[str, Function] = {NAME: _ours(made, x, threads)}
     calls |= dict(peers(made, x, threads))
-    right = made.right(x)
+    flops = made.flops(rows)
+    return _measured(options, made, rows, threads, goal, calls, made.right(x), flops)
+
+
+def _measured(
+    options: Options, made: Model | Transformer, rows: int, threads: int, goal: float | None,
+    calls: dict[str, Function], right: Array, flops: int,
+) -> Row:  # fmt: skip
     for name, call in calls.items():
         _check(name, call(), made, right)
     taken = map(float, rounds(list(calls.values()), options.effort))
     seconds = dict(zip(calls, taken, strict=True))
-    rate = made.flops(rows) / seconds[NAME] / 1e9
+    rate = flops / seconds[NAME] / 1e9
     return Row(made.name, rows, made.type, threads, seconds, rate, goal)
 
 
@@ -101,7 +120,7 @@ def _ours(made: Model, x: Array, threads: int) -> Function:
     return lambda: net(given, packed, out=out)
 
 
-def _check(name: str, found: Any, made: Model, right: Array) -> None:
+def _check(name: str, found: Any, made: Model | Transformer, right: Array) -> None:
     """Compare a result with float64."""
     given = found.float().numpy() if hasattr(found, "numpy") else found
     near = {"f32": 1e-4, "bf16": 3e-2, "int8": 3e-2}[made.type]

@@ -46,7 +46,8 @@ def _break(line: str, first: int, starred: bool) -> int | None:
     """
     for text, behind in _BREAKS:
         at = line.rfind(text, first, WIDTH - 2)
-        if at > first and (starred or line[: at + behind].count('"') % 2 == 0):
+        before = line[: at + behind].replace('\\"', "")
+        if at > first and (starred or before.count('"') % 2 == 0):
             return at + behind
     return None
 

@@ -69,9 +69,16 @@ class Part:
     work: Expr
 
     @property
+    def split(self) -> BlockLoop | None:
+        """The loop at the beginning of ``body`` that threads share too, if there is one."""
+        first = self.loops[-1].body[0]
+        return first if self.loops[-1].split and isinstance(first, BlockLoop) else None
+
+    @property
     def body(self) -> tuple[NestNode, ...]:
         """The nodes of the nest that one iteration runs."""
-        return self.loops[-1].body
+        nodes = self.loops[-1].body
+        return nodes if self.split is None else tuple(rewritten(nodes, _alone))
 
     @property
     def trips(self) -> Expr:
@@ -86,6 +93,8 @@ class Part:
 class Fork:
     """A C function that runs iterations of a parallel loop, or of several that are one region.
 
+    If ``shared``, the C code divides the loops' work into shares (``kernel/loops.c.j2``).
+
     ``node`` is the node of the nest that the function replaces. The function gets a range of
     iterations, which are numbered through all ``parts`` in order, and the number of the thread that
     runs them. ``worker`` is True if it uses that number.
@@ -96,6 +105,11 @@ class Fork:
     parts: tuple[Part, ...]
     captures: tuple[Capture, ...]
     worker: bool
+
+    @property
+    def shared(self) -> bool:
+        """True if threads take shares of the work, not iterations."""
+        return len(self.parts) > 1 or self.parts[0].split is not None
 
     @property
     def shares(self) -> bool:
@@ -244,6 +258,11 @@ def _joined(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
         elif node is group[0]:
             found.append(Beside(tuple(group)))
     return tuple(found)
+
+
+def _alone(node: NestNode) -> NestNode:
+    """Return ``node`` as a loop of one thread, if it is a parallel one."""
+    return replace(node, parallel=False) if isinstance(node, BlockLoop) else node
 
 
 def _number(node: NestNode) -> int:

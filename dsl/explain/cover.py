@@ -24,6 +24,7 @@ from tilewright.plan.tiling.tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
+    PackedRows,
     RegisterTile,
     Step,
     SummedBlock,
@@ -81,7 +82,7 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
                     for inside in _each(down, "n", cell.n):
                         place_of = _given(inside, cell)
                         yield from (_covered(place_of, grid) for grid in cell.grids)
-        case PackedBlock():
+        case PackedBlock() | PackedRows():
             yield from _walk(place, step.body)
         case SummedBlock():
             yield from _walk(place, step.fill)

@@ -173,6 +173,8 @@ def rows_of_product(plan: Plan) -> Iterator[Row]:
         yield from _corrections(plan.staging)
     if plan.staging.finishes:
         yield _output(plan.staging)
+    if isinstance(plan.spec.d, Packed):
+        yield "D packed", "from rows in a buffer", formats_of(plan.spec, plan.target)["d"].text
     if plan.partial:
         written = plan.staging.output.name.upper()
         why = f"{written} holds no sums: it is made of them when all are there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -247,14 +248,15 @@ class _View:
     format: AnyFormat | None
 
     def _value(self, size: Size) -> int:
-        return size if isinstance(size, int) else self.sizes[size.name]
+        return size if isinstance(size, int) else size.at(self.sizes)
 
     def segment(self, given: Any, name: str) -> Segment:
         p = self.parameter
         if self.format is not None:
             return self._packed(self.format, _buffer(given, "u8", name), name)
         shape = [self._value(size) for size in p.shape]
-        rows, cols = [1, 1, *shape][-2:]
+        *stack, rows, cols = 1, 1, *shape
+        rows *= prod(stack)
         lines, line = (rows, cols) if p.order == "C" else (cols, rows)
         leading = max(line, 1)
         if p.leading is not None:

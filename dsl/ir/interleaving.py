@@ -9,7 +9,6 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd
 from tilewright.symbolic import ONE
 
-from .dataflow import prune
 from .emitter import Emitter
 from .ops import (
     Apply,
@@ -164,20 +163,3 @@ def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: b
     if by.segments > 1:
         return Unzip(dst, x, y, width, odd)
     return Interleave(dst, x, y, width, odd)
-
-
-def zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
-    """Interleave the lanes of two registers, and return the first ``count`` registers (1 or 2).
-
-    Each step interleaves blocks of twice the size.
-    """
-    block, x, y = 1, *pair
-    steps: list[Op] = []
-    while block < emitter.lanes:
-        even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
-        steps.append(Interleave(even, x, y, block, odd=False))
-        steps.append(Interleave(odd, x, y, block, odd=True))
-        block, x, y = 2 * block, even, odd
-    found = [x, y][:count]
-    emitter.add(*prune(steps, found))
-    return found

@@ -89,7 +89,8 @@ class BlockLoop(Node):
     ``work`` is then the work of one iteration in vector multiply-adds; if it is None, the work of
     the iteration's tiles. ``beside`` is the number of a group, or 0. Parallel loops of one body
     that are in one group write different elements, so all their iterations may run at the same
-    time.
+    time. With ``split``, this also holds for the iterations of the body's first node, which is a
+    parallel loop, and the rest of the body.
     """
 
     kind: ClassVar[str] = "block_loop"
@@ -101,6 +102,7 @@ class BlockLoop(Node):
     parallel: bool = False
     work: Sizes[Expr | None] = None
     beside: int = 0
+    split: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sympy import Expr
@@ -11,7 +11,7 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
-from .nest import Bind, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
+from .nest import Bind, BlockLoop, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
 from .nodes import rewritten, walk
 from .ops import TileProgram
 
@@ -60,7 +60,8 @@ def in_order(stages: Sequence[Stage]) -> Program:
     stages. The buffers between stages come after that of the call. A buffer takes over the memory
     of one that no later stage reads. Two stages may contain the same tile program. Different tile
     programs must have different names (see ``embedded``); those that are equal but for their names
-    become one.
+    become one. Parallel loops of two stages are never one region: a stage reads what earlier stages
+    write.
     """
     if len(stages) == 1 and not stages[0].fills:
         return stages[0].program
@@ -74,13 +75,29 @@ def in_order(stages: Sequence[Stage]) -> Program:
         alone = _larger(alone, _aligned(stage.program.scratch))
         worker = _larger(worker, stage.program.worker_scratch)
     views, scratch = _placed(stages, alone)
+    nests = list(_numbered([stage.program.nest for stage in stages]))
     names = {buffer: view.name for view in views for buffer in view.buffers}
     nest: tuple[NestNode, ...] = ()
-    for number, stage in reversed(list(enumerate(stages))):
-        own = tuple(renamed(stage.program.nest, lambda name: names.get(name, name)))
+    for number, own in reversed(list(enumerate(nests))):
+        own = tuple(renamed(own, lambda name: names.get(name, name)))
         nest = _before([view for view in views if view.first == number], own, nest)
     tiles = {tile.name: tile for stage in stages for tile in stage.program.tiles}
     return _sharing(Program(nest, tuple(tiles.values()), scratch, worker_scratch=worker))
+
+
+def _numbered(nests: Sequence[tuple[NestNode, ...]]) -> Iterator[tuple[NestNode, ...]]:
+    """Yield the nests of stages with different numbers of groups of parallel loops."""
+    taken = 0
+    for nest in nests:
+        loops = [node.beside for node in walk(nest) if isinstance(node, BlockLoop) and node.beside]
+
+        def moved(node: NestNode, by: int = taken) -> NestNode:
+            if isinstance(node, BlockLoop) and node.beside:
+                return replace(node, beside=node.beside + by)
+            return node
+
+        yield tuple(rewritten(nest, moved)) if loops and taken else nest
+        taken += max(loops, default=0)
 
 
 def _sharing(program: Program) -> Program:
@@ -143,7 +160,7 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     for number, stage in enumerate(stages):
         for buffer in stage.fills:
             fits = (r for r in rooms if r.last < number and r.on_stack == buffer.on_stack)
-            room = next(fits, None)
+            room = next((r for r in fits if _is_short(_larger(r.nbytes, buffer.nbytes))), None)
             if room is None:
                 rooms.append(room := _Room(buffer.on_stack))
             key = id(room), buffer.element
@@ -213,6 +230,15 @@ def embedded(
 
 def _aligned(nbytes: Expr) -> Expr:
     return div(nbytes + (ALIGNMENT - 1), ALIGNMENT) * ALIGNMENT
+
+
+def _is_short(size: Expr) -> bool:
+    """Return True if a formula compares few sizes: each comparison doubles its length."""
+    return int(size.count(Least)) <= _COMPARED
+
+
+#: The largest number of comparisons in the formula of a size.
+_COMPARED = 3
 
 
 def _larger(one: Expr, other: Expr) -> Expr:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sympy import Expr
 
@@ -186,7 +186,12 @@ class _Around:
             if first <= trip < trips
         }
         if loop.parallel:
-            _verify_apart(loop, written)
+            _verify_apart(f"trips {{}} and {{}} of the parallel loop {loop.counter}", written)
+        if loop.split:
+            once = within._knowing(loop.counter, first)
+            parts = {"the first loop": loop.body[:1], "the rest": loop.body[1:]}
+            halves = {part: once.written(nodes) for part, nodes in parts.items()}
+            _verify_apart(f"{{}} and {{}} in the parallel loop {loop.counter}", halves)
         return _united(written.values())
 
     def _bound(self, node: Bind) -> _Around:
@@ -223,16 +228,15 @@ def _united(parts: Iterable[Mapping[str, set[Stretch]]]) -> dict[str, set[Stretc
     return found
 
 
-def _verify_apart(loop: BlockLoop, written: Mapping[int, Mapping[str, set[Stretch]]]) -> None:
-    """Raise PlanError if two iterations write the same bytes."""
+def _verify_apart(which: str, written: Mapping[Any, Mapping[str, set[Stretch]]]) -> None:
+    """Raise PlanError if two of several parts, which ``which`` names, write the same bytes."""
     for (one, its), (other, others) in combinations(written.items(), 2):
         for name in its.keys() & others.keys():
             if (both := _overlap(its[name], others[name])) is not None:
-                trips = f"trips {one} and {other} of the parallel loop {loop.counter}"
                 raise PlanError(
-                    f"{trips} write the same elements of {name}",
+                    f"{which.format(one, other)} write the same elements of {name}",
                     got=f"bytes {both[0]} to {both[1]} by both",
-                    expected="elements of its own for each trip",
+                    expected="elements of its own for each of them",
                 )
 
 
@@ -257,8 +261,11 @@ def _one_call(parameters: Signature) -> dict[str, int]:
     """Return sizes of one legal call, by C parameter: matrices and batches without gaps."""
     known = {each.slot: _whole(each.dim) for each in parameters.sizes}
     names = {each.dim.name: each.slot for each in parameters.sizes}
+    by_name = {name: known[slot] for name, slot in names.items()}
     for array in parameters.arrays:
-        sizes = (s if isinstance(s, int) else known[names[s.name]] for s in array.shape)
+        if array.is_bytes:
+            continue  # a packed matrix has no leading dimension
+        sizes = (s if isinstance(s, int) else s.at(by_name) for s in array.shape)
         rows, cols = (1, 1, *sizes)[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
         slot = array.leading_slot

@@ -8,75 +8,34 @@ conversion. Otherwise each lane holds one element of another line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import TypeVar
 
 from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument as Element
-from tilewright.elementwise.builder import Value
-from tilewright.elementwise.conversions import (
-    is_upper_half,
-    narrow,
-    power_of_two,
-    saturate,
-    widen,
-)
-from tilewright.ir.access import bits_of, load, store
+from tilewright.ir.access import load
 from tilewright.ir.dataflow import (
-    pointers_used,
     prune,
-    sizes_used,
-    stored_in_parts,
-    without_idle_masks,
-    without_unread,
 )
-from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import transpose
-from tilewright.ir.ops import Interleave, Load, MakeMask, Parameter, Store, TileProgram, Zero
-from tilewright.ir.values import Active, Address, MaskRegister, Register
+from tilewright.ir.ops import Interleave, Load, Store, Zero
+from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.vectors import filled, known
-from tilewright.plan.routines.copy import Layout, Move, clamps
-from tilewright.spec.types import ITEMSIZE, in_word, is_integer, is_signed
-from tilewright.symbolic import linear, value
+from tilewright.plan.routines.copy import Layout, Move
+from tilewright.plan.routines.transpose import Block
+from tilewright.spec.types import ITEMSIZE, in_word, is_integer
+from tilewright.symbolic import ONE, div, linear, value
+
+from .move_access import MoveAccess
 
 T = TypeVar("T")
 
 
-class MoveTile:
+class MoveTile(MoveAccess):
     """The operations of one tile: loads from ``x``, conversions, and stores to ``out``."""
-
-    def __init__(self, move: Move) -> None:
-        wide = ITEMSIZE[move.source.type] == 8
-        self.move = move
-        self.emitter = Emitter(move.target, move.lanes, "w", "f64" if wide else "f32")
-        self.builder = self.emitter.builder
-        self.lanes, self.together = move.lanes, move.together
-        #: The element type of a register of words. Elements of 32 and 64 bits are words themselves.
-        self.word = move.source.type if self.together == 1 else "s32"
-        self.masks: set[str] = set()
-        self.networks = 0
-
-    def program(self, name: str) -> TileProgram:
-        """Return the tile's program."""
-        move, ops = self.move, list(self.emitter.emit())
-        types = {"x": move.source.type, "sums": "s32"}
-        pointers = sorted(pointers_used(ops), key=("x", "out", "one", "other", "sums").index)
-        return TileProgram(
-            name=name,
-            element=move.made.type,
-            parameters=(
-                *(
-                    Parameter(name, "in" if name == "x" else "out", types.get(name, move.made.type))
-                    for name in pointers
-                ),
-                *(Parameter(slot, "size") for slot in sizes_used(ops, move.slots)),
-            ),
-            body=(),
-            end=without_idle_masks(without_unread(tuple(stored_in_parts(ops)))[0]),
-            summary=name.replace("_", " "),
-        )
 
     # --- whole tiles ---------------------------------------------------------------------------
 
@@ -122,19 +81,67 @@ class MoveTile:
                 yield vector, first, Integer(known - first)
                 return
 
-    def block(self, lines: int, depth: int) -> str:
-        """Move a block of ``lines`` lines and a part of the depth; return the tile's name."""
-        neighbours = self.move.words and self.move.turns
-        step = self.lanes * (self.together if neighbours else 1)
-        for first in range(0, lines, step):
-            some = min(step, lines - first)
-            if neighbours:
-                self._turn(first, some, depth)
-            elif self.move.words:
-                self._move_words(first, some, depth)
-            else:
-                self._move_elements(first, some, depth)
+    def block(self, lines: int | Expr, depth: int) -> str:
+        """Move a block of ``lines`` lines and a part of the depth; return the tile's name.
+
+        If only the call knows the number of lines, there are fewer than lanes. A depth of 0 is a
+        group of zeros.
+        """
+        if self.move.words and self.move.turns:
+            self.turn(self.squares(lines, depth))
+            return f"move_{lines}x{depth}"
+        moving = self._moving_words if self.move.words else self._moving_elements
+        known = value(ONE * lines)
+        parts = [(0, lines)]
+        if known is not None:
+            parts = [(at, min(self.lanes, known - at)) for at in range(0, known, self.lanes)]
+        vectors = (moving(first, some, depth) for first, some in parts)
+        for _ in zip(*vectors, strict=True):  # store a group of every line, then the next group
+            pass
         return f"move_{lines}x{depth}"
+
+    def along(
+        self, lines: int, starts: Sequence[int], step: int, left: Expr | None, wide: Vector | None
+    ) -> None:
+        """Move ``step`` elements from each of ``starts`` on, of lines that are contiguous.
+
+        If ``left`` is given, only so many are there. All are stored. ``wide`` is the vector type
+        that loads a whole vector of elements as the wider type, if there is one.
+        """
+        source, made, each = self.move.source, self.move.made, step // self.lanes
+        for index, (start, line) in enumerate(product(starts, range(lines))):
+            read, write = self._at("x", source, line, start), self._at("out", made, line, start)
+            if wide is not None:
+                register = Register(f"wx{index}", wide)
+                self.emitter.add(Load(register, read, known(left), source.type))
+                self.emitter.add(Store(write, register))
+            elif each > 1:
+                word = self._load_word(read, left, each, f"x{index}")
+                flipped = self._flipped(self.emitter.take(word), each)
+                self._store_word(write, self.emitter.register(flipped), None, each)
+            else:
+                self._put(self._converted(self._loaded(read, left, f"x{index}")), write, None)
+
+    def lines(self, lines: Expr, depth: Expr) -> None:
+        """Move a square of words to contiguous lines; only ``lines`` and ``depth`` are there.
+
+        Whole vectors are stored. Elements that are not there are 0.
+        """
+        each, words = self.move.made.each, list[Register]()
+        most = self.lanes * each
+        for first in range(0, most, each):
+            elements = []
+            for k in range(first, first + each):
+                there = lines * div(depth + (most - 1 - k), most)  # 0 after the end of the depth
+                if there == 0:
+                    break
+                active = None if there == self.lanes else known(there)
+                address = self._at("x", self.move.source, 0, k)
+                found = load(self.emitter, address, active, self._memory, f"x{k}")
+                elements.append(self._converted(found))
+            words.append(self.emitter.register(self._word_of(elements)))
+        for line, row in enumerate(self._transposed(words, self.lanes)):
+            self._store_word(self._at("out", self.move.made, line, 0), row, None, each)
 
     def zeros(self, count: int) -> str:
         """Store ``count`` zeros; return the tile's name."""
@@ -156,53 +163,66 @@ class MoveTile:
 
     # --- words that are moved as they are ------------------------------------------------------
 
-    def _turn(self, first: int, some: int, depth: int) -> None:
-        """Transpose ``some`` lines: vectors across lines become vectors along the depth."""
-        for start in range(0, depth, self.square):
-            there = min(self.square, depth - start)
-            for line, row in self._turned("x", (first, some), (start, there)):
-                self._store_row("out", line, start, row, there)
+    def squares(self, lines: int, depth: int) -> Iterator[Block]:
+        """Yield the blocks of a tile: squares of words, and parts of squares at its ends."""
+        vector, most = self.emitter.vector(self.word), self.lanes * self.together
+        for line in range(0, lines, most):
+            for k in range(0, depth, most):
+                yield Block(vector, k, line, min(most, depth - k), min(most, lines - line))
 
-    @property
-    def square(self) -> int:
-        """The numbers of lines and of elements in a block that is transposed in registers."""
-        return self.lanes * self.together
+    def turn(self, blocks: Iterable[Block], pointer: str = "x") -> None:
+        """Transpose blocks: vectors across lines become vectors along the depth.
 
-    def exchange(self, extents: tuple[int, int], one: str, other: str) -> None:
-        """Transpose a block at ``one``, of lines and depth up to a square, and one at ``other``.
-
-        Each goes where the other was. If both are the same, the block is transposed in place.
+        A block's columns are lines, and its rows are elements of the depth.
         """
-        lines, depth = extents
-        turned = [(other, lines, depth, [*self._turned(one, (0, lines), (0, depth))])]
-        if other != one:
-            turned.append((one, depth, lines, [*self._turned(other, (0, depth), (0, lines))]))
-        for pointer, _, there, rows in turned:
-            for line, row in rows:
-                self._store_row(pointer, line, 0, row, there)
+        for block in blocks:
+            for line, row in self._turned(block, self._rows(pointer, block)):
+                self._row("out", block.flipped, line, row)
 
-    def _turned(
-        self, pointer: str, lines: tuple[int, int], depth: tuple[int, int]
-    ) -> Iterator[tuple[int, Register]]:
-        """Yield the lines of a block, each as a register of adjacent elements of the depth."""
-        (first, some), (start, there), each = lines, depth, self.together
-        left = None if some == self.square else Integer(some)
-        rows = [
-            self._load_word(
-                self._at(pointer, self.move.source, first, k), left, each, f"{pointer}{first}_{k}"
-            )
-            for k in range(start, start + there)
-        ]
-        parts = [self._mixed(rows[at : at + each]) for at in range(0, there, each)]
-        for place in range(min(each, some)):
-            numbers = range(first + place, first + some, each)
+    def exchange(self, blocks: Iterable[Block], pointer: str, other: str) -> None:
+        """Exchange blocks at ``pointer`` and their mirror images at ``other``, transposing both.
+
+        A row of the image is read just before it is overwritten.
+        """
+        for block in blocks:
+            mirror, rows = block.flipped, dict[int, Register]()
+            for line, row in self._turned(block, self._rows(pointer, block)):
+                rows[line] = self._row(other, mirror, line)
+                self._row(other, mirror, line, row)
+            for line, row in self._turned(mirror, [rows[line] for line in sorted(rows)]):
+                self._row(pointer, block, line, row)
+
+    def _rows(self, pointer: str, block: Block) -> list[Register]:
+        return [self._row(pointer, block, block.row + row) for row in range(block.rows)]
+
+    def _row(
+        self, pointer: str, block: Block, row: int, stored: Register | None = None
+    ) -> Register:
+        """Load a row of a block, or store the register ``stored`` there."""
+        move, each = self.move, self.together
+        step = move.source.step if pointer == "x" else move.made.step
+        address = Address(pointer, linear(((row, step), (block.col, Integer(1)))))
+        left = None if block.cols == block.vector.lanes * each else Integer(block.cols)
+        if stored is not None:
+            self._store_word(address, stored, left, each)
+            return stored
+        register = Register(f"{pointer}{row}_{block.col}", block.vector)
+        return self._load_word(address, left, each, register)
+
+    def _turned(self, block: Block, rows: list[Register]) -> Iterator[tuple[int, Register]]:
+        """Yield the lines of a block of ``rows``, each as adjacent elements of the depth."""
+        each = self.together
+        parts = [self._mixed(rows[at : at + each]) for at in range(0, block.rows, each)]
+        for place in range(min(each, block.cols)):
+            numbers = range(block.col + place, block.col + block.cols, each)
             words = [part[place] for part in parts]
-            yield from zip(numbers, self._transposed(words, len(numbers)), strict=True)
-
-    def _store_row(self, pointer: str, line: int, start: int, row: Register, there: int) -> None:
-        left = None if there == self.square else Integer(there)
-        address = self._at(pointer, self.move.made, line, start)
-        self._store_word(address, row, left, self.together)
+            self.networks += 1
+            ops, turned = transpose(
+                self.move.target, words, block.vector.lanes, f"t{self.networks}_"
+            )
+            turned = turned[: len(numbers)]
+            self.emitter.add(*prune(ops, turned))
+            yield from zip(numbers, turned, strict=True)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
         """Transpose elements within words: a word has as many elements as there are rows.
@@ -231,9 +251,14 @@ class MoveTile:
             half *= 2
         return [self.emitter.register(each) for each in values]
 
-    def _move_words(self, first: int, some: int, depth: int) -> None:
+    def _moving_words(self, first: int, some: int, depth: int) -> Iterator[None]:
         """Move words of the depth between groups, and lines along the depth."""
-        self._write_words(first, some, depth, self._read_words(first, some, depth))
+        words = self._read_words(first, some, depth)
+        if self.move.made.shift:
+            counts = (min(self.together, depth - at) for at in range(0, depth, self.together))
+            flipped = map(self._flipped, map(self.emitter.take, words), counts)
+            words = map(self.emitter.register, flipped)
+        yield from self._writing(first, some, depth, words)
 
     def _read_words(self, first: int, some: int, depth: int) -> Iterator[Register]:
         """Yield the words of a few lines, each of them as a register with a lane for each line."""
@@ -252,18 +277,26 @@ class MoveTile:
             ]
             yield from self._transposed(rows, -(-there // each))
 
-    def _write_words(self, first: int, some: int, depth: int, words: Iterable[Register]) -> None:
-        """Store words of a few lines, each of them a register with a lane for each line."""
+    def _writing(
+        self, first: int, some: int, depth: int, words: Iterable[Register]
+    ) -> Iterator[None]:
+        """Store words of a few lines, each of them a register with a lane for each line.
+
+        Yield after each group, or after whole lines.
+        """
         made, each = self.move.made, self.move.made.each
         if not made.along:
-            for number, group in enumerate(_parts(words, made.group // each)):
+            groups = _parts(words, made.group // each) if depth else [[]]
+            for number, group in enumerate(groups):
                 self._store_group(made, first, some, number * made.group, group)
+                yield
             return
         block = self.lanes * each
         for start, part in zip(range(0, depth, block), _parts(words, self.lanes), strict=False):
             left = None if depth - start >= block else Integer(depth - start)
             for line, row in enumerate(self._transposed(part, some), first):
                 self._store_word(self._at("out", made, line, start), row, left, each)
+        yield
 
     def _load_group(self, side: Layout, first: int, some: int, k: int) -> list[Register]:
         """Load the words of a group of each of ``some`` lines, a register for each word."""
@@ -288,11 +321,12 @@ class MoveTile:
         each = side.each
         count = side.group // each
         while len(words) < count:
-            zero = self.emitter.unnamed(words[0].vector.element)
+            zero = self.emitter.unnamed("s32" if ITEMSIZE[side.type] < 4 else side.type)
             self.emitter.add(Zero(zero))
             words = [*words, zero]
         if count > 1:
             words = self._zipped(words, apart=False)
+        some = self.lanes if self.move.spills else some
         for number, word in enumerate(words):
             left = min(self.lanes, some * count - number * self.lanes)
             if left > 0:
@@ -325,29 +359,36 @@ class MoveTile:
 
     # --- elements that are converted -----------------------------------------------------------
 
-    def _move_elements(self, first: int, some: int, depth: int) -> None:
+    def _moving_elements(self, first: int, some: int, depth: int) -> Iterator[None]:
         """Move one element of each line at a time, and convert it."""
         elements = map(self._converted, self.read_elements(first, some, depth))
-        self.write_elements(first, some, depth, elements)
+        yield from self.writing_elements(first, some, depth, elements)
 
-    def write_elements(
+    def writing_elements(
         self, first: int, some: int, depth: int, elements: Iterable[Element]
-    ) -> None:
-        """Store elements of the depth, each of them with a lane for each line."""
+    ) -> Iterator[None]:
+        """Store elements of the depth, each of them with a lane for each line.
+
+        Yield after each group, or after whole lines.
+        """
         made = self.move.made
-        left = None if some == self.lanes else Integer(some)
+        left = None if some == self.lanes or self.move.spills else ONE * some
         if not made.along and made.group == 1:
+            elements = elements if depth else [0 if is_integer(made.type) else 0.0]
             for k, found in enumerate(elements):
                 self._put(found, self._at("out", made, first, k), left)
+                yield
             return
         words = map(self.emitter.register, map(self._word_of, _parts(elements, made.each)))
-        self._write_words(first, some, depth, words)
+        yield from self._writing(first, some, depth, words)
 
     def read_elements(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield one element of the depth after the other, a lane for each line."""
         source = self.move.source
-        left = None if some == self.lanes else Integer(some)
-        if source.along and not self._easy:
+        left = None if some == self.lanes else ONE * some
+        if source.fields > 1:
+            yield from self._read_fields(first, some, depth)
+        elif source.along and not self.move.easy:
             yield from self._read_turned(first, some, depth)
         elif source.along:
             for number, word in enumerate(self._read_words(first, some, depth)):
@@ -364,17 +405,26 @@ class MoveTile:
                 for k in range(min(source.group, depth - start)):
                     yield self._extracted(words[k // source.each], k % source.each)
 
-    @property
-    def _bits(self) -> bool:
-        """True if elements of 8 or 16 bits are kept as bits, not as numbers."""
-        return self.move.same and self.together > 1
-
-    @property
-    def _easy(self) -> bool:
-        """True if an element can be extracted from a word by few operations."""
-        source = self.move.source.type
-        whole = is_integer(source) or ITEMSIZE[source] == 4
-        return whole or is_upper_half(source) or self.move.same
+    def _read_fields(self, first: int, some: int, depth: int) -> Iterator[Element]:
+        """Yield elements of which several share a byte."""
+        source, fields = self.move.source, self.move.source.fields
+        if source.along:
+            each = fields * self.together
+            for number, word in enumerate(self._read_words(first, some, -(-depth // fields))):
+                there = min(each, depth - number * each)
+                for place in range(there):
+                    yield self._field(self.emitter.take(word), place)
+            return
+        byte, place = divmod(first, fields)
+        count = -(-(place + some) // fields)
+        left = None if count == self.lanes else Integer(count)
+        for k in range(depth):
+            found = self._loaded(self._at("x", source, byte, k), left, f"x{first}_{k}")
+            if self.lanes == 1:
+                yield self._field(found, place)
+                continue
+            pair = [self.emitter.register(self._field(found, place)) for place in range(2)]
+            yield self.emitter.take(self._zipped(pair, apart=False)[0])
 
     def _read_turned(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield elements that are converted by loads along the depth, and transposed then."""
@@ -387,145 +437,6 @@ class MoveTile:
                 found = self._loaded(self._at("x", source, line, start), left, f"x{line}_{start}")
                 rows.append(self.emitter.register(found))
             yield from map(self.emitter.take, self._transposed(rows, there))
-
-    def _loaded(self, address: Address, left: Expr | None, name: str) -> Element:
-        """Load an element of each lane, as an s32 value, as bits in s32, or as floating point."""
-        source = self.move.source.type
-        memory = bits_of(source) if self._bits else source
-        element = "s32" if is_integer(memory) else self.builder.real
-        active = self._active(self.emitter.vector(element), left, memory == element)
-        return self._unshifted(load(self.emitter, address, active, memory, name))
-
-    def _extracted(self, word: Register, k: int) -> Element:
-        """Return element ``k`` of the words in a register."""
-        found, source = self.emitter.take(word), self.move.source.type
-        if self.together == 1:
-            return self._unshifted(found)
-        b, bits = self.builder, 8 * ITEMSIZE[source]
-        above = 32 - bits * (k % self.together + 1)
-        moved = b("shl", found, above) if above else found
-        lane = b("shr" if is_signed(source) else "ushr", moved, 32 - bits)
-        if is_integer(source) or self.move.same:
-            return self._unshifted(lane)
-        return widen(b, lane, source)
-
-    def add_to_sums(self, total: Element, first: int, some: int) -> None:
-        """Add an s32 value of each line to the line's sum in memory."""
-        active = self.active("s32", some)
-        address = Address("sums", Integer(first))
-        old = load(self.emitter, address, active, "s32", f"sum{first}")
-        store(self.emitter, self.builder("add", old, total), "s32", address, active, "s32")
-
-    def _unshifted(self, found: Element) -> Element:
-        shift = self.move.source.shift
-        return self.builder("sub", found, shift) if shift else found
-
-    def _converted(self, found: Element) -> Element:
-        """Return an element as a value of the type to which it is rounded."""
-        b, rounded, made = self.builder, self.move.rounded, self.move.made.type
-        if self.move.same or ITEMSIZE[made] == 8:
-            return found
-        if self.move.value == "e8m0":
-            found = power_of_two(b, found)
-        if self.move.unit != 1:
-            found = b("mul", found, self.move.unit)
-        if is_integer(rounded):
-            if _is_real(found):
-                return narrow(b, found, rounded)
-            return saturate(b, found, rounded) if clamps(self.move.value, rounded) else found
-        found = found if _is_real(found) else b("to_f32", found)
-        return found if rounded in (made, "f32") else widen(b, narrow(b, found, rounded), rounded)
-
-    def _put(self, found: Element, address: Address, left: Expr | None) -> None:
-        """Store an element of each lane, or of the first ``left`` lanes."""
-        made = self.move.made.type
-        memory = bits_of(made) if self._bits else made
-        element = self.builder.real if _is_real(found) else "s32"
-        active = self._active(self.emitter.vector(element), left, memory == element)
-        if element == "s32":
-            # The value is already in the range of the type in memory, so the store need not clamp.
-            plain = "" if memory == "s32" else memory
-            self.emitter.add(Store(address, self.emitter.register(found), active, plain))
-        else:
-            store(self.emitter, found, element, address, active, memory)
-
-    def _word_of(self, elements: list[Element]) -> Element:
-        """Return elements of the depth as words, the first element in the lowest bits."""
-        made = self.move.made.type
-        if ITEMSIZE[made] >= 4:
-            return elements[0]
-        b, bits = self.builder, 8 * ITEMSIZE[made]
-        word: Element = 0
-        for place, element in enumerate(elements):
-            lane = narrow(b, element, made) if _is_real(element) else element
-            if is_signed(made) and place + 1 < self.move.made.each:
-                # Clear the copies of the sign bit, which would overwrite the next elements.
-                lane = b("and", lane, (1 << bits) - 1)
-            moved = b("shl", lane, bits * place) if place else lane
-            word = b("or", word, moved) if place else moved
-        return word
-
-    # --- memory --------------------------------------------------------------------------------
-
-    def _at(self, pointer: str, side: Layout, line: int, k: int, more: int = 0) -> Address:
-        """Return the address of an element of the block, and ``more`` elements after it."""
-        depth, left = divmod(k, side.group) if not side.along else (k, 0)
-        depth *= 1 if side.along else side.group
-        terms = ((line, side.line_step), (depth, side.depth_step), (left + more, Integer(1)))
-        return Address(pointer, linear(terms))
-
-    def _load_word(
-        self, address: Address, left: Expr | None, each: int, name: str, type_: str = ""
-    ) -> Register:
-        """Load a register of words of ``each`` elements, of which ``left`` elements exist."""
-        type_ = type_ or self.move.source.type
-        register = self.emitter.fresh(name, type_ if each == 1 else "s32")
-        if each == 1:
-            active = self._active(register.vector, left, True)
-            self.emitter.add(Load(register, address, active))
-            return register
-        words = register.vector.mask
-        if left is not None and words is not None and each in words.groups:
-            memory = {4: "u8", 2: "s16"}[each]
-            vector = self.move.target.holding(memory, self.lanes * each)
-            self.emitter.add(Load(register, address, self._mask(vector, left), type_, each))
-        else:
-            self.emitter.add(Load(register, address, known(left), type_, each))
-        return register
-
-    def _store_word(
-        self, address: Address, register: Register, left: Expr | None, each: int
-    ) -> None:
-        """Store a register of words of ``each`` elements, of which ``left`` elements exist."""
-        made = self.move.made.type
-        if register.vector.element == made:
-            self.emitter.add(Store(address, register, self._active(register.vector, left, True)))
-        else:
-            self.emitter.add(Store(address, register, known(left), made, each))
-
-    def active(self, element: str, some: int) -> Active:
-        """Return the lanes of an access to elements, without conversion, of ``some`` lines."""
-        left = None if some == self.lanes else Integer(some)
-        return self._active(self.emitter.vector(element), left, True)
-
-    def _active(self, vector: Vector, left: Expr | None, plain: bool) -> Active:
-        """Return the lanes of an access: a mask, if elements are ``plain``, or a number."""
-        return known(left) if left is None or not plain else self._lanes(vector, left)
-
-    def _lanes(self, vector: Vector, left: Expr) -> Active:
-        """Return the first lanes of a vector: a mask if it has masks, else a number."""
-        return known(left) if vector.mask is None else self._mask(vector, left)
-
-    def _mask(self, vector: Vector, left: Expr) -> MaskRegister:
-        mask = MaskRegister(f"{vector.name}_{value(left) or 'tail'}", vector, left)
-        if mask.name not in self.masks:
-            self.masks.add(mask.name)
-            self.emitter.add(MakeMask(mask))
-        return mask
-
-
-def _is_real(found: Element) -> bool:
-    return isinstance(found, float) or (isinstance(found, Value) and found.element != "s32")
 
 
 def _parts(elements: Iterable[T], size: int) -> Iterator[list[T]]:

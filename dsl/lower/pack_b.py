@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sympy import Expr, Integer
 
@@ -41,10 +41,12 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
+from tilewright.lower.move import MoveNest
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.packed_b import ALIGNMENT
+from tilewright.plan.routines.copy import Move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest
 from tilewright.symbolic import ONE, ZERO, div, missing, symbol, value
@@ -55,10 +57,20 @@ VECTORS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """The plan, and the tile programs made so far."""
+    """The plan, and the tile programs made so far, whose names begin with ``prefix``.
+
+    ``move``, if given, moves the elements of a part of a block in place of a conversion.
+    """
 
     plan: PackPlan
+    prefix: str = ""
+    move: Move | None = None
     tiles: dict[str, TileProgram] = field(default_factory=dict)
+
+    @property
+    def out(self) -> Name:
+        """The name of the packed matrix."""
+        return self.plan.operands["out"].buffer
 
     @property
     def conversion(self) -> Conversion:
@@ -73,13 +85,14 @@ class _Packing:
             shift=plan.shift,
             lanes=plan.lanes,
             slots=plan.slots,
-            prefix="",
+            prefix=self.prefix,
             type=plan.spec.type,
             zero_lines=True,
         )
 
     def call(self, name: str, made: Iterable[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
         """Return a call of tile ``name``, whose program is made of ``made`` at the first call."""
+        summary, name = name.replace("_", " "), self.prefix + name
         if name not in self.tiles:
             ops = tuple(made)
             roles = {"x": "in", "out": "out", "sums": "out"}
@@ -89,16 +102,15 @@ class _Packing:
                 for place, _ in places
             )
             sizes = (Parameter(slot, "size") for slot in sizes_used(walk(ops), self.plan.slots))
-            summary = name.replace("_", " ")
             self.tiles[name] = TileProgram(
                 name, self.plan.element, (*parameters, *sizes), ops, (), summary
             )
         return Call(name, tuple(argument for _, argument in places))
 
 
-def pack_program(plan: PackPlan) -> Program:
+def pack_program(plan: PackPlan, move: Move | None = None) -> Program:
     """Return the program for all matrices of the batch, one block of columns after another."""
-    packing = _Packing(plan)
+    packing = _Packing(plan, move=move)
     nodes = tuple(_matrix(packing))
     if plan.batch is not None and nodes:
         if (b := Name("b")) in operands_of(nodes):
@@ -106,6 +118,34 @@ def pack_program(plan: PackPlan) -> Program:
             nodes = (of_batch(symbol("i"), (chosen,), nodes),)
         nodes = (BlockLoop("i", plan.batch.count, nodes, note="batch"),)
     return Program(nodes, tuple(packing.tiles.values()))
+
+
+def pack_ends(plan: PackPlan) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """Return what is written once to a packed D before ``pack_rows``: start values of sums, zeros.
+
+    Zeros fill the gap between the elements and the sums.
+    """
+    packing, form = _Packing(plan, "d_"), plan.format
+    nodes = (*_begin_sums(packing, ZERO), *_gap(packing, form.blocks * form.block_elements))
+    return nodes, tuple(packing.tiles.values())
+
+
+def pack_rows(
+    plan: PackPlan, first: Expr, rows: Expr, *, parallel: bool
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """Return the packing of ``rows`` rows of a packed D, which begin with row ``first``.
+
+    The source has these rows alone. ``first`` is a multiple of a panel's rows.
+    """
+    packing, form = _Packing(plan, "d_"), plan.format
+    at = first * (4 // form.itemsize if form.sums else 0), first * form.groups * form.group
+    nodes: list[NestNode] = []
+    for part in whole_and_rest(rows, form.nb):
+        made = repeated("pt", part.count, _block(packing, at, part), f"m by {form.nb}")
+        if parallel and isinstance(made[0], BlockLoop) and part.count != 1:
+            made = (replace(made[0], parallel=True),)
+        nodes += _if_any(part, made)
+    return tuple(nodes), tuple(packing.tiles.values())
 
 
 def _matrix(packing: _Packing) -> Iterator[NestNode]:
@@ -120,9 +160,14 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
         end = first + div(form.sums_at, form.itemsize)
         yield from _zeros(packing, end - line, Integer(line // (plan.lanes * form.group)))
     for columns in whole_and_rest(form.n, form.nb):
-        nodes = repeated("pt", columns.count, _block(packing, first, columns), f"n by {form.nb}")
-        yield from _if_any(columns, nodes)
-    written = form.blocks * form.block_elements
+        block = _block(packing, (first, first), columns)
+        yield from _if_any(columns, repeated("pt", columns.count, block, f"n by {form.nb}"))
+    yield from _gap(packing, form.blocks * form.block_elements, first)
+
+
+def _gap(packing: _Packing, written: Expr, first: Expr = ZERO) -> Iterator[NestNode]:
+    """Yield zeros between the ``written`` elements of a matrix and its sums."""
+    plan, form = packing.plan, packing.plan.format
     gap = missing(written, ALIGNMENT // form.itemsize)
     yield from _zeros(packing, first + written, div(gap, plan.lanes * form.group))
 
@@ -132,16 +177,19 @@ def _if_any(part: Part, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     return nodes if value(part.size) is not None else (When(part.size, nodes),)
 
 
-def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
-    """Yield one block of columns: all of K, and K groups that pad the last step."""
+def _block(packing: _Packing, at: tuple[Expr, Expr], columns: Part) -> Iterator[NestNode]:
+    """Yield one block of columns: all of K, and K groups that pad the last step.
+
+    ``at`` has the first elements of the matrix, for its sums, and of the first block.
+    """
     plan, form = packing.plan, packing.plan.format
-    block = first + columns.at("pt") * form.groups * form.group
+    block = at[1] + columns.at("pt") * form.groups * form.group
     whole = div(form.k + (form.group - 1), form.group)
     yield from _missing(packing, block, columns, whole)
     for strip in whole_and_rest(columns.size, plan.strip):
         nodes: list[NestNode] = []
         for depth in whole_and_rest(form.k, plan.chunk):
-            chunk = _chunk(packing, (first, block), (columns, strip), depth)
+            chunk = _chunk(packing, (at[0], block), (columns, strip), depth)
             nodes += repeated("kc", depth.count, _if_any(depth, tuple(chunk)), "chunks of k")
         yield from repeated("ps", strip.count, nodes, f"{strip.units} columns")
     there = block + whole * form.nb * form.group
@@ -160,27 +208,31 @@ def _missing(packing: _Packing, block: Expr, columns: Part, groups: Expr) -> Ite
 
 
 def _chunk(
-    packing: _Packing, at: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
+    packing: _Packing, first: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
 ) -> Iterator[NestNode]:
-    """Yield the packing of a chunk of K for some columns. ``at`` has the first elements of matrix
-    and block.
+    """Yield the packing of a chunk of K for some columns. ``first`` has the first elements of
+    matrix and block.
     """
     plan, form = packing.plan, packing.plan.format
     b = plan.operands["b"].strides
     block, strip = columns
     inside, k = strip.at("ps"), depth.at("kc")
     column = block.at("pt") + inside
-    there = at[1] + inside * form.group + k * form.nb
+    there = first[1] + inside * form.group + k * form.nb
     extents: dict[str, Expr] = {"k": depth.size, "n": strip.size}
-    nodes, tiles = conversion_nest(
-        packing.conversion, extents, (k * b["k"] + column * b["n"], there)
-    )
-    packing.tiles.update(tiles)
-    yield from nodes
+    if packing.move is not None:
+        move = replace(packing.move, lines=strip.size, depth=depth.size)
+        nest = MoveNest(move, packing.tiles, first=(move.source.at(column, k), there))
+        yield from nest.moves()
+    else:
+        at = k * b["k"] + column * b["n"], there
+        nodes, tiles = conversion_nest(packing.conversion, extents, at)
+        packing.tiles.update(tiles)
+        yield from nodes
     if form.sums:
         vectors = div(strip.size + (plan.lanes - 1), plan.lanes)
         groups = div(depth.size + (form.group - 1), form.group)
-        yield from _add_sums(packing, (at[0], there), column, (vectors, groups))
+        yield from _add_sums(packing, (first[0], there), column, (vectors, groups))
 
 
 # --- zeros ---------------------------------------------------------------------------------------
@@ -191,7 +243,7 @@ def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
     plan, form = packing.plan, packing.plan.format
 
     def called(first: Expr, vectors: int, tail: Expr | None) -> Call:
-        place = Argument(Name("out"), at + form.group * first)
+        place = Argument(packing.out, at + form.group * first)
         return packing.call(f"zero_{vectors}", _zero_ops(plan, vectors), (("out", place),))
 
     yield from over_vectors(vectors * plan.lanes, plan.lanes, VECTORS, called, "zp")
@@ -214,7 +266,7 @@ def _zero_ops(plan: PackPlan, vectors: int) -> tuple[Op, ...]:
 def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argument]:
     form = packing.plan.format
     at = first + div(form.sums_at, form.itemsize) + 4 // form.itemsize * column
-    return "sums", Argument(Name("out"), at, cast=True)
+    return "sums", Argument(packing.out, at, cast=True)
 
 
 def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
@@ -263,13 +315,13 @@ def _add_sums(
     plan, form = packing.plan, packing.plan.format
     vectors, groups = size
     if form.column:
-        places = ("x", Argument(Name("out"), at[1])), _sums_place(packing, at[0], column)
+        places = ("x", Argument(packing.out, at[1])), _sums_place(packing, at[0], column)
         yield packing.call(f"sum_{_named(groups)}", _column_ops(plan, groups), places)
         return
 
     def called(inside: Expr, vectors: int, tail: Expr | None) -> Call:
         name = f"sum_{vectors * plan.lanes}_columns_of_{_named(groups)}"
-        x = Argument(Name("out"), at[1] + form.group * inside)
+        x = Argument(packing.out, at[1] + form.group * inside)
         places = ("x", x), _sums_place(packing, at[0], column + inside)
         return packing.call(name, _sum_ops(plan, vectors, groups), places)
 

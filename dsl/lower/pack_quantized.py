@@ -108,7 +108,8 @@ def _fields(tile: MoveTile, plan: QuantizedPackPlan, run: _Run, lines: int) -> s
     if plan.format.sums:
         elements = _summed(tile, plan, lines, elements)
     made = _bytes(tile, plan, run, elements)
-    tile.write_elements(0, lines, len(made), made)
+    for _ in tile.writing_elements(0, lines, len(made), made):
+        pass
     layout = plan.format.lines(run.groups) * plan.format.group
     return f"pack_{lines}x{run.depth}_in_{layout}"
 

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from sympy import Expr
 
-from tilewright.ir.dataflow import prune, stored_in_parts, without_idle_masks
-from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, WhenSame
-from tilewright.ir.ops import (
-    Load,
-    MakeMask,
-    Op,
-    Parameter,
-    Store,
-    TileProgram,
-)
-from tilewright.ir.values import Active, Address, MaskRegister, Register
+from tilewright.ir.ops import Store, TileProgram
 from tilewright.plan.routines.copy import Layout, turning
 from tilewright.plan.routines.transpose import Block, TransposePlan
 from tilewright.plan.tiling.parts import Part, cut
-from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
+from tilewright.symbolic import ZERO, symbol
 
 from .move_tile import MoveTile
-
-Role = Literal["in", "out"]
-Maker = Callable[[TransposePlan, int, int], TileProgram]
 
 
 def transposition_program(plan: TransposePlan) -> Program:
@@ -126,132 +111,49 @@ def _exchange(tiles: _Tiles, one: tuple[Part, Expr], other: tuple[Part, Expr]) -
 # --- the tiles ---------------------------------------------------------------------------------
 
 
-def _small(plan: TransposePlan, square: int | None = None) -> MoveTile:
-    """The tile of a matrix of elements of 8 or 16 bits: words of them are transposed."""
-    leading = plan.operands["x"].strides["rows"], plan.operands["out"].strides["cols"]
-    source = Layout(Name("x"), plan.element, leading[0])
-    made = Layout(Name("out"), plan.element, leading[1], along=True)
+def _tile(plan: TransposePlan, *, inside: bool = False) -> MoveTile:
+    """Return an empty tile; ``inside`` is True if it exchanges blocks of one matrix."""
+    read, written = plan.operands["x"].strides["rows"], plan.operands["out"].strides["cols"]
+    source = Layout(Name("x"), plan.element, written if inside else read)
+    made = Layout(Name("out"), plan.element, written, along=True)
+    square = plan.square if inside else None
     return MoveTile(turning(plan.target, source, made, plan.slots, square))
+
+
+def _program(tile: MoveTile, name: str) -> TileProgram:
+    program = tile.program(name)
+    stores = (op for op in program.end if isinstance(op, Store))
+    vectors = ", ".join(dict.fromkeys(op.src.vector.name for op in stores))
+    blocks = f"{tile.networks} blocks" if tile.networks > 1 else "one block"
+    return replace(program, summary=f"{blocks}: {vectors}")
+
+
+def _blocks(plan: TransposePlan, tile: MoveTile, rows: int, cols: int) -> Iterable[Block]:
+    """Return blocks that cover a tile: of words, if these have several elements."""
+    return tile.squares(cols, rows) if tile.together > 1 else plan.cover(rows, cols).blocks
 
 
 def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
     """Return the program that transposes a tile of x to its place in out."""
-    if ITEMSIZE[plan.element] < 4:
-        tile = _small(plan)
-        tile.block(cols, rows)
-        return tile.program(f"move_{rows}x{cols}")
-    body = _Body(plan)
-    for block in plan.cover(rows, cols).blocks:
-        body.store("out", block.flipped, body.turned(block, body.load("x", block)))
-    return body.program(f"move_{rows}x{cols}", (("x", "in"), ("out", "out")))
+    tile = _tile(plan)
+    tile.turn(_blocks(plan, tile, rows, cols))
+    return _program(tile, f"move_{rows}x{cols}")
 
 
 def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
     """Return the program that transposes a square tile of out in place."""
-    if ITEMSIZE[plan.element] < 4:
-        tile = _small(plan, plan.square)
-        tile.exchange((cols, rows), "out", "out")
-        return tile.program(f"turn_{rows}x{cols}")
-    covered, body = plan.square_cover(rows), _Body(plan)
-    for block in covered.diagonal.blocks:
-        body.store("out", block.flipped, body.turned(block, body.load("out", block)))
-    for block in covered.above.blocks:
-        body.exchange("out", block, "out")
-    return body.program(f"turn_{rows}x{cols}", (("out", "out"),))
+    tile = _tile(plan, inside=True)
+    if tile.together > 1:
+        tile.turn(tile.squares(cols, rows), "out")
+    else:
+        covered = plan.square_cover(rows)
+        tile.turn(covered.diagonal.blocks, "out")
+        tile.exchange(covered.above.blocks, "out", "out")
+    return _program(tile, f"turn_{rows}x{cols}")
 
 
 def _swap(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
     """Return the program that exchanges two tiles of out, transposing both."""
-    if ITEMSIZE[plan.element] < 4:
-        tile = _small(plan, plan.square)
-        tile.exchange((cols, rows), "one", "other")
-        return tile.program(f"swap_{rows}x{cols}")
-    body = _Body(plan)
-    for block in plan.cover(rows, cols).blocks:
-        body.exchange("one", block, "other")
-    return body.program(f"swap_{rows}x{cols}", (("one", "out"), ("other", "out")))
-
-
-class _Body:
-    """Collects a tile's operations, block after block."""
-
-    def __init__(self, plan: TransposePlan) -> None:
-        self.plan = plan
-        self.ops: list[Op] = []
-        self.masks: set[str] = set()
-        self.networks = 0
-
-    def load(self, pointer: str, block: Block) -> list[Register]:
-        """Load the rows of a block."""
-        return [self._load(pointer, block, row) for row in range(block.rows)]
-
-    def turned(self, block: Block, rows: list[Register]) -> list[Register]:
-        """Transpose the rows of a block in registers."""
-        self.networks += 1
-        steps, result = transpose(self.plan.target, rows, block.vector.lanes, f"t{self.networks}_")
-        self.ops += prune(steps, result[: block.cols])
-        return result[: block.cols]
-
-    def store(self, pointer: str, block: Block, rows: list[Register]) -> None:
-        """Store the rows of a block."""
-        for row, register in enumerate(rows):
-            self._store(pointer, block, row, register)
-
-    def exchange(self, pointer: str, block: Block, other: str) -> None:
-        """Exchange a block and its mirror image; a row of the image is read just before it is
-        overwritten.
-        """
-        mirror, rows = block.flipped, []
-        for row, register in enumerate(self.turned(block, self.load(pointer, block))):
-            rows.append(self._load(other, mirror, row))
-            self._store(other, mirror, row, register)
-        self.store(pointer, block, self.turned(mirror, rows))
-
-    def program(self, name: str, pointers: tuple[tuple[str, Role], ...]) -> TileProgram:
-        """Return the tile's program, with the run-time sizes it depends on."""
-        accesses = [op for op in self.ops if isinstance(op, (Load, Store))]
-        used = frozenset[str]().union(*(slots(op.address.offset) for op in accesses))
-        parameters = [Parameter(pointer, role) for pointer, role in pointers]
-        parameters += [Parameter(slot, "size") for slot in self.plan.slots if slot in used]
-        vectors = dict.fromkeys(op.src.vector.name for op in accesses if isinstance(op, Store))
-        return TileProgram(
-            name=name,
-            element=self.plan.element,
-            parameters=tuple(parameters),
-            body=without_idle_masks(tuple(stored_in_parts(self.ops))),
-            end=(),
-            summary=f"{self.networks} blocks: {', '.join(vectors)}"
-            if self.networks > 1
-            else f"one block: {', '.join(vectors)}",
-        )
-
-    def _load(self, pointer: str, block: Block, row: int) -> Register:
-        active = self._active(block)
-        name = f"{pointer}{block.row + row}_{block.col}"
-        register = Register(name, block.vector)
-        self.ops.append(Load(register, self._address(pointer, block, row), active))
-        return register
-
-    def _store(self, pointer: str, block: Block, row: int, register: Register) -> None:
-        active = self._active(block)
-        self.ops.append(Store(self._address(pointer, block, row), register, active))
-
-    def _address(self, pointer: str, block: Block, row: int) -> Address:
-        operands = self.plan.operands
-        leading = (
-            operands["x"].strides["rows"] if pointer == "x" else operands["out"].strides["cols"]
-        )
-        return Address(pointer, linear(((block.row + row, leading), (block.col, ONE))))
-
-    def _active(self, block: Block) -> Active:
-        """Return the active lanes of a block's rows: None for all, a mask, or a constant number."""
-        vector, count = block.vector, block.cols
-        if count == vector.lanes:
-            return None
-        if vector.mask is None:
-            return count
-        mask = MaskRegister(f"{vector.name}_{count}", vector, count * ONE)
-        if mask.name not in self.masks:
-            self.masks.add(mask.name)
-            self.ops.append(MakeMask(mask))
-        return mask
+    tile = _tile(plan, inside=True)
+    tile.exchange(_blocks(plan, tile, rows, cols), "one", "other")
+    return _program(tile, f"swap_{rows}x{cols}")

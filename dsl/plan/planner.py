@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
+from math import inf, lcm
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target, uncut, without_blocks
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import most_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
 from .contraction import Product, check_math
 from .defaults import asking_ahead, default_schedule
 from .estimate.work import convert_cycles, move_cycles
+from .formats.lookup import format_of_a, height_of_d
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
@@ -55,6 +58,10 @@ SPARE, MORE = 4, 2
 #: f32 reaches 218 GFLOPS with blocks of 512 KiB, 205 with 256 KiB, and 179 with blocks in the last
 #: cache. If C has many rows, blocks in the last cache are as fast.
 LEAST_NEAR = 512 * 1024
+#: Rows of a packed D are computed in blocks that take the share ``ROWS_OF_D`` of L2, but have at
+#: least and at most ``ROWS_IN_BLOCK`` rows, because each block reads all of B. If the call alone
+#: knows the number of columns, it counts as ``UNKNOWN_COLUMNS``.
+ROWS_OF_D, ROWS_IN_BLOCK, UNKNOWN_COLUMNS = 1 / 4, (128, 256), 1024
 #: A row of a block has a multiple of this number of vectors. Tiles of 1, 2, 3 and 4 vectors divide
 #: it without a tail. Shorter rows would read the other operand too often.
 LINE_VECTORS = 12
@@ -174,6 +181,29 @@ def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -
     return replace(schedule, loops="nmnk" if line == "n" else "mnmk", block=((line, block),))
 
 
+def _in_rows_of_d(spec: Gemm, schedule: Schedule, target: Target, along: str) -> Schedule:
+    """Return ``schedule`` with a loop over blocks of rows, after each of which D's rows are packed.
+
+    A block has whole panels of D and of a packed A. The schedule stays as it is if it has loops, or
+    if C has no more rows.
+    """
+    if schedule.loops is not None or schedule.block or spec.batch is not None:
+        return schedule
+    ahead = format_of_a(spec, target).nb if isinstance(spec.a, Packed) and not spec.quantize else 1
+    height = lcm(height_of_d(spec, target) or 1, ahead)
+    n = spec.n if isinstance(spec.n, int) else UNKNOWN_COLUMNS
+    assert spec.d is not None
+    held = int(ROWS_OF_D * target.core.second.size) // (max(n, 1) * ITEMSIZE[spec.d.type])
+    least, most = ROWS_IN_BLOCK
+    rows = max(1, max(least, min(held, most)) // height) * height
+    if most_of(spec.m) <= rows:
+        return schedule
+    first = "M" if (schedule.threads or 1) > 1 else "m"
+    return replace(
+        schedule, loops=f"{first}{'nm' if along == 'n' else 'mn'}k", block=(("m", rows),)
+    )
+
+
 def _blocks(problem: Problem, loops: str, element: str) -> dict[str, int]:
     """Return the block sizes: those of the schedule, and for the others what the caches hold.
 
@@ -260,8 +290,13 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     product, packs = staging.product, staging.packs
     _check_product(schedule, product, target)
     in_rows = vectorize == "n" and by_panels(staging)
+    rows_of_d = isinstance(spec.d, Packed) and not packs
+    if rows_of_d and not in_rows:
+        schedule = _in_rows_of_d(spec, schedule, target, problem.along)
     outer, inner, loop_reason = read_loops(spec, schedule, problem.along, packs, in_rows)
-    if schedule is not given:
+    if schedule is not given and rows_of_d:
+        loop_reason = "rows of D stay in a cache until they are packed"
+    elif schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     schedule, why_ahead = asking_ahead(spec, schedule, target, vectorize, packs)
     problem = replace(problem, schedule=schedule)

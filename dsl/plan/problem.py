@@ -17,7 +17,7 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, value
 
 from .contraction import Product, converting_lanes
-from .formats.lookup import Format
+from .formats.lookup import Format, height_of_d
 from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat, in_panel
 from .operands import BatchPlan, Operand
@@ -201,6 +201,11 @@ class Staging:
         spec = self.problem.spec
         panels = isinstance(spec.a, Packed) and spec.quantize is None
         return int(self.operands["a"].strides["k"]) if panels else None
+
+    @property
+    def height_of_d(self) -> int | None:
+        """The rows of a panel of a packed D, 1 if it is quantized; None if D is not packed."""
+        return height_of_d(self.problem.spec, self.problem.target)
 
     # --- steps of K ------------------------------------------------------------------------------
 

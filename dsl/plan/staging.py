@@ -375,6 +375,9 @@ def _given(
     """Return the caller's operands, and the buffers that a kernel may need for sums."""
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     found = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
+    if isinstance(spec.d, Packed):  # tiles write rows of D into a buffer, from which D is packed
+        strides = {"m": whole_vectors(sizes["n"], lanes), "n": ONE}
+        found["d"] = Operand("d", spec.d.type, strides, Name("d_rows"))
     held = product.accumulator if spec.sum_steps is None else spec.type
     found |= _buffers(held, _lines_of_sums(found[spec.output], vectorize), sizes, lanes)
     if product.unit is not None:

@@ -68,6 +68,8 @@ def _hindrances(plan: Plan) -> Iterator[str]:
         yield f"{target.name} has no store of {plan.staging.element} for that"
     if spec.beta != 0 or spec.reads_output:
         yield "C is read"
+    if written.packed:
+        yield "D is packed from rows that a cache holds"
     if set(plan.nest.outer.lower()) & {"b", "k"}:
         yield f"loops={plan.nest.outer + plan.nest.inner!r} add to sums in C, block by block of K"
     if plan.staging.product.unit is not None or plan.staging.product.blocks:

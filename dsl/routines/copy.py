@@ -27,7 +27,8 @@ class Copying(Routine[Copy, CopyPlan]):
     def stages(self, plan: CopyPlan) -> tuple[Stage, ...]:
         """Return one stage."""
         if plan.packing is not None:
-            program = pack_program(plan.packing)
+            move = plan.move if plan.move.source.fields > 1 else None
+            program = pack_program(plan.packing, move)
             names = {Name("b"): Name("a"), Name("out"): Name("d")}
             nodes, tiles = renamed(program.nest, lambda name: names.get(name, name)), program.tiles
         else:
@@ -43,7 +44,8 @@ class Copying(Routine[Copy, CopyPlan]):
             given = getattr(plan.spec, name)
             if isinstance(given, Matrix):
                 line = LINES[given.order]
-                yield f"          {name.upper()} ({line}s {text_of(side.step)} elements apart)"
+                unit = "elements" if side.fields == 1 else "bytes"
+                yield f"          {name.upper()} ({line}s {text_of(side.step)} {unit} apart)"
             else:
                 yield f"          {name.upper()} (packed)"
 

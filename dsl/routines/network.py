@@ -30,7 +30,7 @@ from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ONE, ZERO, symbol
 
-from .row_blocks import at_most, in_blocks, one_block, trips, whole, with_space
+from .row_blocks import at_most, in_blocks, one_block, times, whole, with_space
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -103,7 +103,9 @@ class Layers(Routine[Network, NetworkPlan]):
             if block is not None:
                 these = f"stages {block.first} to {block.first + len(tuple(steps)) - 1}"
                 shared = ", shared by threads" if block.parallel else ""
-                yield f"blocks    {block.rows} rows at a time: {these}{shared}"
+                count = prod((loop.trips for loop in block.stack), start=ONE)
+                of = "" if count == 1 else f" of each of {text_of(count)} matrices"
+                yield f"blocks    {block.rows} rows{of} at a time: {these}{shared}"
         for step in plan.steps:
             if step.buffer is not None:
                 nbytes, note = step.buffer.nbytes, ""
@@ -133,16 +135,18 @@ class Layers(Routine[Network, NetworkPlan]):
         total: Expr = ZERO
         for step in plan.products:
             own = {symbol(name): size for name, size in whole(step).items()}
-            total += routine_of(step.plan).flops(step.plan).xreplace(own)
+            one = routine_of(step.plan).flops(step.plan).xreplace(own)
+            around = step.loops if step.block is None else step.block.stack
+            total += prod((loop.trips for loop in around), start=one)
         return total
 
     def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
         """Yield the stages in order."""
         for number, step in enumerate(plan.steps):
-            times = prod((loop.trips for loop in step.loops), start=ONE)
+            runs = prod((loop.trips for loop in step.loops), start=ONE)
             if step.block is not None:
-                times *= trips(step.block)
-            often = "" if times == 1 else f", {text_of(times)} times"
+                runs = times(step.block)
+            often = "" if runs == 1 else f", {text_of(runs)} times"
             yield f"stage {number}{often}", step.plan, one_block(step)
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:

@@ -4,20 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from sympy import Expr, Integer
 
-from tilewright.ir.nest import Bind, BlockLoop, Bound, NestNode, Pack, Program
-from tilewright.ir.nodes import rewritten
+from tilewright.ir.nest import (
+    Bind,
+    BlockLoop,
+    Bound,
+    Call,
+    Name,
+    NestNode,
+    Pack,
+    Program,
+    names_used,
+    renamed,
+)
+from tilewright.ir.nodes import mapped, rewritten, walk
 from tilewright.ir.stages import ALIGNMENT, Stage, in_order
 from tilewright.plan.network.blocks import BLOCK, HERE
 from tilewright.plan.network.step import Block, Step
-from tilewright.symbolic import ZERO, Least, div, symbol, value
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ZERO, Least, div, slots, symbol, value
+
+#: In formulas: the number of a part of the rows of a matrix, and that of a block in it.
+PART, OF_PART = symbol("part"), symbol("block_of_part")
+#: Sizes that differ from block to block.
+OF_BLOCK = {HERE.name, BLOCK.name}
+#: Parts of matrices for each thread, at least: the last thread then waits for a small share.
+TASKS = 4
 
 
 def trips(block: Block) -> Expr:
-    """Return the number of blocks."""
+    """Return the number of blocks of one matrix."""
     return div(block.total + (block.rows - 1), block.rows)
+
+
+def times(block: Block) -> Expr:
+    """Return the number of blocks of all matrices."""
+    return prod((loop.trips for loop in block.stack), start=trips(block))
 
 
 def whole(step: Step) -> Mapping[str, Expr]:
@@ -64,28 +89,110 @@ def with_space(program: Program, step: Step) -> Program:
 
 
 def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
-    """Return one stage that runs ``stages`` in order for each block of rows.
+    """Return one stage that runs ``stages`` in order for each block of rows of each matrix.
 
     Arrays that have the rows of one block are in the scratch memory of the thread if threads share
     the blocks.
     """
+    lifted = [_lifted(stage.program, block, number) for number, stage in enumerate(stages)]
     inner = [
-        replace(stage, fills=tuple(b for b in stage.fills if b.name in block.private))
-        for stage in stages
+        Stage(program, tuple(b for b in stage.fills if b.name in block.private))
+        for stage, (program, _) in zip(stages, lifted, strict=True)
     ]
     fills = [b for stage in stages for b in stage.fills if b.name not in block.private]
     program = in_order(inner)
+    packs = [pack for _, pack in lifted if pack is not None]
+    program = replace(program, nest=_loops(block, program.nest, bool(packs)))
+    for pack in reversed(packs):
+        program = _around(pack, program)
     if block.parallel:
         program = _private(program)
+    nest = program.nest
+    if packs and _parts(block) != 1:
+        nest = (BlockLoop(PART.name, Integer(_parts(block)), nest, parallel=True),)
+    for each in reversed(block.stack):
+        nest = (BlockLoop(each.counter, each.trips, nest, parallel=block.parallel),)
+    return Stage(replace(program, nest=nest), tuple(fills))
+
+
+def _loops(block: Block, nest: tuple[NestNode, ...], lifted: bool) -> tuple[NestNode, ...]:
+    """Return the loop over the blocks of one matrix; over those of a part if packs are lifted."""
+    if block.total == 1:
+        return mapped(nest, Expr, lambda formula: formula.xreplace({BLOCK: ZERO}))
     start = BLOCK * block.rows
     known = value(block.total)
     left = block.total - start
     exact = known is not None and known % block.rows == 0
     rows = Integer(block.rows) if exact else Least(Integer(block.rows), left)
-    nest: tuple[NestNode, ...] = (Bind((Bound(HERE.name, rows),), program.nest),)
     note = f"blocks of {block.rows} rows"
-    loop = BlockLoop(BLOCK.name, trips(block), nest, note=note, parallel=block.parallel)
-    return Stage(replace(program, nest=(loop,)), tuple(fills))
+    body = (Bind((Bound(HERE.name, rows),), nest),)
+    counter, count = BLOCK.name, trips(block)
+    if lifted and (parts := _parts(block)) != 1:
+        each = div(count + (parts - 1), parts)
+        counter, count = OF_PART.name, Least(each, count - PART * each)
+        number = {BLOCK: PART * each + OF_PART}
+        body = mapped(body, Expr, lambda formula: formula.xreplace(number))
+    parallel = block.parallel and not lifted
+    return (BlockLoop(counter, count, body, note=note, parallel=parallel),)
+
+
+def _parts(block: Block) -> int:
+    """Return the number of parts of the rows of a matrix. Each begins with the lifted packs."""
+    if not block.parallel:
+        return 1
+    count = prod(value(loop.trips) or 1 for loop in block.stack)
+    parts = -(-TASKS * block.threads // count)
+    most = value(trips(block))
+    return parts if most is None else max(1, min(parts, most))
+
+
+# --- packs of a whole matrix -------------------------------------------------------------------
+
+
+def _lifted(program: Program, block: Block, number: int) -> tuple[Program, Pack | None]:
+    """Return the program of a stage without the packing of what all blocks share, and that packing.
+
+    For example, all blocks of queries are multiplied by the same keys, so these are packed once.
+    """
+    bound: tuple[Bound, ...] = ()
+    nest = program.nest
+    if len(nest) == 1 and isinstance(nest[0], Bind):
+        bound, nest = nest[0].bound, nest[0].body
+    if len(nest) != 1 or not isinstance(nest[0], Pack) or not block.stack:
+        return program, None
+    own = nest[0]
+    if own.of_worker or _depends(program, own, bound, block):
+        return program, None
+    name = Name(f"stage{number}_{own.buffer}")
+    (pack,) = renamed((own,), lambda each: name if each == own.buffer else each)
+    assert isinstance(pack, Pack)
+    known = {symbol(each.name): each.value for each in bound}
+    outside = tuple(each for each in bound if not slots(each.value) & OF_BLOCK)
+    fill = (Bind(outside, pack.fill),) if outside else pack.fill
+    found = replace(pack, elements=pack.elements.xreplace(known), fill=fill, body=())
+    body = (Bind(bound, pack.body),) if bound else pack.body
+    alone = not any(isinstance(node, Pack) and node.scratch is not None for node in walk(body))
+    scratch = ZERO if alone else program.scratch
+    return replace(program, nest=body, scratch=scratch), found
+
+
+def _depends(program: Program, pack: Pack, bound: Sequence[Bound], block: Block) -> bool:
+    """Return True if the filling of a buffer, or its size, uses something of one block."""
+    of_block = OF_BLOCK | {str(name) for name in block.private}
+    of_block |= {each.name for each in bound if slots(each.value) & OF_BLOCK}
+    used = slots(pack.elements).union(*map(names_used, walk(pack.fill)))
+    called = {node.program for node in walk(pack.fill) if isinstance(node, Call)}
+    parameters = (p for tile in program.tiles if tile.name in called for p in tile.parameters)
+    return not of_block.isdisjoint({*used, *(p.name for p in parameters if p.role == "size")})
+
+
+def _around(pack: Pack, program: Program) -> Program:
+    """Return ``program`` with a lifted pack around it, in scratch memory of its own."""
+    scratch, end = pack.scratch, program.scratch
+    if scratch is not None:
+        scratch = div(end + (ALIGNMENT - 1), ALIGNMENT) * ALIGNMENT
+        end = scratch + pack.elements * ITEMSIZE[pack.element]
+    return replace(program, nest=(replace(pack, scratch=scratch, body=program.nest),), scratch=end)
 
 
 def _private(program: Program) -> Program:

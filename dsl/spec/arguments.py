@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError
 
 from .operands import Batch, Matrix, Order, Packed, Strided
-from .quantized import Quantize, check_block_scales, check_quantized
+from .quantized import Quantize, Quantized, check_block_scales, check_quantized
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
 from .sizes import Dim, Size, check_size
 from .sums import check_math, check_sums, computed_in, default_c
-from .types import TypeName, is_integer, mixes
+from .types import INPUTS, TypeName, is_integer, mixes
 
 # For type checkers only. At run time, only specs with an expression import these modules.
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
     if not isinstance(algebra, bool):
         raise SpecError("algebra must be True or False", got=algebra)
     _check_packed(given, operands["a"], operands["b"])
+    if isinstance(operands["d"], Packed):
+        _check_packed_d(operands["d"], given, expression)
     return {
         **{name: check_size(given[name], name) for name in "mnk"},
         **operands,
@@ -129,6 +131,13 @@ def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
                 expected="tw.Packed without bits",
                 hint="bits are for tw.Copy",
             )
+        if operand.b is not None:
+            raise SpecError(
+                f"the product decides by which type a packed {name.upper()} is multiplied",
+                got=f"{name}={operand!r}",
+                expected="tw.Packed without b",
+                hint="b is for a packed D",
+            )
         other = operand.quantized if name == "a" else operand.quantize
         if getattr(operand, unit) is not None or other is not None:
             raise SpecError(_PACKED[name], got=operand, expected=f"tw.Packed(type, {_UNITS[name]})")
@@ -146,12 +155,63 @@ def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
         )
 
 
+def _check_packed_d(d: Packed, given: Mapping[str, Any], expression: Expression | None) -> None:
+    """Raise SpecError if D cannot be packed as the A of another product."""
+    if d.nb or d.bits or d.quantized or (d.format and d.mb is None):
+        raise SpecError(
+            "D is packed in panels of rows, as an A",
+            got=d,
+            expected="tw.Packed(type, mb=rows), or with the format of the A of the next kernel",
+            hint='tw.Packed(type, format=kernel.formats["a"])',
+        )
+    b = d.b if isinstance(d.b, Quantized) else None
+    if (d.quantize is None) != (b is None) or (d.quantize and d.mb):
+        raise SpecError(
+            "a D that is quantized is packed row by row, for a B with block scales",
+            got=d,
+            expected="tw.Packed(tw.Quantize(type), b=tw.Quantized(...)) without mb",
+        )
+    if d.quantize is not None:
+        check_quantized(d.quantize, b, given["n"], {})
+        if isinstance(given["n"], Dim):
+            raise SpecError(
+                "a D that is quantized has a fixed number of columns",
+                got=f"n={given['n']!r}",
+                hint="an int",
+            )
+    batch = given["batch"]
+    if d.type not in INPUTS:
+        raise SpecError(
+            "a packed D is the A of another product, which cannot have this type",
+            got=d,
+            expected=f"one of {', '.join(INPUTS)}",
+        )
+    if isinstance(batch, Strided) and batch.c != 0:
+        raise SpecError(
+            "a packed D is that of one product",
+            got=f"d={d!r}, batch={batch!r}",
+            hint="without batch, and one call for each product",
+        )
+    if expression is not None:
+        from .expression import dst, uses
+
+        if uses(expression, dst):
+            raise SpecError("tw.dst reads D, and a packed D is only written", got=d, hint="tw.acc")
+
+
 def _leading(given: Size | None, name: str) -> Size | None:
     return None if given is None else check_size(given, name, least=1)
 
 
 def _operand(given: Any, order: Order) -> Any:
-    return given if isinstance(given, (Matrix, Packed, Quantize)) else Matrix(given, order)
+    operand = given if isinstance(given, (Matrix, Packed, Quantize)) else Matrix(given, order)
+    if isinstance(operand, Matrix) and operand.nibbles:
+        raise SpecError(
+            "an operand of a product cannot be a matrix of nibbles",
+            got=operand.type,
+            hint="tw.Copy reads nibbles; a low-bit B is tw.Packed(tw.Quantized(...))",
+        )
+    return operand
 
 
 def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Outputs]:

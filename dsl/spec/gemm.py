@@ -72,8 +72,9 @@ class Gemm(Spec):
         Types of A and B, by default f32 and A's type. ``tw.Matrix`` gives an operand its own order.
         ``tw.Packed`` is a B that ``pack_b`` packed, or an A that ``pack_a`` packed.
         ``tw.Quantize`` is an A that the kernel quantizes, or ``pack_a`` inside ``tw.Packed``.
-    c, d : type or Matrix
-        Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64.
+    c, d : type, Matrix or Packed
+        Types of C and D. C has by default the type of the sums: f32, s32 for integers, or f64. A
+        D of ``tw.Packed`` is stored packed, as the A of the next product.
     order : {"C", "F"}
         Default order of all operands: rows or columns contiguous.
     alpha, beta : float or "scalar"
@@ -93,8 +94,7 @@ class Gemm(Spec):
     epilogue : Expression, optional
         An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
     b2 : type, Matrix or Packed, optional
-        A second B of B's type and layout. ``tw.acc2`` is the product of A and B2, scaled like
-        ``tw.acc``.
+        A second B of B's type and layout. ``tw.acc2`` is A times B2, scaled like ``tw.acc``.
     outputs : mapping, optional
         Further results of shape (m,) in f32: ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
         expression, by name.
@@ -160,7 +160,7 @@ class Gemm(Spec):
     a: Matrix | Packed | Quantize
     b: Matrix | Packed
     c: Matrix
-    d: Matrix | None
+    d: Matrix | Packed | None
     alpha: Factor
     beta: Factor
     batch: Batch | None
@@ -191,7 +191,7 @@ class Gemm(Spec):
         a: DTypeLike | Matrix | Packed | Quantize = "f32",
         b: DTypeLike | Matrix | Packed | None = None,
         c: DTypeLike | Matrix | None = None,
-        d: DTypeLike | Matrix | None = None,
+        d: DTypeLike | Matrix | Packed | None = None,
         order: Order = "C",
         alpha: Factor = 1,
         beta: Factor = 0,
@@ -288,7 +288,7 @@ class Gemm(Spec):
         return self._with(m=m, n=n, k=k)
 
     def _with(self, **changes: Any) -> Gemm:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
         return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
 
     def stride(self, name: str) -> Size | None:
@@ -553,8 +553,8 @@ def _check_types(spec: Gemm) -> None:
             )
     for name in ("a", "b", "b2", "c", "d"):
         operand = getattr(spec, name)
-        if isinstance(operand, Packed) and name not in ("a", "b", "b2"):
-            raise SpecError(f"only A and B can be packed, not {name.upper()}", hint="tw.Matrix")
+        if isinstance(operand, Packed) and name == "c":
+            raise SpecError("A, B and D can be packed, not C", hint="tw.Matrix")
         if isinstance(operand, Quantize) and name != "a":
             raise SpecError(
                 f"only A is quantized by the kernel, not {name.upper()}",

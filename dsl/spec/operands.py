@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -12,9 +13,14 @@ from tilewright.keywords import spelled
 
 from .quantized import Quantize, Quantized
 from .sizes import MAX_SIZE, Dim, Size, call_text, check_count, check_size
-from .types import ITEMSIZE, DTypeLike, TypeName, type_name
+from .types import ITEMSIZE, NIBBLES, DTypeLike, NibbleName, TypeName, type_name
 
 Order = Literal["C", "F"]
+#: The text of a packed format, without sizes and groups, which the target decides.
+_FORMAT = re.compile(
+    r"(?P<type>\w+) as \w+, [\w ]+ in groups of \d+ along k(?: in steps of \d+)?, "
+    r"(?:a column|blocks of (?P<nb>\d+) columns|panels of (?P<mb>\d+) rows)(?: and their sums)?"
+)
 #: Shape of each matrix of a product, by the names of its sizes.
 SHAPES = {
     "a": ("m", "k"),
@@ -33,7 +39,8 @@ class Matrix:
     Parameters
     ----------
     type : str or numpy type
-        Element type.
+        Element type. "u4" or "s4", only for the input of ``tw.Copy``: nibbles, two elements in each
+        byte of a row (of a column for order F). The first element is in the low 4 bits.
     order : {"C", "F"}
         Rows or columns contiguous.
 
@@ -55,11 +62,18 @@ class Matrix:
 
     if TYPE_CHECKING:
 
-        def __init__(self, type: DTypeLike, order: Order = "C") -> None: ...
+        def __init__(self, type: DTypeLike | NibbleName, order: Order = "C") -> None: ...
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "type", type_name(self.type))
+        if not self.nibbles:
+            object.__setattr__(self, "type", type_name(self.type))
         check_order(self.order)
+
+    @property
+    def nibbles(self) -> bool:
+        """True if two elements share a byte."""
+        given: object = self.type
+        return isinstance(given, str) and given in NIBBLES
 
 
 #: Bytes of a group of elements, by its bits.
@@ -75,7 +89,7 @@ def check_order(order: object) -> None:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed:
-    """A B that ``pack_b`` has packed, or an A that ``pack_a`` has packed.
+    """A B that ``pack_b`` has packed, an A that ``pack_a`` has packed, or a D packed as an A.
 
     B is in groups along K, in blocks of columns, padded with zeros; A in groups along K, in panels
     of rows. Where A is packed, pack a large B as well: a kernel packs B itself, in each call, only
@@ -97,8 +111,14 @@ class Packed:
         Columns of a block. By default one block if a cache holds B, else, and if k or n is a dim,
         blocks of a few tiles' columns. ``PackedMatrix.format`` tells the choice.
     mb : int, optional
-        Rows of a panel of a packed A, whose format depends on target, types, m, k and ``mb``. By
-        default the rows of the target's tallest tiles.
+        Rows of a panel of a packed A or D, whose format depends on target, types, m, k and ``mb``.
+        By default the rows of the target's tallest tiles.
+    b : str, numpy type or Quantized, optional
+        Only for a packed D: type or format of the B of the product that reads D as its A. By
+        default D's type. A D that is quantized needs it.
+    format : str, optional
+        The packed format, a text of ``kernel.formats`` or ``PackedMatrix.format``, which has nb or
+        mb. If it is not the kernel's, ``tw.compile`` raises a SpecError that names both formats.
     bits : {32, 64}, optional
         Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
         32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
@@ -107,7 +127,7 @@ class Packed:
     Raises
     ------
     SpecError
-        The type, ``nb``, ``mb`` or ``bits`` is not possible.
+        The type or an option is not possible.
 
     Examples
     --------
@@ -123,6 +143,8 @@ class Packed:
     quantized: Quantized | None
     bits: int | None
     quantize: Quantize | None
+    b: TypeName | Quantized | None
+    format: str | None
 
     def __init__(
         self,
@@ -131,6 +153,8 @@ class Packed:
         *,
         mb: int | None = None,
         bits: int | None = None,
+        b: DTypeLike | Quantized | None = None,
+        format: str | None = None,
     ) -> None:
         quantized = type if isinstance(type, Quantized) else None
         quantize = type if isinstance(type, Quantize) else None
@@ -139,6 +163,8 @@ class Packed:
             if isinstance(type, Quantized)
             else (type.type if isinstance(type, Quantize) else type_name(type))
         )
+        if format is not None:
+            nb, mb = _parsed(format, held, {"nb": nb, "mb": mb, "bits": bits})
         columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
         rows = None if mb is None else check_count(mb, "mb, the rows of a panel,")
         object.__setattr__(self, "type", held)
@@ -146,6 +172,9 @@ class Packed:
         object.__setattr__(self, "mb", rows)
         object.__setattr__(self, "quantized", quantized)
         object.__setattr__(self, "quantize", quantize)
+        object.__setattr__(self, "format", format)
+        of_b = b if b is None or isinstance(b, Quantized) else type_name(b)
+        object.__setattr__(self, "b", of_b)
         bits = None if bits is None else check_count(bits, "bits, those of a group,")
         object.__setattr__(self, "bits", bits)
         legal = not (quantized or quantize) and bits in _GROUPS and _GROUPS[bits] >= ITEMSIZE[held]
@@ -162,12 +191,32 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
+        sizes = {} if self.format else {"nb": (self.nb, None), "mb": (self.mb, None)}
         options: dict[str, tuple[object, object]] = {
-            "nb": (self.nb, None),
-            "mb": (self.mb, None),
+            **sizes,
             "bits": (self.bits, None),
+            "b": (self.b, None),
+            "format": (self.format, None),
         }
         return call_text("Packed", [self.quantized or self.quantize or self.type], options)
+
+
+def _parsed(
+    format: object, type_: TypeName, others: dict[str, object]
+) -> tuple[int | None, int | None]:
+    """Return the columns of a block and the rows of a panel of a packed format's text."""
+    found = _FORMAT.fullmatch(format) if isinstance(format, str) else None
+    if found is None or found["type"] != type_:
+        raise SpecError(
+            f"this is no packed format of {type_} without scales",
+            got=format,
+            expected="a text of kernel.formats, or PackedMatrix.format",
+            hint="tw.Packed(tw.Quantized(...)) or tw.Packed(tw.Quantize(...)) with scales",
+        )
+    if given := [f"{name}={value!r}" for name, value in others.items() if value is not None]:
+        raise SpecError("a packed format says all of its sizes", got=given[0], expected="no option")
+    nb, mb = (None if found[name] is None else int(found[name]) for name in ("nb", "mb"))
+    return nb, mb
 
 
 @spelled(SpecTypeError)

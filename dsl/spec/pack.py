@@ -10,10 +10,10 @@ from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
-from .quantized import Quantize, Quantized, check_quantized
+from .quantized import STORED, Quantize, Quantized, check_quantized
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
-from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, type_name
+from .types import INPUTS, ITEMSIZE, DTypeLike, NibbleName, TypeName, accumulator, type_name
 
 #: A layout: rows or columns contiguous, packed, or the text of a packed format.
 Layout: TypeAlias = Matrix | Packed | str
@@ -328,18 +328,26 @@ class Copy(Spec):
     Elements are converted as products convert them: to nearest even; integers saturate, and NaN
     becomes the integer 0. Elements of f64 and s64 keep their type.
 
+    The input may be a matrix of nibbles, ``tw.Matrix("u4")`` or ``tw.Matrix("s4")``: each row (for
+    order F each column) is a sequence of bytes with two elements each, the first in the low 4 bits.
+    Then ``a`` is an array of uint8, of shape (rows, ceil(cols / 2)), or (ceil(rows / 2), cols) for
+    order F. The size that is halved is an int. If it is odd, the high bits of the last byte are
+    ignored.
+
     Parameters
     ----------
     rows, cols : int or Dim
         Sizes of both matrices. A packed matrix has fixed sizes.
     a : str, numpy type, Matrix or Packed, optional
-        Type and layout of the input. A type alone means order C. ``Packed`` is the format of
+        Type and layout of the input. A type alone means order C. The types "u4" and "s4" are
+        matrices of nibbles. ``Packed`` is the format of
         ``tw.Pack(rows, cols, type, nb=nb)``, or has groups of ``bits``. The format of a
         ``PackedMatrix`` also describes a packed matrix.
     d : str, numpy type, Matrix or Packed, optional
-        The same for the output; by default the type of ``a`` in order C.
+        The same for the output, except nibbles; by default the type of ``a`` in order C, s8 for s4
+        and u8 for u4.
     lda, ldd : int or Dim, optional
-        Leading dimensions in elements; by default tight.
+        Leading dimensions in elements; by default tight. That of nibbles is an even int.
 
     Raises
     ------
@@ -348,6 +356,9 @@ class Copy(Spec):
 
     Examples
     --------
+    >>> nibbles = np.array([[0x21, 0xF3]], np.uint8)
+    >>> tw.compile(tw.Copy(1, 4, "s4", "f32"))(nibbles)
+    array([[ 1.,  2.,  3., -1.]], dtype=float32)
     >>> pairs = tw.compile(tw.Copy(4, 4, "bf16", tw.Packed("bf16", bits=32)))
     >>> packed = pairs(np.eye(4, dtype=ml_dtypes.bfloat16))
     >>> back = tw.compile(tw.Copy(4, 4, packed.format, tw.Matrix("f32", order="F")))
@@ -368,7 +379,7 @@ class Copy(Spec):
         self,
         rows: Size,
         cols: Size,
-        a: DTypeLike | Layout = "f32",
+        a: DTypeLike | NibbleName | Layout = "f32",
         d: DTypeLike | Layout | None = None,
         *,
         lda: Size | None = None,
@@ -379,7 +390,7 @@ class Copy(Spec):
             "rows": check_size(rows, "rows"),
             "cols": check_size(cols, "cols"),
             "a": given,
-            "d": Matrix(layout_type(given)) if d is None else _layout(d, "d"),
+            "d": Matrix(_whole_bytes(given)) if d is None else _layout(d, "d"),
             "lda": None if lda is None else check_size(lda, "lda", least=1),
             "ldd": None if ldd is None else check_size(ldd, "ldd", least=1),
         }
@@ -408,6 +419,13 @@ class Copy(Spec):
         return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))
 
 
+def _whole_bytes(layout: Layout) -> TypeName:
+    """Return the element type of a layout; for nibbles, that of a byte for each element."""
+    if isinstance(layout, Matrix) and layout.nibbles:
+        return STORED[layout.type].unpacked
+    return layout_type(layout)
+
+
 def layout_type(layout: Layout) -> TypeName:
     """Return the element type of a layout."""
     return type_name(layout.partition(" ")[0]) if isinstance(layout, str) else layout.type
@@ -427,7 +445,7 @@ def _layout(given: object, name: str) -> Layout:
                 expected="the format of a packed B",
             )
         return given
-    if isinstance(given, Packed) and given.mb is not None:
+    if isinstance(given, Packed) and (given.mb is not None or given.b is not None):
         raise SpecError(
             f"{name} is an A in panels of rows, which is not copied",
             got=given,
@@ -452,6 +470,29 @@ def _check_copied(spec: Copy) -> None:
             got=f"{source} to {made}",
             expected=f"d={source!r}",
         )
+    if isinstance(spec.d, Matrix) and spec.d.nibbles:
+        raise SpecError(
+            "only the input of a copy is a matrix of nibbles",
+            got=f"d={made!r}",
+            expected="a type of 8 bits or more",
+            hint="kernel.pack_b packs low-bit elements",
+        )
+
+
+def _check_nibbles(line: Size, leading: Size | None, slot: str) -> None:
+    """Raise SpecError unless each line of nibbles has a known number of bytes."""
+    if not isinstance(line, int):
+        raise SpecError(
+            "lines of nibbles have a fixed length",
+            got=line,
+            hint="an int; the other size may be a dim",
+        )
+    if leading is not None and not (isinstance(leading, int) and leading % 2 == 0):
+        raise SpecError(
+            "lines of nibbles begin at whole bytes",
+            got=f"{slot}={leading!r}",
+            expected="an even int",
+        )
 
 
 def _check_layout(spec: Copy, name: str) -> None:
@@ -473,6 +514,8 @@ def _check_layout(spec: Copy, name: str) -> None:
                 expected=f"{spec.rows}x{spec.cols}",
             )
     lines, line = sizes if not isinstance(layout, Matrix) or layout.order == "C" else sizes[::-1]
+    if isinstance(layout, Matrix) and layout.nibbles:
+        _check_nibbles(line, leading, slot)
     if isinstance(leading, int) and isinstance(line, int) and leading < line:
         raise SpecError(
             f"{slot} is smaller than a contiguous line of {name}",

@@ -15,7 +15,7 @@ from .operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from .pack import Copy, Pack, PackQuantized, QuantizeRows
 from .quantized import SCALES, Quantized
 from .scalars import LEAST_DIVISOR, quantity_type
-from .sizes import Dim, Size
+from .sizes import Dim, Size, dims_of
 from .transpose import Transpose
 from .types import ITEMSIZE
 
@@ -54,10 +54,15 @@ class PackedBytes(Dim):
     k: Size = 0
     n: Size = 0
 
+    @property
+    def parts(self) -> tuple[Dim, ...]:
+        """The dims among the matrix's sizes."""
+        return tuple(dims_of((self.k, self.n)))
+
     def at(self, sizes: Mapping[str, int]) -> int:
         """Return the size for the values of a call's dims by name."""
         assert self.form is not None
-        k, n = (sizes[x.name] if isinstance(x, Dim) else x for x in (self.k, self.n))
+        k, n = (x.at(sizes) if isinstance(x, Dim) else x for x in (self.k, self.n))
         return int(self.form.of(k, n).nbytes)
 
 
@@ -208,7 +213,7 @@ class Signature:
         This input is C if there is a D of C's type and order, or the X of a square transposition.
         """
         output = self.output
-        if self.apart:
+        if self.apart or output.is_bytes:
             return -1  # an early stage may write the output while later ones read the input
         for index, parameter in enumerate(self.arrays):
             alike = (parameter.type, parameter.order) == (output.type, output.order)
@@ -244,14 +249,15 @@ def has_formats(spec: Spec) -> bool:
     if isinstance(spec, Copy):
         return not (isinstance(spec.a, Matrix) and isinstance(spec.d, Matrix))
     if isinstance(spec, Gemm):
-        return spec.is_packed
+        return spec.is_packed or isinstance(spec.d, Packed)
     return packs(spec)
 
 
 def packs(spec: Spec) -> bool:
     """Return True if the kernel of ``spec`` writes bytes in a packed format."""
-    written = isinstance(spec, Copy) and not isinstance(spec.d, Matrix)
-    return written or isinstance(spec, Pack | PackQuantized | QuantizeRows)
+    if isinstance(spec, Copy | Gemm) and spec.d is not None:
+        return not isinstance(spec.d, Matrix)
+    return isinstance(spec, Pack | PackQuantized | QuantizeRows)
 
 
 def symbol_of(name: str) -> str:
@@ -303,7 +309,7 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
 
 @parameters_of(Gemm)
 def _of_gemm(spec: Gemm, formats: Mapping[str, Stored]) -> Parameters:
-    arrays = _gemm_arrays(spec)
+    arrays = _gemm_arrays(spec, formats)
     for name, form in formats.items():
         # Equal texts must be one object: the dispatcher compares the addresses of these strings.
         text = sys.intern(form.text)
@@ -316,6 +322,7 @@ def _of_gemm(spec: Gemm, formats: Mapping[str, Stored]) -> Parameters:
         if getattr(spec, name) == "scalar"
     )
     allocates = not spec.reads_output if spec.d is not None else spec.beta == 0
+    allocates = allocates and not packs(spec)
     return Parameters(arrays, allocates, scalars)
 
 
@@ -360,10 +367,12 @@ def _role(spec: Gemm, name: str) -> Role:
     return "inout" if reads else "out"
 
 
-def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
+def _gemm_arrays(spec: Gemm, formats: Mapping[str, Stored]) -> tuple[ArrayParameter, ...]:
     names = ["a", "b", *(["b2"] if spec.b2 is not None else [])]
     names += ["c", "d"] if spec.d is not None and spec.beta != 0 else [spec.output]
     arrays = [_matrix(spec, name) for name in names]
+    if isinstance(spec.d, Packed):
+        arrays[-1] = _packed_bytes("d", "out", formats.get("d"), (spec.n, spec.m), 1)
     if isinstance(spec.batch, Offsets):
         for name in "ab":
             if getattr(spec.batch, name) is None:
@@ -465,10 +474,21 @@ def _copied(spec: Copy, name: str, form: Stored | None) -> ArrayParameter:
     sizes = (spec.rows, spec.cols)
     if not isinstance(layout, Matrix):
         return _packed_bytes(name, role, form, sizes, 1)  # type: ignore[arg-type]
+    type_, leading, slots = layout.type, getattr(spec, f"ld{name}"), ("rows", "cols")
+    if layout.nibbles:  # an array of bytes
+        type_, leading = "u8", None if leading is None else leading // 2
+        rows, cols = sizes
+        sizes = (rows, _half(cols)) if layout.order == "C" else (_half(rows), cols)
+        slots = ("rows", "bytes") if layout.order == "C" else ("bytes", "cols")
     return ArrayParameter(
-        name, layout.type, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
-        getattr(spec, f"ld{name}"), ("rows", "cols"), f"ld{name}",
+        name, type_, "matrix", role, sizes, layout.order,  # type: ignore[arg-type]
+        leading, slots, f"ld{name}",
     )  # fmt: skip
+
+
+def _half(size: Size) -> int:
+    assert isinstance(size, int), "lines of nibbles have a fixed length"
+    return -(-size // 2)
 
 
 def _packed_bytes(

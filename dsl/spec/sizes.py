@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -100,6 +100,45 @@ class Dim:
         options = {"multiple_of": (self.multiple_of, 1), "max": (self.max, None)}
         return call_text("dim", [self.name], options)
 
+    def __mul__(self, other: object) -> Size:
+        size = other if isinstance(other, Dim) else whole_number(other)
+        return NotImplemented if size is None else joined_size((self, size))
+
+    __rmul__ = __mul__
+
+    @property
+    def parts(self) -> tuple[Dim, ...]:
+        """The dims whose values give the value of this one."""
+        return (self,)
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Return the value, given the values of dims by name."""
+        return sizes[self.name]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Joined(Dim):
+    """The size of an axis that several axes become: a number times dims, sorted by name."""
+
+    factor: int = 1
+    dims: tuple[Dim, ...] = ()
+
+    def __post_init__(self) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        numbers = [repr(self.factor)] * (self.factor != 1)
+        return " * ".join((*numbers, *map(repr, self.dims)))
+
+    @property
+    def parts(self) -> tuple[Dim, ...]:
+        """The dims."""
+        return self.dims
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Return the value, given the values of dims by name."""
+        return self.factor * math.prod(each.at(sizes) for each in self.dims)
+
 
 @spelled(SpecTypeError)
 def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
@@ -141,8 +180,40 @@ def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
 Size = int | Dim
 
 
+def terms_of(size: Size) -> tuple[int, tuple[Dim, ...]]:
+    """Return the number and the dims whose product a size is."""
+    if isinstance(size, Joined):
+        return size.factor, size.dims
+    return (1, (size,)) if isinstance(size, Dim) else (size, ())
+
+
+def joined_size(sizes: Iterable[Size]) -> Size:
+    """Return the number of elements of axes of these sizes."""
+    terms = [terms_of(size) for size in sizes]
+    factor = math.prod(number for number, _ in terms)
+    found = sorted((each for _, dims in terms for each in dims), key=lambda each: each.name)
+    if not found or factor == 0:
+        return factor
+    if factor == 1 and len(found) == 1:
+        return found[0]
+    name = "*".join([str(factor)] * (factor != 1) + [each.name for each in found])
+    most = math.prod(most_of(each) for each in found) * factor
+    multiple = factor * math.prod(each.multiple_of for each in found)
+    limit = int(most) if most < MAX_SIZE else None
+    return Joined(name, multiple, limit, factor, tuple(found))
+
+
+def dims_of(sizes: Iterable[Size]) -> Iterator[Dim]:
+    """Yield the dims whose values give those of ``sizes``."""
+    for size in sizes:
+        if isinstance(size, Dim):
+            yield from size.parts
+
+
 def check_size(value: object, what: str, *, least: int = 0) -> Size:
     """Return ``value`` if it is a dim, or an int of at least ``least``; else raise SpecError."""
+    if isinstance(value, Joined):
+        raise SpecError(f"{what} is one dim", got=value, hint="x.reshape joins axes of a network")
     if isinstance(value, Dim):
         return value
     size = whole_number(value)

@@ -116,11 +116,15 @@ _ALL = (
 )
 #: Element types that registers and buffers may have, but users cannot name.
 _MORE = (
-    # u4 holds 0 to 15, one number in each byte.
+    # u4 holds 0 to 15, s4 holds -8 to 7, one number in each byte.
     ElementType("u4", "int", 1, "uint8", "uint8_t"),
+    ElementType("s4", "int", 1, "int8", "int8_t"),
     # s5 holds -12 to 12: twice the values of f4_e2m1, which are multiples of 0.5.
     ElementType("s5", "int", 1, "int8", "int8_t"),
 )
+#: Types of which a matrix may hold two elements in each byte. The first one is in the low bits.
+NibbleName = Literal["u4", "s4"]
+NIBBLES: tuple[str, ...] = ("u4", "s4")
 #: Types that users can name.
 TYPES = {t.name: t for t in _ALL}
 #: All element types by name, including those that users cannot name.

@@ -10,10 +10,10 @@ import numpy as np
 
 import onnx
 from tilewright.errors import SpecError
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import joined_size
 
 from .node import title
-from .values import TYPES, Known, Value, sizes_array
+from .values import TYPES, Known, Value, sizes_array, sizes_of
 
 #: Operators whose results are not a function of their inputs.
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
@@ -34,10 +34,24 @@ def folded(
         return (Known(onnx.numpy_helper.to_array(proto.attribute[0].t), proto.output[0]),)
     if not all(each is None or isinstance(each, Known) for each in inputs):
         return None
+    if proto.op_type in _QUANTIZED:
+        return None
+    if proto.op_type == "Transpose" and len(inputs[0].shape) == 2 and _is_turned(proto):  # type: ignore[union-attr]
+        return (inputs[0].turned,)  # type: ignore[union-attr]
     given = [each for each in inputs if isinstance(each, Known)]
     if any(each.symbolic for each in given):
         return _of_sizes(proto, inputs, opsets)
     return _evaluated(proto, inputs, opsets)
+
+
+#: Operators whose importers compute constants, and keep the integers that products multiply.
+_QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "Identity"}
+
+
+def _is_turned(proto: onnx.NodeProto) -> bool:
+    """Return True if a transposition exchanges the two axes of a matrix."""
+    orders = [list(each.ints) for each in proto.attribute if each.name == "perm"]
+    return orders in ([], [[1, 0]])
 
 
 def _size(proto: onnx.NodeProto, value: Value) -> Sequence[Known] | None:
@@ -45,9 +59,7 @@ def _size(proto: onnx.NodeProto, value: Value) -> Sequence[Known] | None:
     bounds = {each.name: each.i for each in proto.attribute}
     if proto.op_type == "Shape":
         return (Known(sizes_array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))])),)
-    if any(isinstance(size, Dim) for size in shape):
-        return None
-    return (Known(np.array(np.prod([int(size) for size in shape], dtype=np.int64))),)  # type: ignore[arg-type]
+    return (Known(sizes_array(joined_size(shape))),)
 
 
 def _cast_like(
@@ -107,7 +119,9 @@ def _of_sizes(
     Each size is replaced by a number that occurs nowhere else. Operators that only move elements
     return these numbers, which are then replaced by the sizes again.
     """
-    if proto.op_type not in _MOVES:
+    if proto.op_type in ("Mul", "ReduceProd"):
+        return _products(proto, inputs)
+    if proto.op_type not in _MOVES and not _is_of_signs(proto, inputs):
         return None
     sizes: list[Any] = []
     given: list[Known | None] = []
@@ -131,7 +145,31 @@ def _of_sizes(
     return found
 
 
+def _products(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> Sequence[Known] | None:
+    """Return products of sizes."""
+    arrays = [each.array for each in inputs if isinstance(each, Known)]
+    if proto.op_type == "Mul":
+        if any(
+            not each.symbolic and (each.type != "s64" or each.array.min() < 1)
+            for each in inputs
+            if isinstance(each, Known)
+        ):
+            return None
+        return (Known(sizes_array(arrays[0] * arrays[1])),)
+    if arrays[0].ndim != 1:
+        return None
+    kept = all(each.i for each in proto.attribute if each.name == "keepdims")
+    found = sizes_array(joined_size(sizes_of(arrays[0])))
+    return (Known(found.reshape((1,) * kept)),)
+
+
+def _is_of_signs(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
+    """Return True if a node tells which sizes are negative, as -1 is in a shape: no dim is."""
+    known = [each.array for each in inputs if isinstance(each, Known) and not each.symbolic]
+    return proto.op_type == "Equal" and len(known) == 1 and bool(np.all(known[0] < 0))
+
+
 #: The number that stands for the first size. It fits into 32 bits, and no tensor is that long.
 _FIRST = 2**30
 _MOVES = {"Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Identity", "Reshape", "Cast",
-          "Split", "Flatten", "Expand"}  # fmt: skip
+          "Split", "Flatten", "Expand", "Where"}  # fmt: skip

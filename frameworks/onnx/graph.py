@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.runtime.imported import Constants
 
-from . import elementwise, indices, learned, moves, products, quantized, rows  # noqa: F401 (they register)
+from . import einsum, elementwise, indices, learned, moves, products, quantized, rows  # noqa: F401 (they register)
 from .fold import folded
 from .node import OPERATORS, Node, defined, title
 from .values import Known, Value
@@ -27,7 +27,9 @@ class Walk:
     #: Names of the functions that are being walked: a function does not call itself.
     within: tuple[tuple[str, str], ...] = ()
 
-    def graph(self, graph: onnx.GraphProto, scope: Scope) -> list[Value]:
+    def graph(
+        self, graph: onnx.GraphProto, scope: Scope, wanted: Sequence[str] | None = None
+    ) -> list[Value]:
         """Return the results of a graph, given the values of names around it."""
         inner = dict(scope)
         for tensor in graph.initializer:
@@ -35,7 +37,7 @@ class Walk:
                 inner[tensor.name] = known(tensor)
         if graph.sparse_initializer:
             raise SpecError("sparse tensors are not imported", got=graph.name)
-        wanted = [each.name for each in graph.output]
+        wanted = [each.name for each in graph.output] if wanted is None else wanted
         self.nodes(graph.node, wanted, inner, {})
         for name in wanted:
             if name not in inner:

@@ -11,9 +11,9 @@ from tilewright.spec.expression import arithmetic
 from tilewright.spec.expression.comparisons import eq, gt, where
 from tilewright.spec.expression.nodes import Expression, Number
 
-from .moves import chosen
+from .moves import chosen, picked
 from .node import Node, operator
-from .values import Known, Value
+from .values import Known, Traced, Value
 
 Result = Sequence[Value | None]
 
@@ -53,13 +53,19 @@ def _binarizer(node: Node) -> Result:
 def _extractor(node: Node) -> Result:
     """Return the columns of a tensor, or of constants, at the places of the second input."""
     table, index = node.value(0), node.value(1)
+    if isinstance(table, Traced) and isinstance(index, Known):
+        found = picked(node, table.expression, len(table.shape) - 1, index.array.reshape(-1))
+        return node.result(found, table.type)
     if not isinstance(table, Known) or table.array.ndim > 2 or table.array.shape[:-1] not in (
         (), (1,)
     ):  # fmt: skip
         node.refuse("places are in one row of constants", got=table.shape, expected="(1, n)")
     classes = table.array.reshape(-1)
     if classes.dtype.kind not in "fi":
-        node.refuse("texts are not computed with", got=classes[:3], expected="numbers as classes")
+        node.refuse(
+            "texts are not computed with", got=classes[:3], expected="numbers as classes",
+            hint="load(path, results=[...]) with the name of the probabilities",
+        )  # fmt: skip
     found = node.tensor(1)
     if not np.array_equal(classes, np.arange(classes.size)):
         found = chosen([Number(float(each)) for each in classes], found)
@@ -70,8 +76,5 @@ def _extractor(node: Node) -> Result:
 
 @operator("ai.onnx.ml.ZipMap")
 def _zip_map(node: Node) -> Result:
-    return node.refuse(
-        "a result is no tensor",
-        got="a list of dicts",
-        hint='to_onnx(model, x, options={"zipmap": False}) of skl2onnx',
-    )
+    """Return the tensor itself, which has a column for each class, in place of a list of dicts."""
+    return (node.value(0),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,19 @@ ROWS = "rows"
 
 @spelled(ArgumentTypeError)
 def load(
-    path: Any, constants: Mapping[str, Any] | None = None, *, batch: bool | None = None
+    path: Any,
+    constants: Mapping[str, Any] | None = None,
+    *,
+    batch: bool | None = None,
+    results: Sequence[str] | None = None,
 ) -> Model:
     """Return the network that an ONNX file describes, and its weights.
 
     Inputs keep their names as far as C allows: ``onnx::Flatten_0`` becomes ``onnx_Flatten_0``.
     Sizes that the file leaves free are dims with the file's names. Nodes whose inputs are all
     constants, and sizes of shapes, are computed now. Inputs that no result depends on are left out.
-    Inputs of int64 are passed as int32, inputs and results of bool as uint8. Arithmetic of integers
-    is exact to 2**24.
+    Inputs of int64, uint32 and uint64 are passed as int32, inputs and results of bool as uint8.
+    Arithmetic of integers is exact to 2**24.
 
     Parameters
     ----------
@@ -48,6 +52,8 @@ def load(
     batch : bool, optional
         Files often fix the first axis of all inputs and results to 1. True turns it into the dim
         ``rows``, False keeps it. By default it becomes ``rows`` if the graph permits this.
+    results : sequence of str, optional
+        The names of the file's results that the network returns, in this order. By default all.
 
     Returns
     -------
@@ -59,7 +65,7 @@ def load(
     SpecError
         A node cannot be imported. The message has its name, operator and opset.
     ArgumentError
-        The file is no ONNX file, or ``constants`` do not fit its inputs.
+        The file is no ONNX file, or ``constants`` or ``results`` are not those of the file.
 
     Examples
     --------
@@ -76,7 +82,7 @@ def load(
     array([[ 7., 10.]], dtype=float32)
     """
     model = _model(path)
-    found = _Import(model, constants or {})
+    found = _Import(model, constants or {}, results)
     if batch is False or not found.single():
         if batch:
             raise SpecError(
@@ -90,7 +96,7 @@ def load(
     except TilewrightError:
         if batch:
             raise
-    return _Import(model, constants or {}).made({})
+    return _Import(model, constants or {}, results).made({})
 
 
 def _model(path: Any) -> onnx.ModelProto:
@@ -118,12 +124,15 @@ def _model(path: Any) -> onnx.ModelProto:
 class _Import:
     """One import of a model."""
 
-    def __init__(self, model: onnx.ModelProto, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, constants: Mapping[str, Any], results: Sequence[str] | None
+    ) -> None:
         self.graph = model.graph
         given = {each.name for each in self.graph.initializer}
         declared = [each for each in self.graph.input if each.name not in given]
         self.constants = _constants(constants, self.graph.input)
         self.inputs = [each for each in declared if each.name not in self.constants]
+        self.outputs = _chosen(self.graph.output, results)
         self.names = Names((SPACE,))
         for each in self.inputs:
             self.names.give(each.name)
@@ -137,7 +146,8 @@ class _Import:
 
     def single(self) -> bool:
         """Return True if all inputs and results have a first axis of fixed size 1."""
-        both = [*self.inputs, *self.graph.output]
+        tensors = (each for each in self.outputs if each.type.HasField("tensor_type"))
+        both = [*self.inputs, *tensors]
         return bool(self.inputs) and all(_sizes(each)[:1] == [1] for each in both)
 
     def made(self, batches: Mapping[str, Dim]) -> Model:
@@ -151,11 +161,9 @@ class _Import:
             name = self.names.of[each.name]
             type_ = type_of(each.type.tensor_type.elem_type)
             scope[each.name] = _input(name, type_, shape)
+        found = self.walk.graph(self.graph, scope, [each.name for each in self.outputs])
         results = [
-            self._result(value, each)
-            for value, each in zip(
-                self.walk.graph(self.graph, scope), self.graph.output, strict=True
-            )
+            self._result(value, each) for value, each in zip(found, self.outputs, strict=True)
         ]
         used = set(every_node(results))
         tensors = [
@@ -185,7 +193,7 @@ class _Import:
                 f"the result {each.name!r} depends on no input",
                 got=value.array,
                 expected="a result that is computed of the inputs",
-                hint="drop it from the file's outputs",
+                hint="load(path, results=[...]) names those that the network returns",
             )
         if value.type == "s64":
             raise SpecError(f"the result {each.name!r} has a type that no tensor has", got="s64")
@@ -228,6 +236,18 @@ def _sizes(each: onnx.ValueInfoProto) -> list[int | str]:
         int(size.dim_value) if size.WhichOneof("value") == "dim_value" else size.dim_param
         for size in tensor.shape.dim
     ]
+
+
+def _chosen(outputs: Any, names: Sequence[str] | None) -> list[onnx.ValueInfoProto]:
+    """Return the results of the file that the network returns."""
+    declared = {each.name: each for each in outputs}
+    if names is None:
+        return list(declared.values())
+    if isinstance(names, str) or not names or (set(names) - set(declared)):
+        raise ArgumentValueError(
+            "the file has no such results", got=names, expected=f"some of {list(declared)}"
+        )
+    return [declared[name] for name in names]
 
 
 def _said(each: onnx.ValueInfoProto) -> str:

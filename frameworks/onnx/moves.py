@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from tilewright.runtime.imported import Array
 from tilewright.spec.expression.comparisons import eq, lt, where
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import cast
-from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.sizes import Dim, Size, joined_size
 from tilewright.spec.types import type_name
 
 from .node import Node, operator
@@ -27,7 +26,7 @@ def _flatten(node: Node) -> Result:
     shape = value.shape
     given = int(node.attribute("axis", 1))
     axis = given if given == len(shape) else node.counted(given, len(shape))
-    return (_reshaped(node, value, (_all(node, shape[:axis]), _all(node, shape[axis:]))),)
+    return (_reshaped(node, value, (joined_size(shape[:axis]), joined_size(shape[axis:]))),)
 
 
 @operator("Reshape")
@@ -37,7 +36,12 @@ def _reshape(node: Node) -> Result:
         wanted: tuple[Size, ...] = tuple(node.attributes["shape"])
     else:
         wanted = sizes_of(node.constant(1, "a shape"))
-    return (_reshaped(node, value, _resolved(node, value.shape, wanted)),)
+    zero = not node.attribute("allowzero", 0)
+    shape = [
+        value.shape[axis] if zero and size == 0 and axis < len(value.shape) else size
+        for axis, size in enumerate(wanted)
+    ]
+    return (_reshaped(node, value, tuple(shape)),)
 
 
 @operator("Squeeze", "Unsqueeze")
@@ -144,7 +148,7 @@ def _gather(node: Node) -> Result:
     table, index = node.value(0), node.value(1)
     axis = node.axis(of=len(table.shape))
     if isinstance(index, Known):
-        return node.result(_picked(node, node.whole(0), axis, index.array), table.type)
+        return node.result(picked(node, node.whole(0), axis, index.array), table.type)
     if axis == 0 and index.type in WHOLE:
         return node.result(nn.take(node.whole(0), index.expression), table.type)
     wide = index.expression.reshape(*index.shape, *[1] * (len(table.shape) - axis - 1))
@@ -195,7 +199,7 @@ def chosen(parts: Sequence[Expression], index: Expression) -> Expression:
     return found
 
 
-def _picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
+def picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
     """Return the parts of a tensor at known places of an axis."""
     before = (slice(None),) * axis
     if index.ndim == 0:
@@ -271,42 +275,6 @@ def _given(node: Node) -> Value:
     found = node.inputs[0]
     assert found is not None
     return found
-
-
-def _all(node: Node, sizes: Sequence[Size]) -> Size:
-    """Return the product of sizes, of which at most one may be free."""
-    free = [size for size in sizes if isinstance(size, Dim)]
-    fixed = math.prod(size for size in sizes if not isinstance(size, Dim))
-    if not free:
-        return fixed
-    if len(free) == 1 and fixed == 1:
-        return free[0]
-    return node.refuse("two axes become one, and the size of one is free", got=tuple(sizes))
-
-
-def _resolved(node: Node, given: Sequence[Size], wanted: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the new shape, with sizes in place of 0 and -1."""
-    zero = not node.attribute("allowzero", 0)
-    shape = [
-        given[axis] if zero and size == 0 and axis < len(given) else size
-        for axis, size in enumerate(wanted)
-    ]
-    if -1 not in shape:
-        return tuple(shape)
-    known = [size for size in shape if size != -1]
-    left = list(given)
-    for size in [size for size in known if isinstance(size, Dim)]:
-        if size not in left:
-            node.refuse("the shape has a size that the tensor lacks", got=size.name)
-        left.remove(size)
-        known.remove(size)
-    fixed = math.prod(size for size in known if not isinstance(size, Dim))
-    free = [size for size in left if isinstance(size, Dim)]
-    whole = math.prod(size for size in left if not isinstance(size, Dim))
-    if fixed == 0 or whole % fixed or len(free) > 1 or (free and whole != fixed):
-        node.refuse("the elements do not fit the shape", got=f"{tuple(given)} to {tuple(wanted)}")
-    rest: Size = free[0] if free else whole // fixed
-    return tuple(rest if size == -1 else size for size in shape)
 
 
 def _reshaped(node: Node, value: Value, shape: tuple[Size, ...]) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,9 +13,11 @@ from tilewright.errors import SpecError
 from tilewright.runtime.imported import Array
 from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import TypeName
 
 #: The element types of ONNX, by the names that tilewright has for them. "bool" and "s64" have no
-#: arrays in a network: they are types of intermediate values, and of constants.
+#: arrays in a network: they are types of intermediate values, and of constants. Unsigned integers
+#: of 32 and 64 bits are computed with as signed ones.
 TYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64",
     onnx.TensorProto.FLOAT16: "f16", onnx.TensorProto.BFLOAT16: "bf16",
@@ -22,6 +25,7 @@ TYPES: dict[int, str] = {
     onnx.TensorProto.INT16: "s16", onnx.TensorProto.UINT16: "u16",
     onnx.TensorProto.INT32: "s32", onnx.TensorProto.INT64: "s64", onnx.TensorProto.BOOL: "bool",
     onnx.TensorProto.FLOAT8E4M3FN: "f8_e4m3", onnx.TensorProto.FLOAT8E5M2: "f8_e5m2",
+    onnx.TensorProto.UINT32: "s32", onnx.TensorProto.UINT64: "s64",
 }  # fmt: skip
 FLOATING = ("f32", "f64", "f16", "bf16")
 #: Integers and the number of their bits. Arithmetic is in f32, which holds them exactly to 2**24.
@@ -29,14 +33,39 @@ WHOLE = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32}
 
 
 @dataclass(frozen=True, eq=False)
+class Integers:
+    """The integers of 8 bits that a constant is dequantized from: ``(array - zero) * scale``.
+
+    ``scale`` is one number, or has a number for each index of ``axis``.
+    """
+
+    array: Array
+    scale: Array
+    zero: int
+    axis: int
+
+    @property
+    def type(self) -> TypeName:
+        """The element type."""
+        return "s8" if self.array.dtype == np.int8 else "u8"
+
+    @cached_property
+    def turned(self) -> Integers:
+        """The integers of the transposed matrix."""
+        return Integers(self.array.T, self.scale, self.zero, 1 - self.axis)
+
+
+@dataclass(frozen=True, eq=False)
 class Known:
     """A constant, called ``name`` in the file.
 
-    An array of type object holds the sizes of a tensor: ints, and dims of the call.
+    An array of type object holds the sizes of a tensor: ints, and dims of the call. ``integers``
+    are those of a dequantized constant, for products of integers.
     """
 
     array: Array
     name: str = ""
+    integers: Integers | None = None
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -49,6 +78,12 @@ class Known:
         if self.array.dtype == object:
             return "s64"
         return TYPES.get(onnx.helper.np_dtype_to_tensor_dtype(self.array.dtype), "?")
+
+    @cached_property
+    def turned(self) -> Known:
+        """The transposed matrix."""
+        integers = None if self.integers is None else self.integers.turned
+        return Known(self.array.T, self.name, integers)
 
     @property
     def symbolic(self) -> bool:

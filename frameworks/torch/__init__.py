@@ -24,12 +24,13 @@ from .frozen import Freezable
 from .layers import BlockQuantizedLinear, Linear, QuantizedLinear
 from .network import network_of
 from .operator import Operator, operator
-from .served import Left, Served, history, summary
+from .served import Joined, Left, Served, history, summary
 
 __all__ = [
     "BlockQuantizedLinear",
     "Conversion",
     "Freezable",
+    "Joined",
     "Left",
     "Linear",
     "Operator",

@@ -10,7 +10,7 @@ import numpy as np
 
 import torch
 from tilewright import nn
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, TilewrightError
 from tilewright.runtime.imported import Constants
 from tilewright.spec.expression import (
     activations,
@@ -86,6 +86,33 @@ def _operator(*names: str) -> Callable[[Function], Function]:
         return function
 
     return add
+
+
+def called(target: str, use: Use, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Return the value of a call of ``target``, for example ``aten.linear.default``.
+
+    Raise SpecError if no function is known for it, or if the function refuses the arguments.
+    """
+    name = target.removeprefix("aten.")
+    function = FUNCTIONS.get(name) or FUNCTIONS.get(name.partition(".")[0])
+    if function is None:
+        raise SpecError(
+            f"node {use.place}: this operator is not imported",
+            got=use.source or name,
+            expected="an operator of the page docs/how-to/torch-network.md",
+            hint="network_of for the layers before it and for those after it",
+        )
+    try:
+        return function(use, *args, **options)
+    except TilewrightError as error:
+        if error.problem.startswith("node "):
+            raise
+        raise SpecError(
+            f"node {use.place}: {error.problem}", got=error.got, expected=error.expected,
+            hint=error.hint,
+        ) from error  # fmt: skip
+    except TypeError as error:
+        raise SpecError(f"node {use.place}: {error}", got=use.source) from error
 
 
 def _shape(x: Expression) -> tuple[Size, ...]:

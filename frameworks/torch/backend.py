@@ -1,7 +1,7 @@
 """The backend of ``torch.compile``: tilewright's kernels for products, Inductor for the rest.
 
-``torch.compile(model, backend="tilewright")`` replaces the products that kernels serve by operators
-of tilewright. Inductor compiles the rest of the graph around them.
+``torch.compile(model, backend="tilewright")`` replaces sub-graphs by networks, and other products
+that kernels serve by operators of tilewright. Inductor compiles the rest of the graph around them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn import functional
 from .packed import weight_format
 from .products import LAYER_TYPES
 from .served import Left, Served, record
+from .subgraphs.replace import Replaced, is_whole, replace
 
 #: The reason why a node is left to Inductor, and what the user can try instead.
 Why = tuple[str, str]
@@ -74,7 +75,8 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph for ``torch.compile``.
 
-    Kernels replace the products that they can compute. Inductor compiles the rest.
+    Networks replace the sub-graphs that they can compute, and kernels replace other products.
+    Inductor compiles the rest.
 
     Parameters
     ----------
@@ -83,7 +85,8 @@ def backend(
     inputs : sequence
         Example inputs.
     mode, options : optional
-        Arguments of ``torch.compile`` for Inductor.
+        Arguments of ``torch.compile`` for Inductor. The option ``"networks"``, which Inductor does
+        not see, is False if no networks shall be made.
     **more
         Further arguments of Inductor's ``compile_fx``.
 
@@ -94,17 +97,31 @@ def backend(
 
     Notes
     -----
-    If ``torch._inductor.config.freezing`` is set, weights are constants of the graph and are packed
-    when the graph is compiled. Otherwise weights are read at each call. ``history`` records the
-    products that kernels compute. If kernels compute no product of a graph, a RuntimeWarning says
-    why.
+    A network computes a sub-graph in f32 that has two products or more, if no gradients are
+    recorded and each weight is used for 24 rows or more. Its weights are packed at the first call.
+    Each call reads the bytes of all weights, and compares a number of 64 bits that depends on them
+    with that of the packed weights. So any change of a weight is seen: PyTorch's operators compute
+    the call after it, and the next call packs again.
+
+    If ``torch._inductor.config.freezing`` is set, weights are constants of the graph: changes are
+    not seen. Networks pack them at the first call, and layers when the graph is compiled.
+
+    ``history`` records what networks and kernels compute. If they compute no product of a graph, a
+    RuntimeWarning says why.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    patches = torch._TorchCompileInductorWrapper(mode, options, None).config
+    own = {"networks": True} | (options or {})
+    joins = bool(own.pop("networks"))
+    patches = torch._TorchCompileInductorWrapper(mode, own or None, None).config
     freezes = patches.get("freezing", config.freezing) and not torch.is_grad_enabled()
-    record(serve(graph, freezes=freezes))
+    whole = replace(graph, inputs, freezes=freezes) if joins else Replaced()
+    served = serve(graph, freezes=freezes)
+    record(served._replace(networks=whole.networks, apart=whole.apart))
+    if whole.networks and is_whole(graph):
+        forward: Callable[..., Any] = graph.forward
+        return forward
     return compile_fx(  # type: ignore[no-any-return]
         graph, list(inputs), config_patches=patches or None, **more
     )

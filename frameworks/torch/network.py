@@ -16,7 +16,7 @@ from tilewright.spec.network.tensor import Tensor
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 
-from .aten import FUNCTIONS, Known, Use
+from .aten import Known, Use, called
 from .packed import INPUT_TYPES
 
 
@@ -200,28 +200,9 @@ class _Import:
         return found
 
     def _called(self, node: Any) -> Any:
-        name = str(node.target).removeprefix("aten.")
-        function = FUNCTIONS.get(name) or FUNCTIONS.get(name.partition(".")[0])
+        given = self._read(node.args), self._read(dict(node.kwargs))
         place = f"{node.name!r} ({node.target})"
-        if function is None:
-            raise SpecError(
-                f"node {place}: this operator is not imported",
-                got=_source(node) or name,
-                expected="an operator of the page docs/how-to/torch-network.md",
-                hint="network_of for the layers before it and for those after it",
-            )
-        use = Use(place, _source(node), self.constants)
-        try:
-            return function(use, *self._read(node.args), **self._read(dict(node.kwargs)))
-        except TilewrightError as error:
-            if error.problem.startswith("node "):
-                raise
-            raise SpecError(
-                f"node {place}: {error.problem}", got=error.got, expected=error.expected,
-                hint=error.hint,
-            ) from error  # fmt: skip
-        except TypeError as error:
-            raise SpecError(f"node {place}: {error}", got=_source(node)) from error
+        return called(str(node.target), Use(place, _source(node), self.constants), *given)
 
     def _read(self, given: Any) -> Any:
         """Return arguments, with values in place of the nodes that compute them."""

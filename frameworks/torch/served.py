@@ -1,4 +1,4 @@
-"""A record of the products that the backend of ``torch.compile`` served or left in each graph."""
+"""A record of what the backend of ``torch.compile`` served or left in each graph."""
 
 from __future__ import annotations
 
@@ -21,16 +21,28 @@ class Left(NamedTuple):
     cure: str
 
 
+class Joined(NamedTuple):
+    """A sub-graph that one network computes: the kernel's name, its products, and its nodes."""
+
+    kernel: str
+    products: int
+    nodes: int
+
+
 class Served(NamedTuple):
     """The numbers of layers, of their activations and of other products that kernels compute.
 
-    The numbers count nodes of one graph. ``left`` has the products that Inductor computes instead.
+    The numbers count nodes of one graph outside of ``networks``. ``left`` has the products that
+    Inductor computes instead. ``networks`` has the sub-graphs that networks compute, and ``apart``
+    the operators that no network computes, products or not.
     """
 
     layers: int
     activations: int
     products: int
     left: tuple[Left, ...] = ()
+    networks: tuple[Joined, ...] = ()
+    apart: tuple[Left, ...] = ()
 
 
 #: A record for each graph that the backend compiled, in order.
@@ -40,7 +52,7 @@ history: list[Served] = []
 def record(served: Served) -> None:
     """Add a graph to ``history``; warn if it has products and kernels compute none of them."""
     history.append(served)
-    if served.left and not (served.layers or served.products):
+    if served.left and not (served.layers or served.products or served.networks):
         reasons = "\n".join(_lines(served.left, counted=False))
         warnings.warn(
             "torch.compile(backend='tilewright') serves no product of this graph; Inductor "
@@ -52,6 +64,8 @@ def record(served: Served) -> None:
 
 def summary(graphs: Sequence[Served] | None = None) -> None:
     """Print how many products of ``graphs`` tilewright computes, and why it left the others.
+
+    If there are networks, the last lines count them, and name the operators that none computes.
 
     Parameters
     ----------
@@ -80,8 +94,20 @@ def summary(graphs: Sequence[Served] | None = None) -> None:
         f"{_counted(products, 'other product')}",
         f"left: {len(left)}",
         *_lines(left, counted=True),
+        *_networks(graphs),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _networks(graphs: Sequence[Served]) -> list[str]:
+    """Return lines about networks, and about operators that none computes; none without both."""
+    networks = [one for each in graphs for one in each.networks]
+    apart = [one for each in graphs for one in each.apart]
+    if not networks and not apart:
+        return []
+    products = sum(one.products for one in networks)
+    said = f"networks: {len(networks)}, with {_counted(products, 'product')}"
+    return [said, f"in no network: {len(apart)}", *_lines(apart, counted=True)]
 
 
 def _counted(count: int, noun: str) -> str:

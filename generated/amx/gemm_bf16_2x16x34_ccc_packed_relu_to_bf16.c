@@ -244,8 +244,8 @@ static inline void tile0_2x16(const uint16_t *a, const uint16_t *b, uint16_t *re
 static inline void copy_a_tail_row_tail(const uint16_t *x, uint16_t *restrict out)
 {
     BARRIER;
-    const __mmask32 tail = (__mmask32)((1ull << 16) - 1ull);
-    __m512i wx0 = _mm512_maskz_loadu_epi16(tail, (const int32_t *)(const void *)x);
+    const __mmask32 zmm_16 = (__mmask32)((1ull << 16) - 1ull);
+    __m512i wx0 = _mm512_maskz_loadu_epi16(zmm_16, (const int32_t *)(const void *)x);
     _mm512_storeu_si512((int32_t *)(void *)out, wx0);
 }
 

@@ -466,6 +466,43 @@ static void run_parallel(void (*run)(const void *, int64_t, int64_t, int64_t), c
         32768, 4096, threads, places, worker);
 }
 
+/* One of several parallel loops that run as one. Their trips differ in work, so threads take shares of equal
+ * work: a trip has `shares` of them, and belongs to whom its first one is given. `first` is that of trip 0.
+ * Threads may also cut a trip: its work is in a loop of `pieces` trips, 1 if no trip is cut. */
+struct loop {
+    int64_t trips, pieces, work, shares, first;
+};
+
+/* All loops together: the number of shares, the work of one, and for how many threads there are pieces. */
+struct loops {
+    int64_t shares, work, pieces;
+};
+
+static struct loops loops_together(struct loop *loops, int64_t count)
+{
+    struct loops all = {0, 0, 0};
+    int64_t work = 0;
+    for (int64_t i = 0; i < count; i++) {
+        all.pieces += loops[i].trips * (loops[i].pieces ? loops[i].pieces : 1);
+        work += loops[i].trips * loops[i].work;
+    }
+    all.work = work / (all.pieces ? 8 * all.pieces : 1) + 1;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t shares = (loops[i].work + all.work / 2) / all.work;
+        loops[i].shares = shares ? shares : 1;
+        loops[i].first = all.shares;
+        all.shares += loops[i].trips * loops[i].shares;
+    }
+    return all;
+}
+
+/* The first trip of a loop whose first share is `share` or a later one. */
+static int64_t loop_trip(const struct loop *loop, int64_t share)
+{
+    const int64_t trip = (share - loop->first + loop->shares - 1) / loop->shares;
+    return share <= loop->first ? 0 : trip < loop->trips ? trip : loop->trips;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -630,7 +667,7 @@ struct fork0 {
     const float *b;
     float *c;
     int64_t k;
-    int64_t end[1]; /* iterations before those of the next loop */
+    struct loop loops[2];
 };
 
 static void fork0(const void *context, int64_t first, int64_t last, int64_t worker)
@@ -641,18 +678,17 @@ static void fork0(const void *context, int64_t first, int64_t last, int64_t work
     float *c = with->c;
     int64_t k = with->k;
     (void)worker;
-    for (int64_t trip = first; trip < last; trip++) {
-        if (trip < with->end[0]) {
-            int64_t nt = trip;
-            const int64_t mt = nt % 9;
-            nt /= 9;
-            tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
-        } else {
-            int64_t nt = trip - with->end[0];
-            const int64_t mt = nt % 2;
-            nt /= 2;
-            tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
-        }
+    for (int64_t trip = loop_trip(&with->loops[0], first), end = loop_trip(&with->loops[0], last); trip < end; trip++) {
+        int64_t nt = trip;
+        const int64_t mt = nt % 9;
+        nt /= 9;
+        tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
+    }
+    for (int64_t trip = loop_trip(&with->loops[1], first), end = loop_trip(&with->loops[1], last); trip < end; trip++) {
+        int64_t nt = trip;
+        const int64_t mt = nt % 2;
+        nt /= 2;
+        tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
     }
 }
 
@@ -660,14 +696,13 @@ void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, 
 {
     const int64_t worker = 0;
     { /* in parallel: nt, mt; nt, mt */
-        const int64_t fork0_trips0 = 27;
-        const int64_t fork0_end0 = fork0_trips0;
-        const int64_t fork0_trips1 = 6;
-        const int64_t fork0_end1 = fork0_end0 + fork0_trips1;
-        const int64_t fork0_work = fork0_trips0 * (12 * k) + fork0_trips1 * (10 * k);
-        const int64_t fork0_trips = fork0_end1;
-        const struct fork0 with = {a, b, c, k, {fork0_end0}};
-        run_parallel(fork0, &with, fork0_trips, fork0_work / (fork0_trips ? fork0_trips : 1), 2, INT64_MAX, worker);
+        struct fork0 with = {a, b, c, k, {
+            {27, 1, 12 * k, 0, 0},
+            {6, 1, 10 * k, 0, 0},
+        }};
+        const struct loops all = loops_together(with.loops, 2);
+        const int64_t places = INT64_MAX;
+        run_parallel(fork0, &with, all.shares, all.work, 2, places < all.pieces ? places : all.pieces, worker);
     }
 }
 

@@ -17,7 +17,7 @@ from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import format_named
 from tilewright.plan.formats.packed_b import ALIGNMENT
 from tilewright.spec.signature import ArrayParameter, Signature
-from tilewright.spec.sizes import MAX_SIZE, Dim, Size
+from tilewright.spec.sizes import MAX_SIZE, Dim, Joined, Size
 
 _INDENT = "    "
 
@@ -51,6 +51,13 @@ def shape_of(kernel: str, p: ArrayParameter) -> tuple[Size | None, ...]:
             f"{kernel} cannot be called from numba: {p.name} is not one array",
             got="packed matrices anywhere" if p.packed else p.kind,
             expected="matrices, stacks of them, packed ones, and vectors",
+            hint="kernel.address by ctypes, with kernel.c_declaration",
+        )
+    if any(isinstance(size, Joined) for size in sizes):
+        raise SpecError(
+            f"{kernel} cannot be called from numba: a size of {p.name} is no single dim",
+            got=p.shape,
+            expected="each dim as an axis of its own",
             hint="kernel.address by ctypes, with kernel.c_declaration",
         )
     return (several_of, *sizes) if several else sizes

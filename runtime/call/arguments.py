@@ -248,14 +248,17 @@ def _made(signature: Signature, given: Mapping[str, Any], output: ArrayParameter
     known = Known()
     learn(inputs, seen(inputs, [given[p.name] for p in inputs]), known)
     shape = tuple(_known_size(size, output, known) for size in output.shape)
-    return empty(given[signature.arrays[0].name], shape, output.type)
+    return empty(given.get(signature.arrays[0].name), shape, output.type)
 
 
 def _usage(signature: Signature) -> str:
     places = signature.positional
     if signature.places and signature.output.name != "out":
         return f"kernel({', '.join(places[:-1])}, out=(...))"
-    by_name = ["out" if p.name == "d" else p.name for p in signature.arrays if p.name not in places]
+    by_name = [
+        "out" if p.name == "d" and p.role != "in" else p.name
+        for p in signature.arrays if p.name not in places
+    ]  # fmt: skip
     by_name += [p.name for p in signature.scalars]
     return f"kernel({', '.join([*places, *(f'{name}=...' for name in by_name)])})"
 
@@ -359,7 +362,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
 
     It is an array of the same library as the first input.
     """
-    output, like = signature.output, given[signature.arrays[0].name]
+    output, like = signature.output, given.get(signature.arrays[0].name)
     if (fixed := _fixed_shape(signature)) is not None:
         leading = fixed[-1 if output.order == "C" else -2]
         return _empty(like, fixed, leading, output.order, output.type)

@@ -9,17 +9,15 @@ import numpy as np
 
 from tilewright.errors import SpecError
 from tilewright.spec.gemm import Spec
-from tilewright.spec.signature import ArrayParameter, PackedBytes
-from tilewright.spec.sizes import MAX_FIXED, Dim, Size, whole_number
+from tilewright.spec.signature import ArrayParameter
+from tilewright.spec.sizes import MAX_FIXED, Dim, Size, dims_of, whole_number
 
 Array = np.ndarray[Any, Any]
 
 
 def value_of(size: Size, sizes: Mapping[str, int]) -> int:
     """Return the value of ``size``, given the values of all run-time sizes by name."""
-    if isinstance(size, PackedBytes):
-        return size.at(sizes)
-    return sizes[size.name] if isinstance(size, Dim) else size
+    return size.at(sizes) if isinstance(size, Dim) else size
 
 
 def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
@@ -44,9 +42,7 @@ class Known:
 
     def has(self, size: Size) -> bool:
         """Return True if ``size`` is a number, or a run-time size whose value is known."""
-        if isinstance(size, PackedBytes):
-            return self.has(size.k) and self.has(size.n)
-        return not isinstance(size, Dim) or size.name in self.values
+        return all(each.name in self.values for each in dims_of((size,)))
 
     def agrees(self, size: Size, got: int, source: str) -> bool:
         """Return True if ``size`` equals ``got``. A run-time size without a value gets ``got``."""
@@ -64,7 +60,7 @@ class Known:
         """
         if not isinstance(size, Dim):
             return str(size)
-        if isinstance(size, PackedBytes) and self.has(size):
+        if size.parts != (size,) and self.has(size):
             return str(self.value(size))
         if size.name not in self.values:
             return size.name

@@ -10,13 +10,15 @@ from tilewright.runtime.arrays.dlpack import code_of
 from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, PackedBytes, Signature
-from tilewright.spec.sizes import MAX_SIZE, Dim, Size
+from tilewright.spec.sizes import MAX_SIZE, Dim, Joined, Size
 from tilewright.spec.types import ELEMENTS
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
 from .packed_matrix import PackedMatrix
 
 _ABSENT = (-1, 0)
+#: A size that C accepts for no array: Python checks it.
+_NEVER = (-1, -1)
 
 
 class _Packer:
@@ -35,6 +37,8 @@ class _Packer:
     def size(self, size: Size | None) -> tuple[int, int]:
         if size is None:
             return _ABSENT
+        if isinstance(size, Joined):
+            return _NEVER
         return (self.numbers[size.name], 0) if isinstance(size, Dim) else (-1, size)
 
     def axes(self, parameter: ArrayParameter) -> list[int]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from operator import index
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.keywords import spelled
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import ALIGNMENT, in_large_pages
@@ -19,6 +20,7 @@ from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.expression.products import Weight
+from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import MAX_SIZE
 from tilewright.spec.types import is_integer
 
@@ -35,6 +37,19 @@ _START = struct.Struct("<16sII")
 _LONGEST = 1 << 24
 
 
+def layout_of(spec: Network, formats: Mapping[str, str]) -> Layout:
+    """Return the layout of a network's weights; ``formats`` are the names of their formats, or
+    ``""``, by the weights' names.
+    """
+    constants = spec.constants
+    # A constant is named by its expression, so that other constants have other names.
+    return tuple(
+        (repr(constants.get(w, w)), w.shape, formats.get(w.name) or w.type)
+        for w in spec.folded.weights
+    )
+
+
+@spelled(ArgumentTypeError)
 class PackedWeights:
     """The weights of a network, packed for its kernel: ``net.pack(weights)`` makes them.
 
@@ -72,6 +87,14 @@ class PackedWeights:
     layout: Layout
 
     def __init__(self, layout: Layout, arrays: tuple[Any, ...]) -> None:
+        given: tuple[Any, Any] = layout, arrays
+        both = all(isinstance(each, tuple) for each in given)
+        if not both or len(layout) != len(arrays) or any(len(each) != 3 for each in layout):
+            raise ArgumentTypeError(
+                "packed weights have an array for each weight of their layout",
+                got=f"{layout!r:.60}, {arrays!r:.60}",
+                hint="packed = net.pack(weights)",
+            )
         for name, value in (("layout", layout), ("arrays", arrays)):
             object.__setattr__(self, name, value)
 
@@ -107,28 +130,32 @@ class PackedWeights:
         path : str or os.PathLike
             The file. One that exists is replaced when the new one is complete.
         """
-        import json
-        import zlib
-
-        checksum, entries = 0, []
-        parts = [np.atleast_1d(np.asarray(memory(array))).reshape(-1) for array in self.arrays]
-        parts = [part.view(np.uint8) for part in parts]
-        for (name, shape, form), part in zip(self.layout, parts, strict=True):
-            checksum = zlib.crc32(part.data, checksum)
-            entries.append({"name": name, "shape": shape, "format": form, "nbytes": part.nbytes})
-        text = json.dumps({"weights": entries, "crc32": checksum}).encode()
-        text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
         target = file_path(path)
         building = target.with_name(f"{target.name}.{os.getpid()}.part")
         try:
             with building.open("wb") as file:
-                file.write(_START.pack(_MAGIC, _VERSION, len(text)) + text)
-                for part in parts:
-                    file.write(part.data)
-                    file.write(bytes(-part.nbytes % ALIGNMENT))
+                for piece in self.pieces():
+                    file.write(piece)
             building.replace(target)
         finally:
             building.unlink(missing_ok=True)
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the content of the file that ``save`` writes, piece by piece."""
+        import zlib
+
+        parts = [np.atleast_1d(np.asarray(memory(array))).reshape(-1) for array in self.arrays]
+        parts = [part.view(np.uint8) for part in parts]
+        checksum = 0
+        for part in parts:
+            checksum = zlib.crc32(part.data, checksum)
+        sizes = [part.nbytes for part in parts]
+        text = f"{''.join(header_texts(self.layout, sizes))}{checksum}}}".encode()
+        text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
+        yield _START.pack(_MAGIC, _VERSION, len(text)) + text
+        for part in parts:
+            yield part.data
+            yield bytes(-part.nbytes % ALIGNMENT)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> PackedWeights:
@@ -162,25 +189,11 @@ class PackedWeights:
         >>> net(np.float32([[1, 2]]), tw.PackedWeights.load("layer.weights", mapped=True))
         array([[1., 2.]], dtype=float32)
         """
-        import zlib
-
         source = file_path(path)
         with source.open("rb") as file:
-            start = file.read(_START.size)
-            if len(start) < _START.size or not start.startswith(_MAGIC):
-                raise ArgumentValueError(f"{path} has no packed weights", got=start[:16])
-            _, version, length = _START.unpack(start)
-            if version != _VERSION or length > _LONGEST:
-                raise ArgumentValueError(
-                    f"{path} has another version of the file format, or too long a header",
-                    got=f"version {version}, {length} bytes of header",
-                    expected=f"version {_VERSION}, at most {_LONGEST} bytes",
-                    hint="pack the weights again and save them",
-                )
-            entries, checksum = _entries(path, file.read(length))
-            begin = _START.size + length
-            rest = os.fstat(file.fileno()).st_size - begin
+            entries, checksum, begin = _read_header(path, file)
             wanted = sum(-(-each.nbytes // ALIGNMENT) * ALIGNMENT for each in entries)
+            rest = os.fstat(file.fileno()).st_size - begin
             if rest != wanted or begin % ALIGNMENT:
                 raise ArgumentValueError(
                     f"{path} has another length than its header says",
@@ -195,11 +208,7 @@ class PackedWeights:
         # The array is made from a read-only buffer, so that no caller can make it writeable.
         parts = _parts(entries, np.asarray(memoryview(data.data).toreadonly()))
         if not mapped:
-            found = 0
-            for part in parts:
-                found = zlib.crc32(part.data, found)
-            if found != checksum:
-                raise ArgumentValueError(f"{path} is damaged: its checksum does not match")
+            _check_sum(path, parts, checksum)
         arrays = (_array(each, part) for each, part in zip(entries, parts, strict=True))
         return cls(tuple((e.name, e.shape, e.format) for e in entries), tuple(arrays))
 
@@ -217,6 +226,48 @@ class _Entry(NamedTuple):
     shape: tuple[int, ...]
     format: str
     nbytes: int
+
+
+def header_texts(layout: Layout, sizes: Iterable[int]) -> list[str]:
+    """Return the text of a file's header up to its checksum: a beginning, a part for each weight,
+    and the rest.
+    """
+    import json
+
+    entries = [
+        json.dumps({"name": name, "shape": shape, "format": form, "nbytes": nbytes})
+        for (name, shape, form), nbytes in zip(layout, sizes, strict=True)
+    ]
+    parts = [f"{text}, " for text in entries[:-1]] + entries[-1:]
+    return ['{"weights": [', *parts, '], "crc32": ']
+
+
+def _read_header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[list[_Entry], int, int]:
+    """Return a file's entries, its checksum, and the place at which the weights begin."""
+    start = file.read(_START.size)
+    if len(start) < _START.size or not start.startswith(_MAGIC):
+        raise ArgumentValueError(f"{path} has no packed weights", got=start[:16])
+    _, version, length = _START.unpack(start)
+    if version != _VERSION or length > _LONGEST:
+        raise ArgumentValueError(
+            f"{path} has another version of the file format, or too long a header",
+            got=f"version {version}, {length} bytes of header",
+            expected=f"version {_VERSION}, at most {_LONGEST} bytes",
+            hint="pack the weights again and save them",
+        )
+    return *_entries(path, file.read(length)), _START.size + length
+
+
+def _check_sum(
+    path: str | os.PathLike[str], parts: Iterable[np.ndarray[Any, Any]], wanted: int
+) -> None:
+    import zlib
+
+    found = 0
+    for part in parts:
+        found = zlib.crc32(part.data, found)
+    if found != wanted:
+        raise ArgumentValueError(f"{path} is damaged: its checksum does not match")
 
 
 def _entries(path: str | os.PathLike[str], text: bytes) -> tuple[list[_Entry], int]:

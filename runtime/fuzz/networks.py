@@ -20,7 +20,7 @@ from tilewright.spec.network.value import Network
 from tilewright.spec.network.views import reshape, sliced, transpose
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import Size, dim
+from tilewright.spec.sizes import Size, dim, joined_size
 from tilewright.spec.types import TypeName, is_integer
 
 from .axes import NONE, RUN_TIME, Level, dealt, title
@@ -231,8 +231,9 @@ def _view(hand: _Hand) -> Expression | None:
             )
         case "join":
             for at, (one, other) in enumerate(pairwise(shape)):
-                if at >= kept and isinstance(one, int) and isinstance(other, int):
-                    return reshape(x, (*shape[:at], one * other, *shape[at + 2 :]))
+                if at >= kept:
+                    both = joined_size((one, other))
+                    return reshape(x, (*shape[:at], both, *shape[at + 2 :]))
         case "cut" if isinstance(size, int) and size > 1 and x.ndim < 5:
             part = next(p for p in (2, 3, 4, 7, size) if size % p == 0)
             return reshape(x, (*shape[:axis], part, size // part, *shape[(axis or 0) + 1 :]))

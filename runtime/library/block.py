@@ -9,6 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.runtime.arrays.memory import ALIGNMENT
+from tilewright.runtime.call.packed_weights import header_texts, layout_of
 from tilewright.spec.network.value import Network
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Spec
@@ -37,13 +38,21 @@ class Part:
 class Block:
     """The weights in order, as the files of ``tw.PackedWeights`` have them.
 
-    ``offsets`` has by the rank of each target where the weights begin, in bytes, and last the size
-    of the block. ``signature`` is that of the function that takes the block.
+    ``sizes`` has the bytes of each weight by the rank of each target, and ``headers`` the texts
+    with which a file of them begins. ``signature`` is that of the function that takes the block.
+    ``files`` are the names of the library's own files of weights by rank, none if it has none.
     """
 
     parts: tuple[Part, ...]
-    offsets: tuple[tuple[int, ...], ...]
+    sizes: tuple[tuple[int, ...], ...]
+    headers: tuple[tuple[str, ...], ...]
     signature: Signature
+    files: tuple[str, ...] = ()
+
+    @property
+    def offsets(self) -> tuple[tuple[int, ...], ...]:
+        """By rank where the weights begin, in bytes, and last the size of the block."""
+        return tuple(map(_offsets, self.sizes))
 
     @property
     def given(self) -> tuple[ArrayParameter, ...]:
@@ -69,11 +78,12 @@ class Packer(NamedTuple):
 
 
 def block_of(
-    spec: Spec, signature: Signature, packers: Mapping[str, Packer], targets: int
+    spec: Spec, signature: Signature, packers: Mapping[str, Packer], on: Sequence[Signature]
 ) -> Block | None:
     """Return the block of a network's weights; None for kernels that take no weights.
 
-    ``packers`` are the functions that pack its weights, by the names of these.
+    ``packers`` are the functions that pack its weights, by the names of these, and ``on`` the
+    signatures on each target.
     """
     if not isinstance(spec, Network) or not spec.weights:
         return None
@@ -86,16 +96,22 @@ def block_of(
     )
     if not parts:
         return None  # the weights are compiled in
-    sizes = [
-        packers[part.weight.name].nbytes if part.packer else (part.nbytes,) * targets
-        for part in parts
-    ]
-    offsets = tuple(_offsets([each[rank] for each in sizes]) for rank in range(targets))
+    sizes = tuple(
+        tuple(
+            packers[part.weight.name].nbytes[rank] if part.packer else part.nbytes for part in parts
+        )
+        for rank in range(len(on))
+    )
+    formats = [{one.name: one.format for one in each.arrays} for each in on]
+    headers = tuple(
+        tuple(header_texts(layout_of(spec, each), own))
+        for each, own in zip(formats, sizes, strict=True)
+    )
     whole = replace(parts[0].weight, name="packed", chosen=False, stored="bytes")
     others = [array for array in arrays if array.name not in names]
     first = parts[0].index
     passed = (*others[:first], whole, *others[first:])
-    return Block(parts, offsets, replace(signature, arrays=passed))
+    return Block(parts, sizes, headers, replace(signature, arrays=passed))
 
 
 def _part(weight: ArrayParameter, index: int, packer: Packer | None) -> Part:

@@ -64,6 +64,17 @@ class Described:
     constants: tuple[Constant, ...] = ()
 
     @property
+    def blocks(self) -> tuple[Function, ...]:
+        """The networks whose weights are passed as one block."""
+        return tuple(each for each in self.functions if each.block is not None)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The paths of files of weights."""
+        blocks = [each.block for each in self.functions if each.block is not None]
+        return tuple(dict.fromkeys(f"weights/{name}" for each in blocks for name in each.files))
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The C files that are compiled for any target."""
         name = self.library.name
@@ -83,9 +94,11 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         "members": told.held.members,
         "threaded": told.threaded,
         "constants": told.constants,
+        "blocks": told.blocks,
+        "weights": told.weights,
         "patience": PATIENCE,
         "sources": told.sources,
-        "symbols": (*_own_symbols(name, told.threaded), *told.symbols),
+        "symbols": (*_own_symbols(told), *told.symbols),
         "notes": flags_notes(load(_ANY)),
         "anywhere": tuple(each for each in told.choices if not each.machine),
         "selftests": [path for path in selftests if path.endswith(".c")],
@@ -121,10 +134,11 @@ def _sources(told: Described, context: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def _own_symbols(name: str, threaded: bool) -> list[str]:
+def _own_symbols(told: Described) -> list[str]:
     ends = ["version", "status", "target", "use", "has", "name", "status_text"]
-    ends += ["use_threads", "threads"] if threaded else []
-    return [f"{name}_{end}" for end in ends]
+    ends += ["use_threads", "threads"] if told.threaded else []
+    ends += ["close"] if told.blocks else []
+    return [f"{told.library.name}_{end}" for end in ends]
 
 
 def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:

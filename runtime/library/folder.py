@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tilewright.errors import ArgumentValueError
+from tilewright.runtime.call.packed_weights import PackedWeights
 from tilewright.runtime.store.folders import UNREADABLE
 
 from .manifest import digest
 
 MANIFEST = "manifest.json"
+#: Bytes of a file that are read at a time.
+_PART = 1 << 20
 
 
-def write(folder: Path, library: str, files: Mapping[str, str]) -> Path:
-    """Write a library's ``files`` (texts by path), the manifest last; see ``Library.write``."""
+def write(
+    folder: Path, library: str, files: Mapping[str, str], weights: Mapping[str, PackedWeights]
+) -> Path:
+    """Write a library's ``weights`` and ``files`` (texts) by path, the manifest last.
+
+    See ``Library.write``.
+    """
     if folder.exists() and not folder.is_dir():
         raise ArgumentValueError(
             "a library is written into a folder", got=f"{folder}, which is a file"
         )
     before = _written(folder, library)
-    _check_own(folder, before, files)
+    _check_own(folder, before, files.keys() | weights.keys())
+    for path, packed in weights.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        packed.save(folder / path)
     for path, text in sorted(files.items(), key=lambda each: each[0] == MANIFEST):
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
-    for path in sorted(before.keys() - files.keys()):
+    for path in sorted(before.keys() - files.keys() - weights.keys()):
         (folder / path).unlink(missing_ok=True)
         _remove_empty(folder, (folder / path).parent)
     return folder
@@ -56,7 +68,7 @@ def _written(folder: Path, library: str) -> Mapping[str, str]:
             expected=library,
             hint="another folder, or remove this one",
         )
-    return {**found, MANIFEST: digest(text)}
+    return {**found, MANIFEST: digest([text.encode()])}
 
 
 def _inside(path: str) -> str:
@@ -66,9 +78,9 @@ def _inside(path: str) -> str:
     return path
 
 
-def _check_own(folder: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
+def _check_own(folder: Path, before: Mapping[str, str], files: Iterable[str]) -> None:
     """Raise ArgumentValueError if a file to write or remove is not the library's, or was edited."""
-    foreign = [path for path in files if path not in before and (folder / path).exists()]
+    foreign = [path for path in sorted(files) if path not in before and (folder / path).exists()]
     edited = [path for path, was in before.items() if _differs(folder / path, was)]
     if foreign or edited:
         raise ArgumentValueError(
@@ -83,10 +95,11 @@ def _check_own(folder: Path, before: Mapping[str, str], files: Mapping[str, str]
 
 def _differs(place: Path, was: str) -> bool:
     try:
-        return digest(place.read_text(encoding="utf-8")) != was
+        with place.open("rb") as file:
+            return digest(iter(partial(file.read, _PART), b"")) != was
     except FileNotFoundError:
         return False
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         return True
 
 

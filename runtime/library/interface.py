@@ -18,7 +18,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network
 from tilewright.spec.pack import Pack, PackQuantized, QuantizeRows
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, has_formats, signature
+from tilewright.spec.signature import ArrayParameter, Signature, has_formats, packs, signature
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr
@@ -34,6 +34,8 @@ _RESERVED = (
     "version", "status", "target", "use", "has", "name", "status_text", "needs", "consent",
     "threads", "use_threads", "thread_task", "thread_runner", "run_parallel",
 )  # fmt: skip
+#: Such names of libraries that open files of weights.
+_OF_WEIGHTS = ("weights", "close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,13 @@ class Function:
     def packs(self) -> bool:
         """True if the function writes a packed matrix, or moves one into another layout."""
         spec = self.member.spec
-        return has_formats(spec) and not isinstance(spec, Gemm)
+        return packs(spec) if isinstance(spec, Gemm) else has_formats(spec)
 
     @property
     def packed_sizes(self) -> tuple[str, ...]:
         """Names of the sizes on which the size of a packed matrix depends, n before k."""
-        return tuple(slot for slot in self.sizes if slot in ("m", "n", "k")) if self.packs else ()
+        among = ("m", "n") if isinstance(self.member.spec, Gemm) else ("m", "n", "k")
+        return tuple(slot for slot in self.sizes if slot in among) if self.packs else ()
 
     @property
     def packed_nbytes(self) -> tuple[int, ...]:
@@ -119,7 +122,10 @@ class Function:
         if self.packs:
             yield from (f"{self.name}_packed_bytes", f"{self.name}_format")
         if self.block is not None:
-            yield from (f"{self.name}_{end}" for end in ("packed_bytes", "pack", "with"))
+            ends = ("packed_bytes", "pack", "with", "open", "check")
+            yield from (f"{self.name}_{end}" for end in ends)
+            if self.block.files:
+                yield f"{self.name}_file"
         if self.configures:
             yield from (f"{self.name}_{end}" for end in ("configure", "inner", "release"))
 
@@ -210,7 +216,13 @@ def _block(held: Contents, function: Function, known: Mapping[str, Function]) ->
         for name, one in held.packers(function.member).items()
         for made in (known[one.name],)
     }
-    return block_of(function.member.spec, function.signature, packers, len(function.on))
+    member, on = function.member, function.on
+    found = block_of(member.spec, function.signature, packers, [each.signature for each in on])
+    if found is None or not member.filed:
+        return found
+    # Targets with equal headers share the file of the first of them.
+    first = [on[found.headers.index(each)].label for each in found.headers]
+    return replace(found, files=tuple(f"{label}.weights" for label in first))
 
 
 def _function(
@@ -248,12 +260,13 @@ def _on(
     library: str, member: Member, choice: Choice, made: Made, constants: Constants
 ) -> Implementation:
     spec, formats = member.spec, formats_of(member.spec, choice.target)
-    names = () if isinstance(spec, Gemm) else ("out", "d", "a")
+    names = ("d",) if isinstance(spec, Gemm) else ("out", "d", "a")
     form, packed = next((formats[name] for name in names if name in formats), None), None
     if form is not None and form.is_open:
-        assert isinstance(spec, Pack | QuantizeRows)
-        lines = ("m", spec.m) if isinstance(spec, QuantizeRows) else ("n", spec.n)
-        whole: Any = form.of(size_expr("k", spec.k), size_expr(*lines))
+        assert isinstance(spec, Pack | QuantizeRows | Gemm)
+        along = ("n", spec.n) if isinstance(spec, Gemm) else ("k", spec.k)
+        lines = ("n", spec.n) if isinstance(spec, Pack) else ("m", spec.m)
+        whole: Any = form.of(size_expr(*along), size_expr(*lines))
         packed = whole.nbytes
     return Implementation(
         symbol=symbol(library, member, choice),
@@ -432,7 +445,8 @@ def check_symbols(
     library: str, known: Sequence[Function], families: Sequence[FamilyFunction]
 ) -> tuple[str, ...]:
     """Return the functions that the header declares for kernels; SpecError if two have one name."""
-    owners = {f"{library}_{name}": "the library itself" for name in _RESERVED}
+    own_names = _RESERVED + _OF_WEIGHTS * any(each.block for each in known)
+    owners = {f"{library}_{name}": "the library itself" for name in own_names}
     declared: list[Function | FamilyFunction] = [*known, *families]
     for each in declared:
         own = [(name, f"what {each.field!r} declares") for name in each.symbols()]

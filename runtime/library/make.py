@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentTypeError, SpecError
 from tilewright.keywords import spelled
+from tilewright.plan.formats.lookup import formats_of
+from tilewright.runtime.call.packed_weights import PackedWeights
+from tilewright.spec.network.value import Network
 
 from . import folder as folders
 from .choice import Choice, choices
@@ -22,7 +25,7 @@ from .manifest import manifest
 from .members import Contents, contents
 from .selftest import selftest_files
 from .sources import Made, Order
-from .weights import Constants
+from .weights import Constants, packed_weights
 from .workers import make_all
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ class Library:
         Names of its functions, without the library's prefix.
     files : dict
         Texts of the files by path.
+    weights : dict
+        Weights that are written to files, by path.
     seconds : float
         Time that it took to generate the files.
 
@@ -60,6 +65,7 @@ class Library:
     targets: tuple[str, ...]
     kernels: tuple[str, ...]
     files: Mapping[str, str]
+    weights: Mapping[str, PackedWeights]
     told: Described
     seconds: float
 
@@ -107,7 +113,7 @@ class Library:
         >>> (library.write("small") / "include" / "small.h").exists()
         True
         """
-        return folders.write(Path(folder), self.name, self.files)
+        return folders.write(Path(folder), self.name, self.files, self.weights)
 
     def build(
         self,
@@ -184,9 +190,10 @@ def library(
     jobs : int, optional
         Processes that generate C; by default one for each CPU.
     weights : mapping, optional
-        For kernels that are networks, by the kernel's name: the arrays that ``pack`` takes. They
-        are compiled into the library, at most 1 MiB for each kernel, and the C function does not
-        take them.
+        For kernels that are networks, by the kernel's name: the arrays that ``pack`` takes. Up to
+        1 MiB for each kernel is compiled into the library, and the C function does not take it.
+        Larger weights, and low-bit ones, are files in the folder ``weights``, which the C function
+        ``<name>_<kernel>_open`` maps.
 
     Returns
     -------
@@ -210,10 +217,37 @@ def library(
     held = contents(name, kernels, [each.name for each in found], weights)
     identity = _identity(name, version, description, held)
     made = _generated(name, held, found, jobs)
-    constants = Constants(name)
+    told = _described(identity, held, found, made)
+    filed = _filed(told)
+    files = {
+        choice.source(member): made[member, choice.rank].text
+        for member, choice in _pairs(held, found)
+    }
+    checks = selftest_files(told)
+    files |= texts(told, tuple(checks)) | checks
+    files["manifest.json"] = manifest(told, made, files, filed)
+    return Library(
+        name=name,
+        version=version,
+        targets=tuple(each.name for each in found),
+        kernels=tuple(each.name for each in held.members),
+        files=MappingProxyType(dict(sorted(files.items()))),
+        weights=MappingProxyType(filed),
+        told=told,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _described(
+    identity: Identity,
+    held: Contents,
+    found: tuple[Choice, ...],
+    made: Mapping[tuple[str, int], Made],
+) -> Described:
+    name, constants = identity.name, Constants(identity.name)
     known = functions(name, held, found, made, constants)
     families = family_functions(name, held.families, known)
-    told = Described(
+    return Described(
         identity,
         held,
         found,
@@ -223,22 +257,19 @@ def library(
         threaded=any(each.parallel for each in made.values()),
         constants=constants.all,
     )
-    files = {
-        choice.source(member): made[member, choice.rank].text
-        for member, choice in _pairs(held, found)
-    }
-    checks = selftest_files(told)
-    files |= texts(told, tuple(checks)) | checks
-    files["manifest.json"] = manifest(told, made, files)
-    return Library(
-        name=name,
-        version=version,
-        targets=tuple(each.name for each in found),
-        kernels=tuple(each.name for each in held.members),
-        files=MappingProxyType(dict(sorted(files.items()))),
-        told=told,
-        seconds=time.perf_counter() - begun,
-    )
+
+
+def _filed(told: Described) -> dict[str, PackedWeights]:
+    """Return the files of weights by path."""
+    found: dict[str, PackedWeights] = {}
+    for each in told.blocks:
+        spec, arrays = each.member.spec, each.member.filed
+        assert each.block is not None and isinstance(spec, Network)
+        for choice, name in zip(told.choices, each.block.files, strict=bool(each.block.files)):
+            path = f"weights/{name}"
+            if path not in found:
+                found[path] = packed_weights(spec, arrays, formats_of(spec, choice.target))
+    return found
 
 
 def _identity(name: str, version: object, description: object, held: Contents) -> Identity:

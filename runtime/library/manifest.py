@@ -7,12 +7,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from tilewright.generate import VERSION
 from tilewright.runtime.build.compilers import Family as Compilers
 from tilewright.runtime.build.toolchain import source_flags
+from tilewright.runtime.call.packed_weights import PackedWeights
 from tilewright.spec.schedule import Schedule
 
 from .choice import Choice
@@ -24,9 +25,14 @@ FORMAT = 1
 
 
 def manifest(
-    told: Described, made: Mapping[tuple[str, int], Made], files: Mapping[str, str]
+    told: Described,
+    made: Mapping[tuple[str, int], Made],
+    files: Mapping[str, str],
+    weights: Mapping[str, PackedWeights],
 ) -> str:
     """Return a library's manifest as JSON text: all files by path, each with its digest."""
+    digests = {path: digest([text.encode()]) for path, text in files.items()}
+    digests |= {path: digest(packed.pieces()) for path, packed in weights.items()}
     origins = dict(_origins(told, made))
     said = {
         "tool": f"tilewright {VERSION}",
@@ -47,16 +53,19 @@ def manifest(
         "families": {each.field: [one.field for one in each.members] for each in told.families},
         "command": _command(told),
         "files": {
-            path: {"sha256": digest(text), **origins.get(path, {})}
-            for path, text in sorted(files.items())
+            path: {"sha256": found, **origins.get(path, {})}
+            for path, found in sorted(digests.items())
         },
     }
     return json.dumps(said, indent=1) + "\n"
 
 
-def digest(text: str) -> str:
-    """Return the SHA-256 digest of a file's text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest(pieces: Iterable[bytes | memoryview]) -> str:
+    """Return the SHA-256 digest of a file's content, given in pieces."""
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
 
 
 def _command(told: Described) -> str:
@@ -80,7 +89,7 @@ def _command(told: Described) -> str:
             )
     kernels = ", ".join(f"{name!r}: {text}" for name, text in asked.items())
     targets = [each.name for each in told.choices]
-    weights = ", weights=weights" if told.constants else ""
+    weights = ", weights=weights" if told.constants or told.weights else ""
     return (
         f"library({library.name!r}, {{{kernels}}}, targets={targets!r}, "
         f"version={library.version!r}, description={library.description!r}{weights})"

@@ -12,6 +12,7 @@ from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.pack_source import a_packing
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
+from tilewright.spec.expression.products import Weight
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
 from tilewright.spec.network.value import Network
@@ -22,7 +23,7 @@ from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Dim, Size, canonical, dim
 
 from .headers import HEADERS
-from .weights import compiled_in
+from .weights import shipped
 
 #: Fields of a spec in which the members of a family differ.
 _SIZES = ("m", "n", "k")
@@ -46,6 +47,8 @@ class Member:
     operand: str = "b"
     #: Weights that are compiled in, by the names of their parameters.
     weights: Mapping[str, Array] = field(default_factory=dict, compare=False)
+    #: Weights that the library writes to files.
+    filed: Mapping[Weight, Any] = field(default_factory=dict, compare=False)
 
     def schedule_on(self, target: str) -> Schedule:
         """Return the kernel's schedule for a target, given the target's name with its features."""
@@ -117,7 +120,7 @@ def contents(
 
 
 def _with_weights(alone: Sequence[Member], weights: object) -> Iterator[Member]:
-    """Yield the kernels, those that ``weights`` names with the weights that are compiled in."""
+    """Yield the kernels, those that ``weights`` names with their weights."""
     names = [each.name for each in alone]
     if not isinstance(weights, Mapping) or not weights.keys() <= set(names):
         raise SpecError(
@@ -128,8 +131,8 @@ def _with_weights(alone: Sequence[Member], weights: object) -> Iterator[Member]:
         )
     for each in alone:
         if each.name in weights:
-            found = compiled_in(each.name, each.spec, weights[each.name])
-            each = replace(each, weights=found)
+            inside, outside = shipped(each.name, each.spec, weights[each.name])
+            each = replace(each, weights=inside, filed=outside)
         yield each
 
 

@@ -25,7 +25,7 @@ from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sa
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.quantized import Quantized
-from tilewright.spec.signature import ArrayParameter, Signature, has_formats, parts_of
+from tilewright.spec.signature import ArrayParameter, Signature, parts_of
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS, is_integer
 
@@ -196,7 +196,7 @@ def _packings(told: Described, function: Function) -> Iterator[Packing]:
 
 def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
     """Yield a kernel's calls: for all targets, or one set for each target if the kernel packs."""
-    if isinstance(function.member.spec, Gemm) or not has_formats(function.member.spec):
+    if not function.packs:
         yield Check("", tuple(_runs(function, choices[0], "")))
         return
     for choice in choices:
@@ -210,7 +210,8 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
     spec = function.member.spec
     parameters = function.on[choice.rank].signature
     rng = np.random.default_rng(zlib.crc32(function.field.encode()))
-    for index, whole in enumerate((True, False)):
+    packed = isinstance(spec, Gemm) and function.packs  # NaN, at one place, makes sums of D unsure
+    for index, whole in enumerate((True,) if packed else (True, False)):
         held = sample(parameters, rng, varied=True, whole=whole, gain=gain(spec))
         fixed = function.member.weights
         names = [p.name for p in parameters.arrays]

@@ -1,4 +1,4 @@
-"""Weights of networks as constants in C: arrays in the format that each target's kernel reads."""
+"""Weights of networks in a library: constants in C, or files, in the format of each target."""
 
 from __future__ import annotations
 
@@ -11,25 +11,35 @@ import numpy as np
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.plan.formats.lookup import AnyFormat
 from tilewright.plan.formats.packed_b import PackedFormat
+from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.packed_weights import weights_by_name
+from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.runtime.call.packed_weights import (
+    PackedWeights,
+    frozen,
+    layout_of,
+    weights_by_name,
+)
+from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.runtime.reference.network import folded_arrays
 from tilewright.runtime.reference.pack_b import packed_in
 from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.expression.products import Weight
 from tilewright.spec.network.value import Network
 from tilewright.spec.types import ITEMSIZE, TypeName, is_integer, type_name
 
 #: Most bytes of the weights that are compiled into a library, before they are packed. Compilers
-#: take seconds for each MiB.
+#: take seconds for each MiB. Larger weights are files.
 MOST = 2**20
 #: Elements in a line of C.
 _LINE = 8
 
 
-def compiled_in(name: str, spec: object, given: object) -> dict[str, Array]:
-    """Return the weights of kernel ``name`` that are compiled in: arrays by parameter.
+def shipped(name: str, spec: object, given: object) -> tuple[dict[str, Array], dict[Weight, Any]]:
+    """Return the weights of kernel ``name``: those that are compiled in by parameter, or those for
+    files.
 
-    Raise SpecError if the kernel has no weights, or too many; ArgumentError if arrays do not fit.
+    Raise SpecError if the kernel has no weights; ArgumentError if arrays do not fit.
     """
     if not isinstance(spec, Network) or not spec.weights:
         raise SpecError(f"kernel {name!r} has no weights", got=spec, expected="a tw.network")
@@ -39,24 +49,31 @@ def compiled_in(name: str, spec: object, given: object) -> dict[str, Array]:
         raise type(error)(
             f"kernel {name!r}: {error.problem}", got=error.got, expected=error.expected
         ) from None
-    for weight in found:
-        if weight.quantized is not None:
-            raise SpecError(
-                f"kernel {name!r}: a low-bit weight is not compiled in",
-                got=repr(weight),
-                expected="elements of one type",
-                hint="without weights=: the C function takes packed weights as arguments",
-            )
-    total = sum(array.nbytes for array in found.values())
-    if total > MOST:
-        raise SpecError(
-            f"the weights of kernel {name!r} are too large to be compiled in",
-            got=f"{total} bytes",
-            expected=f"at most {MOST}",
-            hint="without weights=: the C function takes packed weights as arguments",
-        )
-    found = folded_arrays(spec, found)
-    return {weight.name: np.ascontiguousarray(array) for weight, array in found.items()}
+    folded = folded_arrays(spec, found)
+    low = any(weight.quantized is not None for weight in found)
+    if low or sum(array.nbytes for array in found.values()) > MOST:
+        return {}, folded
+    return {weight.name: np.ascontiguousarray(array) for weight, array in folded.items()}, {}
+
+
+def packed_weights(
+    spec: Network, arrays: Mapping[Weight, Any], formats: Mapping[str, AnyFormat]
+) -> PackedWeights:
+    """Return weights as the kernel of a target reads them, which has these packed ``formats``."""
+    layout = layout_of(spec, {name: form.text for name, form in formats.items()})
+    found = (_packed(arrays[weight], formats.get(weight.name)) for weight in spec.folded.weights)
+    return PackedWeights(layout, tuple(found))
+
+
+def _packed(array: Any, form: AnyFormat | None) -> Any:
+    if form is None:
+        return frozen(array)
+    if isinstance(form, QuantizedFormat):
+        data = quantized_bytes(array, form)
+    else:
+        assert isinstance(form, PackedFormat)
+        data = packed_in(form, [array])[0]
+    return PackedMatrix(form.text, array.shape, data)
 
 
 @dataclass(frozen=True, slots=True)

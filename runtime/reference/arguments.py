@@ -84,7 +84,8 @@ class Sample(NamedTuple):
                 array = [kernel.packed(parameter.name, matrix) for matrix in array]
             elif parameter.packed:
                 array = kernel.packed(parameter.name, array)
-            given["out" if parameter.name == "d" else parameter.name] = array
+            written = parameter.name == "d" and parameter.role != "in"
+            given["out" if written else parameter.name] = array
         return {**given, **self.scalars}
 
     def size(self, size: Size) -> int:

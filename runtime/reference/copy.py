@@ -10,7 +10,9 @@ from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy
+from tilewright.spec.types import is_signed
 
 from .pack_b import packed_in
 
@@ -20,9 +22,22 @@ def copied(spec: Copy, target: Target, a: Array) -> Array:
     source, made = (copied_format(spec, name, target) for name in "ad")
     if source is not None:
         a = unpacked(source, a.reshape(-1))
+    elif isinstance(spec.a, Matrix) and spec.a.nibbles:
+        a = whole_bytes(spec, a)
     if spec.type_of("a") != spec.type_of("d"):
         a = encode(decode(a, spec.type_of("a")), spec.type_of("d"))
     return a if made is None else packed_in(made, [a])
+
+
+def whole_bytes(spec: Copy, nibbles: Array) -> Array:
+    """Return a byte for each element of a matrix of nibbles."""
+    assert isinstance(spec.a, Matrix)
+    by_rows = spec.a.order == "C"
+    lines, length = (nibbles, spec.cols) if by_rows else (nibbles.T, spec.rows)
+    pairs = np.stack([lines & 15, lines >> 4], axis=-1).reshape(len(lines), -1)[:, :length]
+    if is_signed(spec.a.type):
+        pairs = (pairs ^ 8).astype(np.int8) - np.int8(8)
+    return pairs if by_rows else pairs.T
 
 
 def unpacked(form: PackedFormat[int], data: Array) -> Array:

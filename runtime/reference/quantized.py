@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.elementwise.operations import compute
 from tilewright.isa.target import Target
-from tilewright.plan.formats.quantized_a import rows_format_of
+from tilewright.plan.formats.quantized_a import QuantizedRows, rows_format_of
 from tilewright.runtime.arrays.elements import decode, epsilon
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
@@ -61,11 +61,14 @@ def packed_rows(spec: QuantizeRows, target: Target, a: Array) -> Array:
     """Return the bytes of an A that is quantized ahead, in one row."""
     form = rows_format_of(spec, target).of(spec.k, len(a))
     rows = decode(np.asarray(a), spec.a.type).astype(np.float32)
-    found = quantized(rows, spec.a, form.block)
+    return packed_blocks(form, quantized(rows, spec.a, form.block))
+
+
+def packed_blocks(form: QuantizedRows, found: Blocks) -> Array:
+    """Return the bytes of quantized rows in their packed format, in one row."""
+    count = len(found.q)
     stored = found.q + np.repeat(found.zeros, form.block, axis=1)
-    sums, given = (
-        x.reshape(len(a), form.blocks, form.block).sum(axis=2) for x in (found.q, stored)
-    )
+    sums, given = (x.reshape(count, form.blocks, form.block).sum(axis=2) for x in (found.q, stored))
     scaled = sums.astype(np.float32) * (found.scales if form.sums == "scaled" else np.float32(-1))
     values = {
         "a": stored,
@@ -74,10 +77,10 @@ def packed_rows(spec: QuantizeRows, target: Target, a: Array) -> Array:
         "a_starts": -form.bias * given,
         "a_totals": scaled,
     }
-    data: Array = np.zeros((len(a), form.row_bytes), np.uint8)
-    for name, (type_, begin, count) in form.parts.items():
-        part = np.ascontiguousarray(values[name][:, :count].astype(DTYPES[type_]))
-        data[:, begin : begin + ITEMSIZE[type_] * count] = part.view(np.uint8)
+    data: Array = np.zeros((count, form.row_bytes), np.uint8)
+    for name, (type_, begin, size) in form.parts.items():
+        part = np.ascontiguousarray(values[name][:, :size].astype(DTYPES[type_]))
+        data[:, begin : begin + ITEMSIZE[type_] * size] = part.view(np.uint8)
     return data.reshape(1, -1)
 
 

@@ -25,6 +25,7 @@ from .gemm import Expected, results
 from .interval import Interval
 from .network import network_results
 from .pack_b import packed_bytes, packed_parts
+from .packed_d import PackedExpected, packed_expected
 from .quantized import packed_rows
 
 
@@ -100,12 +101,20 @@ class Case:
                 kernel(**held.named(kernel))
             for name, one in self.right.items():
                 got = held.arrays[signature.arrays.index(signature.array(name))]
+                one, got = _elements(one, got)
                 _check_elements(f"{kernel.name} is wrong at {name}", one, got, self.title)
             _check_memory(kernel, held, before, self.title)
             return _worst(self.right[signature.output.name], held, signature)
         finally:
             for memory, old in zip(held.memory, before, strict=True):
                 memory[...] = old
+
+
+def _elements(right: Expected, got: Array) -> tuple[Expected, Array]:
+    """Return an output's right elements and those that it has; unpacked, if it is packed."""
+    if isinstance(right, PackedExpected):
+        return right.shown(got)
+    return right, got
 
 
 def _check_elements(problem: str, right: Expected, got: Array, title: str) -> None:
@@ -124,7 +133,9 @@ def _check_elements(problem: str, right: Expected, got: Array, title: str) -> No
 
 def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, float]:
     """Return the largest error of the output's elements, and the bound of that element."""
-    error, bound = right.error(held.arrays[signature.arrays.index(signature.output)])
+    got = held.arrays[signature.arrays.index(signature.output)]
+    right, got = _elements(right, got)
+    error, bound = right.error(got)
     if not error.size:
         return 0.0, 0.0
     place = np.unravel_index(int(np.argmax(error)), error.shape)
@@ -183,7 +194,12 @@ def right_results(
 def _of_product(
     spec: Gemm, target: Target, signature: Signature, held: Sample
 ) -> dict[str, Expected]:
-    return results(spec, _operands(signature, held))
+    operands = _operands(signature, held)
+    if not packs(spec):
+        return results(spec, operands)
+    m, n = held.size(spec.m), held.size(spec.n)
+    found = results(spec, {**operands, "out": np.zeros((m, n))})
+    return {**found, "d": packed_expected(found["d"], spec, target)}
 
 
 @results_of(Transpose)

@@ -73,13 +73,13 @@ def test_a_line_without_a_place_to_break_stays() -> None:
 
 
 def test_specimens_are_small_enough_to_be_read() -> None:
-    """Without their first comment, which says the flags; the threads of one take 170 lines."""
+    """Without their first comment, which says the flags; the threads of one take 210 lines."""
     texts = {path: path.read_text().partition(" */\n")[2] for path in COMMITTED}
     lengths = {path: text.count("\n") for path, text in texts.items()}
-    assert sum(lengths.values()) < 10_900
+    assert sum(lengths.values()) < 10_940
     threads = {path for path, text in texts.items() if "pool_run" in text}
     assert len(threads) == 1
-    most = {path: 520 + 170 * (path in threads) for path in texts}
+    most = {path: 520 + 210 * (path in threads) for path in texts}
     assert [str(path) for path, length in lengths.items() if length > most[path]] == []
 
 

@@ -19,6 +19,7 @@ from torch.nn import functional  # noqa: E402
 
 import tilewright.torch as tt  # noqa: E402
 from tilewright.torch.backend import serve  # noqa: E402
+from tilewright.torch.subgraphs.replace import replace  # noqa: E402
 
 X = torch.randn(5, 12)
 
@@ -28,7 +29,7 @@ def right(layer: Any, computed: Callable[[Any], Any] | None = None) -> None:
     with torch.no_grad():
         want = X.double() @ layer.weight.double().T + layer.bias.double()
         found = layer(X) if computed is None else computed(X)
-        torch.testing.assert_close(found.double(), want, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found.double(), want, atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
 # --- ways of writing a weight ------------------------------------------------------------------
@@ -126,6 +127,40 @@ def test_a_result_is_of_the_weight_as_it_is(write: str) -> None:
     UNSEEN[write](layer)
     right(layer)
     right(layer, compiled)
+
+
+def joined(layer: Any, monkeypatch: Any) -> Callable[[Any], Any]:
+    """The layer between two products, in one network that packs all weights."""
+    ends = torch.randn(12, 12), torch.randn(20, 20)
+
+    def function(x: Any) -> Any:
+        return functional.linear(x @ ends[0], layer.weight, layer.bias) @ ends[1]
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        assert [each.products for each in replace(graph, inputs, freezes=False).networks] == [3]
+        return graph.forward
+
+    monkeypatch.setattr("tilewright.torch.subgraphs.replace.FEWEST", 0)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=compiler, fullgraph=True)
+    before, after = (torch.linalg.inv(x.double()) for x in ends)
+    return lambda x: compiled((x.double() @ before).float()).double() @ after
+
+
+@pytest.mark.parametrize("write", [*UNSEEN, *SEEN, "loaded", "NaN"])
+def test_a_network_has_the_weights_as_they_are(write: str, monkeypatch: Any) -> None:
+    """At the call after a change, at the next one, which packs, and at those after it."""
+    layer = torch.nn.Linear(12, 20)
+    more: dict[str, Callable[[Any], Any]] = {
+        "loaded": lambda layer: layer.load_state_dict(torch.nn.Linear(12, 20).state_dict()),
+        "NaN": lambda layer: layer.weight.data.fill_(float("nan")),
+    }
+    compiled = joined(layer, monkeypatch)
+    right(layer, compiled)
+    for _ in range(2):
+        (UNSEEN | SEEN | more)[write](layer)
+        for _ in range(3):
+            right(layer, compiled)
 
 
 def test_training_by_a_fused_optimizer_ends_where_its_weight_does() -> None:

@@ -164,7 +164,8 @@ def inference(model: Any, *inputs: Any, **options: Any) -> Served:
 
 
 def test_a_layer_of_bert_and_sizes_that_change() -> None:
-    found = inference(Block(), torch.randn(2, 10, 32), torch.randn(2, 13, 32), dynamic=True)
+    given, alone = (torch.randn(2, 10, 32), torch.randn(2, 13, 32)), {"networks": False}
+    found = inference(Block(), *given, dynamic=True, options=alone)
     assert found == Served(layers=4, activations=1, products=2)
 
 

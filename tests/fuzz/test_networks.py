@@ -67,6 +67,16 @@ FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda x, i: nn.concat((nn.take(x[:, :0], i), nn.take(x, i)), axis=1),
         {"x": t(4, 5), "i": t(B, type="s32")},
     ),
+    "sums of no columns": (
+        lambda x: (nn.sum(x), nn.mean(x * 2, keepdims=True), x.sum()), {"x": t(R, 0)}
+    ),
+    "a product of no rows in another order": (
+        lambda x, w: (x @ w.a).transpose((1, 0, 2)), {"x": t(0, R, 48), "w": {"a": t(48, 7)}}
+    ),
+    "constants that are computed": (
+        lambda x: (x + nn.full((2, 1), 3), nn.sum(nn.full((2, 3), 2) + 1), nn.full((1, 3), 2) * 2),
+        {"x": t(2, 3)},
+    ),
     "a value of a row, in a loop over columns": (
         rounded, {"x": t(1, C, type="bf16"), "w": {"a": t(1, 33, type="s8")}}
     ),

@@ -22,7 +22,7 @@ from tilewright.emit.parallel import forks
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.generate import explain_plan, plan_for, program_for, verified
 from tilewright.ir.nest import BlockLoop, NestNode, Pack, Program
-from tilewright.ir.nodes import rewritten
+from tilewright.ir.nodes import rewritten, walk
 from tilewright.runtime.machine.host import means
 from tilewright.runtime.reference.arguments import sample
 from tilewright.spec.gemm import Gemm
@@ -369,6 +369,24 @@ def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:
     late = BlockLoop("nt", honest.nest[0].trips, (), 1, parallel=True)  # type: ignore[union-attr]
     with pytest.raises(PlanError, match="begin at 0"):
         verified(Program((late,), ()), SPEC, target)
+
+
+def test_a_panel_is_cut_only_before_tiles_of_other_rows() -> None:
+    spec = Gemm(M, N, K, b=tw.Packed("f32"))
+    target = targets.load("avx2")
+    honest = program_for(plan_for(spec, tw.Schedule(loops="NMk", threads=2), target))
+    split = [x for x in walk(honest.nest) if isinstance(x, BlockLoop) and x.split]
+    assert [loop.counter for loop in split] == ["pn"]
+    verified(honest, spec, target)
+
+    def twice(node: NestNode) -> NestNode:
+        if isinstance(node, BlockLoop) and node.split:
+            return replace(node, body=(*node.body, node.body[0]))
+        return node
+
+    wrong = replace(honest, nest=tuple(rewritten(honest.nest, twice)))
+    with pytest.raises(PlanError, match=r"the first loop and the rest in .* pn write the same"):
+        verified(wrong, spec, target)
 
 
 @pytest.mark.parametrize(("operand", "columns"), [("a", 16), ("b", 8), ("b", 16)])

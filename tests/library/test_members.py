@@ -18,8 +18,6 @@ from tilewright.targets import NAMES, load
 M, N, K = tw.dim("m"), tw.dim("n"), tw.dim("k")
 SMALL = tw.Gemm(4, 4, 4)
 
-ONES = np.ones((513, 512), np.float32)
-
 
 def net(k: int, n: int) -> tw.Network:
     """A product of rows and a weight."""
@@ -99,11 +97,6 @@ def test_equal_weights_are_one_constant_and_each_format_has_one() -> None:
             lambda: make({"f": net(4, 4)}, weights={"f": {"v": np.ones((4, 4), np.float32)}}),
             TilewrightError,
             "kernel 'f': the weights of w are not those",
-        ),
-        (
-            lambda: make({"f": net(513, 512)}, weights={"f": {"u": ONES}}),
-            SpecError,
-            "too large to be compiled in",
         ),
         (lambda: make({"f": SMALL}, version="1.0"), SpecError, "version is three numbers"),
         (lambda: make({"f": SMALL}, description="a\nb"), SpecError, "one line of text"),

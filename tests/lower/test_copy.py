@@ -45,7 +45,8 @@ def specs() -> list[Copy]:
             found.append(Copy(rows, cols, layouts(one)[source], layouts(other)[made]))
     wide = [Copy(9, 14, Matrix("f64", order), Matrix("f64")) for order in ("C", "F")]
     wide += [Copy(9, 14, Matrix("s64", "F"), Packed("s64", 8, bits=64))]
-    return [*found, *wide, Copy(9, 14, "f32", Packed("bf16")), Copy(9, 21, "s8", Packed("s8"))]
+    wide += [Copy(9, 14, "f32", Packed("bf16")), Copy(9, 21, "s8", Packed("s8"))]
+    return [*found, *wide, Copy(90, 1, "u8", Packed("u8"))]
 
 
 def given(spec: Copy, forms: Any, rng: np.random.Generator) -> Any:
@@ -86,14 +87,56 @@ def test_the_interpreter_agrees_with_numpy(name: str, cases: Cases) -> None:
         cases.count(target.name, "interpreted")
 
 
+def nibbles(values: Any, order: str) -> Any:
+    """The bytes that hold ``values``, two in each; the high bits of a last one are all 1."""
+    lines = values if order == "C" else values.T
+    odd = lines.shape[1] % 2
+    lines = np.pad(lines, ((0, 0), (0, odd)), constant_values=15).astype(np.uint8) & 15
+    held = lines[:, ::2] | lines[:, 1::2] << 4
+    return np.ascontiguousarray(held) if order == "C" else np.asfortranarray(held.T)
+
+
+MADE: list[Any] = [
+    Matrix("s8"), Matrix("u8", "F"), Matrix("f32"), Matrix("f16", "F"), Matrix("s32"),
+    Packed("s8", bits=32), Packed("bf16", 16, bits=64), Packed("f32", 8, bits=32), Packed("u8"),
+    Packed("s8"), Packed("s8", 32), Packed("bf16"),
+]  # fmt: skip
+NIBBLES = [(type_, order, made) for made in MADE for type_ in ("s4", "u4") for order in "CF"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nibbles_are_converted_like_bytes(name: str, cases: Cases) -> None:
+    target, rng = resolve(name), np.random.default_rng(0)
+    for index, (type_, order, made) in enumerate(NIBBLES):
+        if (index // 4 + index + EVERY.index(name)) % 4:
+            continue
+        rows, cols = [(37, 51), (1, 7), (90, 1), (64, 96)][index // 3 % 4]
+        low, plain = (-8, "s8") if type_ == "s4" else (0, "u8")
+        values = rng.integers(low, low + 16, (rows, cols)).astype(DTYPES[plain])
+        spec = Copy(rows, cols, Matrix(type_, order), made)  # type: ignore[arg-type]
+        a, forms = nibbles(values, order), formats_of(spec, target)
+        whole = Matrix(plain, order)  # type: ignore[arg-type]
+        right = copied(Copy(rows, cols, whole, made), target, values)
+        np.testing.assert_array_equal(copied(spec, target, a), right)
+        d = np.ones(right.shape, right.dtype, order=getattr(made, "order", "C"))
+        interpret_kernel(spec, Schedule(), target, [a, d])
+        held = "u8" if "d" in forms else spec.type_of("d")
+        np.testing.assert_array_equal(decode(d, held), decode(right, held), str(spec))
+        cases.count(target.name, "interpreted")
+
+
 M, N, LD = tw.dim("m"), tw.dim("n"), tw.dim("lda")
 COMPILED = [
     ("host", Copy(37, 70, "u8", Matrix("u8", "F"))),
     ("host", Copy(M, N, Matrix("bf16", "F"), "f32", lda=LD)),
     ("avx2", Copy(M, N, "s16", Matrix("s8", "F"))),
     ("avx2", Copy(8, 24, Packed("s8"), "s8")),
+    ("avx2", Copy(90, 1, "u8", Packed("u8"), lda=3)),
     ("neon", Copy(19, 21, Matrix("f16", "F"), Packed("f16", 8, bits=64))),
     ("scalar", Copy(5, 6, Packed("s8", bits=32), "u8")),
+    ("host", Copy(M, 70, "s4", "f32", lda=80)),
+    ("avx2", Copy(33, 50, Matrix("u4", "F"), Packed("s8"))),
+    ("neon", Copy(19, 21, "s4", Packed("f16", 8, bits=64))),
 ]
 
 
@@ -138,6 +181,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Copy(4, 4, "s8 as s8, 4x5 in groups of 4 along k, a column"), "that of another size"),
     (lambda: Copy(4, 4, "no format"), "is no packed format"),
     (lambda: Copy(4, 4, Packed(tw.Quantized("u4", scale="f32", block=8))), "low-bit matrix"),
+    (lambda: Copy(4, 4, "s8", "u4"), "only the input of a copy is a matrix of nibbles"),
+    (lambda: Copy(4, N, "u4"), "lines of nibbles have a fixed length"),
+    (lambda: Copy(N, 4, "u4", lda=5), "lines of nibbles begin at whole bytes"),
+    (lambda: tw.Gemm(4, 4, 4, d=Matrix("u4")), "cannot be a matrix of nibbles.*tw.Copy reads"),
     (lambda: Packed("f64", bits=32), "a group of elements cannot have these bits"),
     (lambda: tw.Gemm(4, 4, 4, b=Packed("f32", bits=32)), "bits are for tw.Copy"),
 ]
@@ -153,5 +200,7 @@ def test_a_copy_has_no_schedule_and_sums_need_a_plain_source() -> None:
     target = resolve("avx2")
     with pytest.raises(ScheduleError, match="a copy has nothing to schedule"):
         plan_for(Copy(4, 4), Schedule(tile=(4, 4)), target)
+    with pytest.raises(SpecError, match="blocks of an odd number of columns"):
+        plan_for(Copy(4, 14, "u4", Packed("s8", 7, bits=32)), Schedule(), target)
     with pytest.raises(SpecError, match="not packed again with the sums"):
         plan_for(Copy(8, 8, Packed("s8", bits=32), Packed("s8")), Schedule(), target)

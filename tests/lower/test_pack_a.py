@@ -152,7 +152,7 @@ def test_a_large_b_is_packed_in_panels_beside_a_packed_a() -> None:
 REFUSED: Any = (
     (lambda: Gemm(4, 4, 4, a=Packed("f32", 8)), SpecError, "A is packed in panels of rows"),
     (lambda: Gemm(4, 4, 4, a=Packed("f32"), batch=Strided(2)), SpecError, "that of one product"),
-    (lambda: Gemm(4, 4, 4, d=Packed("f32")), SpecError, "only A and B can be packed, not D"),  # type: ignore[arg-type]
+    (lambda: Gemm(4, 4, 4, c=Packed("f32")), SpecError, "A, B and D can be packed, not C"),  # type: ignore[arg-type]
     (lambda: Gemm(4, 4, 4, b=Packed("f32", mb=8)), SpecError, "B is packed in blocks of columns"),
     (
         lambda: Gemm(4, 4, 4, a=Packed("f32"), b="s8", b_zero=1),

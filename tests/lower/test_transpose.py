@@ -290,7 +290,7 @@ def test_sizes_that_are_multiples_leave_no_tail_code(target: Target) -> None:
     text = generate([Request("t", multiple, Schedule(), target)]).text
     assert "%" not in text
     program = program_for(plan_for(multiple, Schedule(), target))
-    accesses = [op for tile in program.tiles for op in tile.body if isinstance(op, (Load, Store))]
+    accesses = [op for tile in program.tiles for op in tile.end if isinstance(op, (Load, Store))]
     assert all(op.active is None for op in accesses)
 
 
@@ -300,7 +300,7 @@ def test_whole_blocks_are_loaded_stored_and_turned_in_registers(name: str) -> No
     plan = plan_for(Transpose(64, 64), Schedule(), target)
     lanes = target.of("f32")[0].lanes
     for tile in program_for(plan).tiles:
-        accesses = [op for op in tile.body if isinstance(op, (Load, Store))]
+        accesses = [op for op in tile.end if isinstance(op, (Load, Store))]
         assert all(op.active is None for op in accesses)
         vectors = {op.dst.vector.lanes for op in accesses if isinstance(op, Load)}
         assert vectors == {lanes}

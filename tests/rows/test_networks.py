@@ -53,6 +53,8 @@ def test_functions_of_numpy_are_those_of_tilewright() -> None:
         (lambda x: x if x > 0 else -x, r"tw\.where"),
         (lambda x: x[7], "only index 0 is known"),
         (lambda x: x.reshape((7,)), "keeps the elements"),
+        (lambda x: x.reshape((ROWS * ROWS, -1)), "no size for -1"),
+        (lambda x: x.reshape((ROWS * 2, COLS)), "keeps the elements"),
         (lambda x: x.transpose((0, 0)), "each axis once"),
         (lambda x: x.__setitem__(0, 1.0), "never changes"),
         (lambda x: x * nn.sum(x).item(), "before the kernel runs"),
@@ -100,3 +102,60 @@ def test_a_tracer_refuses_what_it_cannot_see(function: Any, says: str) -> None:
 def test_what_no_network_can_be_is_refused(make: Callable[[], Any], says: str) -> None:
     with pytest.raises(tw.TilewrightError, match=says):
         make()
+
+
+# -- axes that are joined -------------------------------------------------------------------------
+
+
+def joined(x: Any, w: Any) -> Any:
+    """Rows of two axes, of exchanged axes, of part of an axis; a mean of all; an axis cut again."""
+    y = tw.relu(x.reshape(-1, 6) @ w.up)
+    return (
+        y.reshape(ROWS, COLS, 4),
+        nn.softmax(x.swapaxes(0, 1).reshape(COLS * ROWS, 6)),
+        x.reshape(ROWS * 3, COLS, 2).reshape(-1) + 1,
+        nn.mean((x * 2).reshape(-1, 6), axis=0),
+    )
+
+
+def test_dims_become_one_axis() -> None:
+    up = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
+    spec = of(joined, x=tw.Tensor("f32", (ROWS, COLS, 6)), w={"up": up})  # type: ignore[arg-type]
+    assert spec_of_code(repr(spec)) == pickle.loads(pickle.dumps(spec)) == spec
+    assert spec.results[1].tensor == ("f32", (ROWS * COLS, 6))
+    net = tw.compile(spec, target="scalar")
+    copies = [line for line in net.explain().splitlines() if "copy" in line]
+    assert len(copies) == 1, "only exchanged axes are copied"
+    packed = net.pack({"up": up})
+    for rows, cols in ((3, 5), (1, 1), (4, 0)):
+        x = np.random.default_rng(2).standard_normal((rows, cols, 6)).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            e = np.exp(x.swapaxes(0, 1).reshape(-1, 6).astype(float))
+            right = (
+                np.maximum(x.astype(float) @ up, 0), e / e.sum(axis=-1, keepdims=True),
+                x.reshape(-1) + 1, (x.astype(float) * 2).reshape(-1, 6).sum(axis=0) / (rows * cols),
+            )  # fmt: skip
+        for found, wanted in zip(net(x, packed), right, strict=True):
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    small = tuple(np.empty(shape, np.float32) for shape in ((3, 5, 4), (14, 6), (90,), (6,)))
+    x = np.zeros((3, 5, 6), np.float32)
+    with pytest.raises(tw.ArgumentError, match=r"\(15, 6\): cols\*rows is 15"):
+        net(x, packed, out=small)
+
+
+def test_joined_sizes_belong_to_views_alone() -> None:
+    with pytest.raises(tw.SpecError, match="is one dim"):
+        tw.Tensor("f32", (ROWS * COLS, 3))
+    with pytest.raises(tw.SpecError, match="m is one dim"):
+        tw.Gemm(ROWS * 2, 3, 4)
+    spec = of(lambda x: x.reshape(-1) + 1, x=tw.Tensor("f32", (ROWS, COLS)))
+    kernel = tw.compile(spec)
+    np.testing.assert_array_equal(kernel(np.ones((2, 3), np.float32)), np.full(6, 2))
+    size: Any = ROWS * ROWS * ROWS
+    cube = of(lambda x: x.reshape(-1) / nn.extent(size), x=tw.Tensor("f32", (ROWS,) * 3))
+    np.testing.assert_array_equal(
+        tw.compile(cube)(np.ones((2, 2, 2), np.float32)), np.full(8, 0.125)
+    )
+    with pytest.raises(tw.SpecError, match="numba: a size of out is no single dim"):
+        _ = kernel.numba

@@ -17,7 +17,7 @@ from tilewright import nn
 from tilewright.cli.code import spec_of_code
 from tilewright.generate import plan_for, program_for
 from tilewright.runtime.call.packed_weights import PackedWeights
-from tilewright.symbolic import evaluate
+from tilewright.symbolic import Least, evaluate
 
 ROWS = tw.dim("rows")
 NUMPY: Any = np
@@ -147,6 +147,19 @@ def test_functions_of_elements_are_in_the_epilogue_and_buffers_share_memory() ->
                          {"a": tw.Tensor("f32", (40, 40))}, 300, 40))  # fmt: skip
     assert program_for(deep.plan).scratch == 2 * 300 * 40 * 4
     assert deep.verify(cases=2).cases == 2
+
+
+def test_places_of_buffers_of_different_sizes_have_short_formulas() -> None:
+    def crossed(x: Any, y: Any) -> Any:
+        for _ in range(4):
+            scores, y = nn.softmax(x @ y.T), nn.softmax(y)
+            x = nn.softmax(scores @ y)
+        return x
+
+    given = {name: tw.Tensor("f32", (tw.dim(f"many_{name}"), 4)) for name in "xy"}
+    target = tw.compile(of(relu3, LARGE), target="avx2").isa
+    plan = plan_for(tw.network(crossed).of(**given), tw.Schedule(), target)
+    assert program_for(plan).scratch.count(Least) <= 16
 
 
 def test_a_library_packs_each_weight() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from random import Random
@@ -15,9 +16,13 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn
 from tilewright.cli.code import schedule_of_code
-from tilewright.generate import interpret_kernel, plan_for, program_for
+from tilewright.emit.parallel import joined
+from tilewright.generate import Request, generate, interpret_kernel, plan_for, program_for
+from tilewright.ir.nest import Beside, Call
+from tilewright.ir.nodes import walk
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.packed_matrix import memory
+from tilewright.runtime.machine.host import resolve
 from tilewright.symbolic import evaluate
 
 B, R = tw.dim("batch"), tw.dim("rows")
@@ -157,6 +162,25 @@ def test_values_of_a_block_are_small() -> None:
     assert evaluate(shared.worker_scratch, {"rows_": 10**6}) <= 300 * 4 * (40 + 21) + 128
 
 
+def test_threads_finish_a_stage_before_they_begin_the_next() -> None:
+    chain = tw.network(lambda x, w: x @ w.a @ w.b @ w.c @ w.d @ w.e)
+    spec = chain.of(x=T("f32", (64, 64)), w=dict.fromkeys("abcde", T("f32", (64, 64))))
+    isa = tw.compile(SPECS["perceptron"], target="avx2").isa
+    program = joined(program_for(plan_for(spec, tw.Schedule(threads=2), isa)))
+    regions = [node for node in walk(program.nest) if isinstance(node, Beside)]
+    assert len(regions) > 1
+    for region in regions:
+        calls = [node for node in walk(region.body) if isinstance(node, Call)]
+        tiles = [(call, program.tile(call.program).parameters) for call in calls]
+        written = {
+            argument.symbol
+            for call, parameters in tiles
+            for argument, parameter in zip(call.arguments, parameters, strict=False)
+            if parameter.role == "out"
+        }
+        assert len(written) == 1
+
+
 ANY: Any = (3,)
 
 
@@ -188,3 +212,51 @@ def staged(name: str, *stages: tw.Stage, **more: Any) -> Any:
     square = tw.network(lambda x, w: (nn.sum(x @ x.T, axis=0), (x @ w.a) @ (x @ w.a).T))
     spec = square.of(x=T("f32", (13, 13)), w={"a": T("f32", (13, 13))})
     return tw.compile(SPECS.get(name, spec), tw.Stages(*stages, **more))
+
+
+def matrix_layers(x: Any, w: Any) -> Any:
+    h = tw.relu(x @ w.a).astype("bf16")
+    return nn.softmax((h @ w.b).astype("bf16") @ w.c), h
+
+
+UNIT = {"a": T("bf16", (64, 64)), "b": T("bf16", (64, 64)), "c": T("bf16", (64, 32))}
+#: How C enters the unit: AMX's tiles are saved and configured, SME's streaming mode begins. For
+#: each schedule, what enters it.
+ENTRIES = {
+    "amx": (r"^ +tiles_enter\(&before, (.*)\);", (["&tiles0"], ["NULL"], ["NULL", "NULL"])),
+    "sme+f64": (r"__arm_locally_streaming .*void (\w+)\(", (["net"], ["net"], ["fork0"])),
+}
+
+
+@pytest.mark.parametrize("target", ENTRIES)
+def test_a_matrix_unit_is_entered_once_for_all_stages(target: str, cases: Cases) -> None:
+    spec, isa = tw.network(matrix_layers).of(x=T("bf16", (32, 64)), w=UNIT), resolve(target)
+    given, weights = tensors(spec, 32)
+    net: Any = tw.compile(spec, target=target)
+    packed = net.pack(weights)
+    wanted = net(*given, packed)
+    held = [memory(w) if type(w) is tw.PackedMatrix else w for w in packed.arrays]
+    one = tw.Stage(" ".join(step.name for step in net.plan.steps), rows=16)
+    pattern, entries = ENTRIES[target]
+    for stages, entered in zip(
+        (tw.Stages(), tw.Stages(one), tw.Stages(one, threads=2)), entries, strict=True
+    ):
+        text = generate([Request("net", spec, stages, isa)]).text
+        assert re.findall(pattern, text, re.MULTILINE) == entered, stages
+        made = [np.zeros_like(each) for each in wanted]
+        interpret_kernel(spec, stages, isa, [*given, *held, *made], [])
+        assert [m.tobytes() for m in made] == [each.tobytes() for each in wanted]
+    cases.count(target, "interpreted", 3)
+
+
+def test_blocks_of_more_rows_than_there_are(cases: Cases) -> None:
+    few = tw.network(lambda x, w: nn.sum(x @ w.a, keepdims=True))
+    none = tw.network(lambda x, w: nn.product((x + 3).astype("u8"), w.a, a_zero=3) * 0.5)
+    nets = tw.compile_many([
+        (few.of(x=T("f32", (13, 48)), w={"a": T("f32", (48, 2))}),
+         tw.Stages(tw.Stage("a sum0", rows=16), threads=2), "host"),
+        (none.of(x=T("f32", (0, 3)), w={"a": T("s8", (3, 32))}),
+         tw.Stages(tw.Stage("cast0 a", rows=4), threads=2), "host"),
+    ])  # fmt: skip
+    assert [net.verify(cases=1).cases for net in nets] == [1, 1]
+    cases.count("host", "native", 2)

@@ -23,6 +23,8 @@ from tilewright.runtime.arrays.elements import nearest
 from tilewright.runtime.imported import Model
 from tilewright.runtime.reference.network import expected_of
 
+#: Types of arrays that are passed as others.
+_OTHERS = (np.int64, np.uint32, np.uint64, np.bool_)
 #: Types that no input of a network has.
 _WHOLE = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL}
 #: The relative distance of neighbours in types of 16 bits: the reference rounds each step to them.
@@ -108,8 +110,8 @@ def loaded(case: Case) -> Loaded:
 
 def _held(array: Any) -> Any:
     """Return an array in a type that tensors have."""
-    other = {"b": np.uint8, "i": np.int32}.get(array.dtype.kind)
-    return array.astype(other) if array.dtype in (np.int64, np.bool_) else array
+    other = {"b": np.uint8, "i": np.int32, "u": np.int32}.get(array.dtype.kind)
+    return array.astype(other) if array.dtype in _OTHERS else array
 
 
 def by_reference(one: Loaded) -> list[Any]:

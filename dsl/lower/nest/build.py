@@ -12,6 +12,7 @@ from tilewright.ir.nest import (
     Bind,
     BlockLoop,
     Bound,
+    Call,
     Name,
     NestNode,
     Pack,
@@ -21,6 +22,8 @@ from tilewright.ir.nest import (
     operands_of,
     renamed,
 )
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.pack_b import pack_ends, pack_rows
 from tilewright.lower.staging.block_sums import TOTALS
 from tilewright.lower.staging.buffers import (
     Filled,
@@ -34,10 +37,12 @@ from tilewright.lower.staging.buffers import (
     sums_of_blocks,
 )
 from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
+from tilewright.lower.staging.quantize import packed_rows
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.problem import Staging
+from tilewright.plan.routines.pack_b import PackPlan, plan_of_d
 from tilewright.plan.tiling.tiles import (
     Either,
     FirstOrLater,
@@ -49,10 +54,12 @@ from tilewright.plan.tiling.tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
+    PackedRows,
     Phase,
     Step,
     SummedBlock,
 )
+from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.symbolic import ONE, ZERO, Least, div, symbol
 
 from .calls import Block, TileSet, called, looped, offset_of
@@ -67,6 +74,11 @@ def make_program(plan: Plan | ByRows) -> Program:
     first, *later = plan.nests
     tiles = TileSet(first)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
+    packing = plan_of_d(first) if isinstance(plan.spec.d, PackedSpec) else None
+    if isinstance(packing, PackPlan):
+        nodes, made = pack_ends(packing)
+        start += nodes
+        tiles.programs |= {("store", program.name): program for program in made}
     if ZERO in (first.problem.sizes["m"], first.problem.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
@@ -187,6 +199,8 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
             yield _packed(tiles, step, block)
         case SummedBlock():
             yield from _summed(tiles, step, block)
+        case PackedRows():
+            yield _packed_rows(tiles, step, block)
         case InOrder():
             for part in step.parts:
                 yield from _nest(tiles, part, block)
@@ -254,6 +268,34 @@ def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, 
         scratch, own = tiles.place(sums, elements, parallel=block.parallel)
         nodes = (Pack(sums.buffer, sums.type, elements, scratch, filled, nodes, own),)
     return nodes
+
+
+def _packed_rows(tiles: TileSet, step: PackedRows, block: Block) -> Pack:
+    """Return nodes that write rows of D to a buffer, and pack them into D."""
+    plan, rows = block.plan, block.plan.staging.operands["d"]
+    inside = replace(block, bases=block.bases | {"d": block.origin})
+    fill = tuple(_nest(tiles, step.body, inside))
+    most = block.extents["m"]
+    if most != plan.problem.sizes["m"] and "m" not in plan.block_sizes:
+        most = Integer(plan.nest.blocks["m"])  # the last block uses the buffer of whole ones
+    elements = _room(plan, rows, most * rows.strides["m"])
+    scratch, own = tiles.place(rows, elements, parallel=block.parallel)
+    shared = plan.shared and not block.parallel
+    place = block.origin["m"], block.extents["m"]
+    nodes, programs = _stored_rows(plan, *place, parallel=shared)
+    tiles.programs |= {("store", program.name): program for program in programs}
+    return Pack(rows.buffer, rows.type, elements, scratch, fill, nodes, own)
+
+
+def _stored_rows(
+    plan: Plan, first: Expr, rows: Expr, *, parallel: bool
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """Return the nodes and tiles that pack, or quantize, ``rows`` rows of D from row ``first``."""
+    packing = plan_of_d(plan)
+    if isinstance(packing, PackPlan):
+        return pack_rows(packing, first, rows, parallel=parallel)
+    (loop,), tile = packed_rows(packing, rows, first, "d_")
+    return (replace(loop, parallel=parallel, note="quantize D"),), (tile,)
 
 
 def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
@@ -350,8 +392,20 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
             part = parts[d]
             if part is not None:
                 parallel = letters[letters.lower().rfind(d) :][:1].isupper()
+                split = parallel and number > 0 and _may_split(nodes)
                 nodes = in_panels(f"p{d}", part, nodes, parallel=parallel)
+                if parallel and part.count != 1:
+                    assert isinstance(nodes[0], BlockLoop)
+                    nodes = (replace(nodes[0], work=_work(inside), split=split),)
         yield from (_beside(node, number) for node in nodes)
+
+
+def _may_split(nodes: Sequence[NestNode]) -> bool:
+    """Return True if threads may share the first loop of a panel: the rest are other tiles."""
+    match nodes:
+        case (BlockLoop(parallel=True), _, *_):
+            return all(isinstance(node, Call | When | BlockLoop) for node in nodes)
+    return False
 
 
 def _beside(node: NestNode, number: int) -> NestNode:

@@ -44,7 +44,9 @@ class Visit:
         self.period = PARTIAL if each.reductions else self.step
         self.groups = self.period // self.step
         self.tail = mod(plan.cols, self.period)
-        self.buffered = bool(each.reductions) and (self.groups > 1 or self.tail != 0)
+        # Without columns no trip fills registers: the partial results are those of the buffer.
+        part = self.groups > 1 or self.tail != 0 or plan.cols == 0
+        self.buffered = bool(each.reductions) and part
         self.ahead = plan.matrices if plan.prefetching == number else ()
         self.pieces = 0
 

@@ -8,30 +8,22 @@ visit. Elements of fewer than 32 bits are transposed as 32-bit words, and extrac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from sympy import Expr, Integer
 
-from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.conversions import is_upper_half, widen
-from tilewright.ir.access import load
-from tilewright.ir.dataflow import prune
-from tilewright.ir.emitter import Emitter
-from tilewright.ir.interleaving import transpose
+from tilewright.elementwise.conversions import is_upper_half
 from tilewright.ir.nest import NestNode, When, repeated
-from tilewright.ir.ops import Load, Prefetch, TileProgram
-from tilewright.ir.values import Active, Address, Register
+from tilewright.ir.ops import Prefetch, TileProgram
+from tilewright.ir.values import Address
+from tilewright.lower.move_tile import MoveTile
 from tilewright.plan.tiling.parts import Part, cut
-from tilewright.spec.types import FORMATS, ITEMSIZE, in_word, is_integer, is_signed
+from tilewright.spec.types import FORMATS, ITEMSIZE
 from tilewright.symbolic import ONE, div, linear, mod, value
 
 from .conversion import (
     Conversion,
     call_of,
-    lanes_of,
-    program_of,
-    put,
-    store_words,
 )
 
 #: The factor by which parts shrink when a run-time size is cut: less code than 2, but more steps.
@@ -43,7 +35,7 @@ def turnable(c: Conversion) -> bool:
     along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
     if not along or c.lanes == 1:
         return False
-    element = "s32" if _together(c) > 1 else c.emitter(c.lanes).builder.real
+    element = "s32" if _together(c) > 1 else c.real
     return c.target.holding(element, c.lanes).transposes
 
 
@@ -122,8 +114,8 @@ def _many_instructions(c: Conversion) -> bool:
 
     One block for each tile is then enough code.
     """
-    real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
-    moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
+    real = c.target.holding(c.real, c.lanes)
+    moved = c.move.bits or (c.kind == c.source.type and c.kind in real.loads)
     return c.kind in FORMATS and not is_upper_half(c.kind) and not moved
 
 
@@ -131,112 +123,19 @@ def _together(c: Conversion) -> int:
     """Return the elements transposed in one lane: those of a word if they are easy to extract, else
     1.
     """
-    source = c.source.type
-    easy = is_integer(source) or is_upper_half(source) or c.bits
-    return in_word(source) if easy else 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Lines that become the lanes of one vector: ``count`` lines, from ``first`` on.
-
-    ``turned`` are their transposed elements so far: one register for each element of K or word.
-    """
-
-    first: int
-    count: int
-    turned: list[Argument] = field(default_factory=list, compare=False)
+    return c.move.together if c.move.easy else 1
 
 
 def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:
-    """Return the tile of ``lines`` lines and ``depth`` elements of K: one square block after the
-    other.
+    """Return the tile of ``lines`` lines and ``depth`` elements of K.
 
     A K group of adjacent blocks is written at once, so that each cache line is written once.
     """
-    emitter, step, lanes = c.emitter(c.lanes), c.lanes * _together(c), c.lanes
-    vectors = [_Lines(first, min(lanes, lines - first)) for first in range(0, lines, lanes)]
-    written = 0
-    for first in range(0, depth, step):
-        end = min(first + step, depth)
-        for vector in vectors:
-            vector.turned.extend(_block(c, emitter, vector, (first, end)))
-        ready = depth if end == depth else end // c.k_group * c.k_group
-        for k in range(written, ready, c.k_group):
-            for vector in vectors:
-                _write(c, emitter, vector, (k, min(c.k_group, depth - k)))
-        written = ready
+    tile = MoveTile(c.move)
+    tile.block(lines, depth)
     if c.spills:
         for line in range(lines):
             at = linear(((lines + line, c.source.strides[c.line]),))
-            emitter.add(Prefetch(Address("x", at)))
+            tile.emitter.add(Prefetch(Address("x", at)))
     summary = f"{lines} lines, {depth} elements of each, turned"
-    return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
-
-
-def _block(
-    c: Conversion, emitter: Emitter, lines: _Lines, within: tuple[int, int]
-) -> Iterator[Argument]:
-    """Yield transposed elements of K in the range ``within``: one register for each element or
-    word.
-    """
-    first, end = within
-    rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
-    # A single row is passed twice, so that it is interleaved, too: the result must be a new
-    # register, because a part of a loaded register may not be stored.
-    rows = rows if len(rows) > 1 else 2 * rows
-    steps, turned = transpose(c.target, rows, c.lanes, f"t{lines.first}_{first}_")
-    turned = turned[: -(-(end - first) // _together(c))]
-    emitter.add(*prune(steps, turned))
-    yield from (emitter.take(register) for register in turned)
-
-
-def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> Register:
-    """Load ``count`` elements of a line into a register: one element or word in each lane."""
-    together, name = _together(c), f"x{line}_{first}"
-    address = Address("x", linear(((line, c.source.strides[c.line]), (first, ONE))))
-    whole = count == c.lanes * together
-    if together > 1:
-        word = emitter.fresh(name, "s32")
-        emitter.add(Load(word, address, None if whole else count, c.source.type, together))
-        return word
-    active: Active = None
-    if not whole:
-        active, makes = lanes_of(c, count * ONE, emitter)
-        if line == 0:
-            emitter.add(*makes)
-    return emitter.register(load(emitter, address, active, c.source.type, name))
-
-
-def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int]) -> None:
-    """Store one K group of every line. ``group`` is its first element and the number that exist."""
-    (k, existing), turned, packed = group, lines.turned, c.packed.strides
-    place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
-    together, active = _together(c), None if lines.count == c.lanes or c.spills else lines.count
-    if c.moves and c.word_elements == together > 1:
-        starts = range(0, c.k_group, together)
-        counts = [min(together, max(0, existing - start)) for start in starts]
-        words: list[Argument] = [
-            c.shifted(emitter, turned[(k + start) // together], count) if count else 0
-            for start, count in zip(starts, counts, strict=True)
-        ]
-        store_words(c, emitter, words, place, active)
-        return
-    elements = [_element(c, emitter, turned, each) for each in range(k, k + existing)]
-    if c.k_group == 1:
-        put(c, emitter, elements[0], place, active)
-    else:
-        store_words(c, emitter, c.words(emitter, elements), place, active)
-
-
-def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) -> Argument:
-    """Return element ``k`` of every line, in the form of ``Conversion.element``."""
-    together, source = _together(c), c.source.type
-    if together == 1:
-        return c.rounded(emitter, turned[k])
-    b, bits = emitter.builder, 8 * ITEMSIZE[source]
-    above = 32 - bits * (k % together + 1)
-    word = turned[k // together]
-    word = b("shl", word, above) if above else word
-    lane = b("shr" if is_signed(source) else "ushr", word, 32 - bits)
-    return lane if (is_integer(source) and not c.mixed) or c.bits else widen(b, lane, source)
+    return tile.program(f"{c.prefix}turn_{lines}x{depth}", summary)

@@ -8,27 +8,17 @@ loaded at a time. If each line is contiguous along K, one K group, a block of li
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sympy import Expr
 
-from tilewright.elementwise.builder import Argument
-from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When
-from tilewright.ir.ops import Load, TileProgram
-from tilewright.ir.values import Active, Address
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.move_tile import MoveTile
 from tilewright.lower.vectors import over_vectors
-from tilewright.spec.types import is_integer
-from tilewright.symbolic import div, linear, mod, symbol, value
+from tilewright.symbolic import div, mod, symbol, value
 
-from .conversion import (
-    VECTORS,
-    Conversion,
-    call_of,
-    lanes_of,
-    program_of,
-    put,
-    store_words,
-)
+from .conversion import VECTORS, Conversion, call_of
 from .convert_blocks import blocks, turnable
 from .convert_rows import rows
 
@@ -143,57 +133,10 @@ def _group_tile(
     """Return the tile for one K group of ``vectors`` vectors of lines, or of the ``tail`` of the
     lines.
     """
-    emitter = c.emitter(lanes)
-    active: Active = None
-    if tail is not None:
-        active, makes = lanes_of(c, tail, emitter)
-        emitter.add(*makes)
-    moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.k_group > 1
-    parts = c.exact or (c.zero_lines and c.shift)
-    lines = value(tail) if tail is not None and parts else None
-    for index in range(vectors):
-        write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
-        start = linear(((index * lanes, c.source.strides[c.line]),))
-        if moved:
-            words = list(_moved(c, emitter, (index, start), existing))
-            store_words(c, emitter, words, write, lines)
-            continue
-        found = _group(c, emitter, (index, start), active, existing)
-        if not existing and c.k_group == 1:
-            found = [0 if is_integer(c.kind) and not c.mixed else 0.0]
-        if c.k_group == 1:
-            put(c, emitter, found[0], write, lines if c.exact else None)
-        else:
-            store_words(c, emitter, c.words(emitter, found), write, lines)
+    some = c.exact or (c.zero_lines and c.shift and c.k_group > 1)
+    lines = value(tail) if tail is not None and some else None
+    tile = MoveTile(replace(c.move, lanes=lanes, spills=lines is None))
+    tile.block(vectors * lanes if tail is None else tail, existing)
     size = f"{vectors * lanes}" if tail is None else str(lines) if c.exact else "tail"
-    name = f"group_{size}" + (f"_{existing}" if existing < c.k_group else "")
-    return program_of(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
-
-
-def _moved(
-    c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
-) -> Iterator[Argument]:
-    """Yield the words of a K group that is copied; ``start`` is its vector's index and its
-    address.
-    """
-    most = c.word_elements
-    for first in range(0, c.k_group, most):
-        count = min(most, existing - first)
-        if count <= 0:
-            yield 0
-            continue
-        word = emitter.fresh(f"x{start[0]}_{first}", "s32")
-        part = None if count == most else count
-        emitter.add(Load(word, Address("x", start[1] + first), part, c.source.type, most))
-        yield c.shifted(emitter, emitter.take(word), count)
-
-
-def _group(
-    c: Conversion, emitter: Emitter, start: tuple[int, Expr], active: Active, existing: int
-) -> list[Argument]:
-    """Return the elements of a K group of each lane, one register for each element."""
-    found = []
-    for k in range(existing):
-        address = Address("x", start[1] + linear(((k, c.source.strides["k"]),)))
-        found.append(c.element(emitter, address, active, f"x{start[0]}_{k}"))
-    return found
+    name = f"{c.prefix}group_{size}" + (f"_{existing}" if existing < c.k_group else "")
+    return tile.program(name, f"{size} lines, {existing} elements of each")

@@ -7,28 +7,17 @@ vector by vector. Otherwise square blocks are transposed in registers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 
 from sympy import Expr
 
-from tilewright.ir.interleaving import transpose
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
-from tilewright.ir.ops import Load, Store, TileProgram
-from tilewright.ir.values import Active, Address, Register
-from tilewright.lower.vectors import known
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.move_tile import MoveTile
 from tilewright.plan.staging import row_elements, widening
 from tilewright.plan.tiling.parts import cut
-from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-from .conversion import (
-    VECTORS,
-    Conversion,
-    call_of,
-    groups_of,
-    lanes_of,
-    program_of,
-    put,
-)
+from .conversion import VECTORS, Conversion, call_of
 
 #: The number of vectors that one call converts if the operand has few rows.
 BLOCK = 16
@@ -92,37 +81,14 @@ def _row_tile(
     """Return the tile of ``step`` elements of each line at each of ``starts``, or of a line's
     ``tail``.
     """
-    emitter = c.emitter(c.lanes)
+    tile = MoveTile(c.move)
     wide = widening(c.target, c.source.type, c.packed.type)
-    each = step // c.lanes
-    for index, (start, line) in enumerate(product(starts, range(lines))):
-        read, write = (
-            Address(name, start + linear(((line, operand.strides[c.line]),)))
-            for name, operand in (("x", c.source), ("out", c.packed))
-        )
-        if wide is not None:
-            register = Register(f"wx{index}", wide)
-            emitter.add(Load(register, read, known(tail), c.source.type))
-            emitter.add(Store(write, register))
-            continue
-        if each > 1:
-            word = emitter.fresh(f"x{index}", "s32")
-            existing, makes = groups_of(c, tail, each)
-            emitter.add(*makes)
-            emitter.add(Load(word, read, existing, c.source.type, each))
-            found = c.shifted(emitter, emitter.take(word), each)
-            emitter.add(Store(write, emitter.register(found), None, c.packed.type, each))
-            continue
-        active: Active = None
-        if tail is not None:
-            active, makes = lanes_of(c, tail, emitter)
-            emitter.add(*makes)
-        put(c, emitter, c.element(emitter, read, active, f"x{index}"), write)
+    tile.along(lines, starts, step, tail, wide)
     size = f"{len(starts) * step}" if tail is None else "tail"
     if lines == 1:
-        return program_of(c, f"row_{size}", list(emitter.emit()), f"{size} elements of a row")
-    what = f"{size} elements of each of {lines} rows"
-    return program_of(c, f"rows_{lines}x{size}", list(emitter.emit()), what)
+        return tile.program(f"{c.prefix}row_{size}", f"{size} elements of a row")
+    summary = f"{size} elements of each of {lines} rows"
+    return tile.program(f"{c.prefix}rows_{lines}x{size}", summary)
 
 
 # --- what is contiguous along lines --------------------------------------------------------------
@@ -162,23 +128,8 @@ def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
     """Return the tile of one block with ``tail`` lines, None for all, and ``existing`` elements of
     K.
     """
-    emitter, most = c.emitter(c.lanes), c.lanes * c.k_group
-    words = []
-    for first in range(0, most, c.k_group):
-        elements = []
-        for k in range(first, first + c.k_group):
-            there = div(existing + (most - 1 - k), most)  # 1, or 0 past the end of K
-            if there == 0:
-                break
-            active = known((c.lanes * ONE if tail is None else tail) * there)
-            active = None if active == c.lanes else active
-            address = Address("x", linear(((k, c.source.strides["k"]),)))
-            elements.append(c.element(emitter, address, active, f"x{k}"))
-        words.append(emitter.register(c.words(emitter, elements)[0]))
-    steps, turned = transpose(c.target, words, c.lanes, "t")
-    emitter.add(*steps)
-    for line, register in enumerate(turned):
-        place = Address("out", linear(((line, c.packed.strides[c.line]),)))
-        emitter.add(Store(place, register, None, c.packed.type, c.k_group))
-    name = "turn" + ("_part" if existing != most else "") + ("_tail" if tail is not None else "")
-    return program_of(c, name, list(emitter.emit()), "a block of lines as rows along K")
+    tile = MoveTile(c.move)
+    tile.lines(c.lanes * ONE if tail is None else tail, existing)
+    part = "_part" if existing != c.lanes * c.k_group else ""
+    name = f"{c.prefix}turn{part}" + ("_tail" if tail is not None else "")
+    return tile.program(name, "a block of lines as rows along K")

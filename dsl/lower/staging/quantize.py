@@ -18,7 +18,7 @@ from tilewright.ir.access import load
 from tilewright.ir.dataflow import pointers_used, sizes_used
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import fold_registers
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
@@ -131,13 +131,17 @@ def quantization_of(staging: Staging) -> Quantization:
 
 
 def quantize_rows(
-    q: Quantization, rows: Expr, matrix: Expr
-) -> tuple[tuple[NestNode, ...], TileProgram]:
-    """Return the nodes that quantize the rows of matrix ``matrix`` of a batch, and their tile."""
+    q: Quantization, rows: Expr, matrix: Expr, first: Expr = ZERO, prefix: str = ""
+) -> tuple[tuple[BlockLoop, ...], TileProgram]:
+    """Return the nodes that quantize the rows of matrix ``matrix`` of a batch, and their tile.
+
+    They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
+    """
     ops = (*_row(q), *_filling(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
-        name="_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
+        name=prefix
+        + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
         element="f32",
         parameters=(
             *((Parameter("x", "in", q.source.type),) if "x" in used else ()),
@@ -155,21 +159,32 @@ def quantize_rows(
     if _ZERO in used:
         places.append(Argument(Name("a_zero"), row if q.zero == "row" else ZERO))
     places += [
-        _argument(made, matrix * made.strides["b"] + row * made.strides["m"])
+        _argument(made, matrix * made.strides["b"] + (first + row) * made.strides["m"])
         for made in q.made.values()
     ]
-    places += [] if q.gap is None else [_argument(q.gap, row * q.gap.strides["m"])]
+    places += [] if q.gap is None else [_argument(q.gap, (first + row) * q.gap.strides["m"])]
     loop = BlockLoop("lp", rows, (Call(program.name, tuple(places)),), note="quantize A")
     return (loop,), program
 
 
 def rows_program(plan: QuantizeRowsPlan) -> Program:
     """Return the program that quantizes all rows of an A into its packed format."""
+    nodes, tile = packed_rows(plan, plan.rows)
+    return Program(nodes, (tile,))
+
+
+def packed_rows(
+    plan: QuantizeRowsPlan, rows: Expr, first: Expr = ZERO, prefix: str = ""
+) -> tuple[tuple[BlockLoop, ...], TileProgram]:
+    """Return the nodes that quantize ``rows`` rows into the packed format, and their tile.
+
+    They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
+    """
     form, gap = plan.format, None
     fills = (form.row_bytes - form.used) // 4
     if fills:
         steps = {"m": Integer(form.row_bytes // 4)}
-        gap = Operand(_GAP, "s32", steps, Name("out"), form.used)
+        gap = Operand(_GAP, "s32", steps, plan.operands["a"].buffer, form.used)
     quantization = Quantization(
         target=plan.target,
         source=plan.operands["x"],
@@ -184,8 +199,7 @@ def rows_program(plan: QuantizeRowsPlan) -> Program:
         gap=gap,
         fills=fills,
     )
-    nodes, tile = quantize_rows(quantization, plan.rows, ZERO)
-    return Program(nodes, (tile,))
+    return quantize_rows(quantization, rows, ZERO, first, prefix)
 
 
 def _argument(made: Operand, place: Expr) -> Argument:

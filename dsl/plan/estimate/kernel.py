@@ -26,6 +26,7 @@ from tilewright.plan.tiling.tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
+    PackedRows,
     RegisterTile,
     Step,
     SummedBlock,
@@ -344,6 +345,10 @@ class _Walk:
             case SummedBlock():
                 parts = *[self.step(step.fill)] * len(step.sums), self.step(step.finish)
                 return Series(parts, frozenset(), self.regions(parts, self.extents))
+            case PackedRows():
+                elements = self.extents["m"] * self.extents["n"]
+                once = Piece({}, Cycles({PACKING: elements * move_cycles(self.plan.staging, "d")}))
+                return self.series([self.step(step.body), once], frozenset())
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)
             case InOrder():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -52,15 +52,34 @@ def busiest(nest: Nest, core: Core, most: int) -> Nest:
         case Piece():
             return nest
     loops = [*_loops(nest)]
-    trips = sum(_trips(loop) for loop in loops)
+    works = [_trips(loop) * work(_body(loop)).total for loop in loops]
+    trips = sum(map(_trips, loops))
     if not trips:
         return nest
-    each = sum(_trips(loop) * work(_body(loop)).total for loop in loops) / trips
-    threads = threads_of(trips, each, core.region, most)
+    threads = threads_of(trips, sum(works) / trips, core.region, most)
     if threads == 1:
-        return _shared(nest, trips, 1)
+        return _shared(nest, _share(loops, works, 1))
     price = Piece({}, Cycles({REGION: price_with(core.region, threads)}))
-    return Series((price, _shared(nest, trips, threads)), frozenset(), nest.regions)
+    shared = _shared(nest, _share(loops, works, threads))
+    return Series((price, shared), frozenset(), nest.regions)
+
+
+def _share(loops: Sequence[Repeat], works: Sequence[float], threads: int) -> float:
+    """Return the busiest thread's part of all iterations of the loops of a region.
+
+    ``works`` is the work of each loop. Threads share the work evenly, but each iteration has one
+    thread (``templates/kernel/loops.c.j2``).
+    """
+    if len(loops) == 1:
+        trips = _trips(loops[0])
+        whole, others = divmod(trips - 1, threads)
+        return (whole + (1 if others else loops[0].last)) / trips
+    most = max(
+        -(-_trips(loop) // threads) / _trips(loop) * each
+        for loop, each in zip(loops, works, strict=True)
+        if _trips(loop)
+    )
+    return max(1 / threads, most / sum(works) if sum(works) else 0)
 
 
 def _loops(nest: Nest) -> Iterator[Repeat]:
@@ -86,18 +105,13 @@ def _is_parallel(nest: Nest) -> TypeGuard[Repeat]:
     return isinstance(nest, Repeat) and nest.parallel
 
 
-def _shared(nest: Nest, trips: int, threads: int) -> Nest:
-    """Return a region's loops with only the iterations of the busiest thread.
-
-    ``trips`` is the number of iterations of all threads together.
-    """
+def _shared(nest: Nest, share: float) -> Nest:
+    """Return a region's loops with this part of their iterations."""
     if isinstance(nest, Series) and nest.together:
-        return replace(nest, parts=tuple(_shared(part, trips, threads) for part in nest.parts))
+        return replace(nest, parts=tuple(_shared(part, share) for part in nest.parts))
     if not _is_parallel(nest):
         return nest
-    own, every = _trips(nest), trips == _trips(nest)
-    whole, others = divmod(trips - 1, threads)
-    share = (whole + (1 if others or not every else nest.last)) / trips
+    own = _trips(nest)
     moves, inner = nest.moves, nest.body
     while _is_parallel(inner):
         moves, inner = moves | inner.moves, inner.body

@@ -138,10 +138,10 @@ def move_cycles(staging: Staging, name: str) -> float:
     Loads, stores and the shuffles that transpose overlap, so the result is the longest of the three
     times.
     """
-    if staging.unpacks:
+    if staging.unpacks and name in LINE:
         return unpack_cycles(staging)
-    core, line = staging.problem.target.core, "k" if staging.problem.dot else LINE[name]
-    vectors = staging.problem.target.of(staging.element)
+    line = "k" if staging.problem.dot and name in LINE else LINE.get(name, "m")
+    core, vectors = staging.problem.target.core, staging.problem.target.of(staging.element)
     shuffles = 0
     if staging.operands[name].strides[line] != 1:
         vectors = tuple(v for v in vectors if v.transposes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from sympy import Expr, expand
+
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
@@ -12,7 +14,7 @@ from tilewright.spec.network.stages import Stage, Stages
 from tilewright.symbolic import ZERO, symbol, value
 
 from .placed import same
-from .step import Block, Rows, Step
+from .step import Block, Opening, Rows, Step
 
 #: In formulas of a stage in blocks: the number of the block, and its rows.
 BLOCK, HERE = symbol("block_of_rows"), symbol("rows_here")
@@ -62,6 +64,20 @@ def resolved(stages: Stages, groups: Sequence[Group]) -> Stages:
     return Stages(*every, products=stages.products, threads=stages.threads)
 
 
+def openings(groups: Sequence[Group], steps: Sequence[Step]) -> dict[int, Opening]:
+    """Return by number how each stage of a group with rows is opened.
+
+    Leading axes are loops around the blocks of a group if a stage of it cannot count its rows
+    through them.
+    """
+    found: dict[int, Opening] = {}
+    for stage, numbers in groups:
+        if stage.rows is not None:
+            stacked = any(steps[number].loops for number in numbers)
+            found |= dict.fromkeys(numbers, Opening.STACK if stacked else Opening.ROWS)
+    return found
+
+
 def blocked(
     groups: Sequence[Group], steps: Sequence[Step], threads: int | None
 ) -> tuple[Step, ...]:
@@ -71,43 +87,77 @@ def blocked(
     """
     found: list[Step] = []
     for stage, numbers in groups:
-        own = [steps[number] for number in numbers]
-        if stage.rows is not None:
-            others = (step for number, step in enumerate(steps) if number not in numbers)
-            used = {name for step in others for name in _touched(step)}
-            own = list(_in_blocks(stage, numbers.start, own, used, parallel=(threads or 1) > 1))
-        found += own
+        if stage.rows is None:
+            found += (steps[number] for number in numbers)
+        else:
+            found += in_blocks(stage, numbers, steps, threads or 1)
     return tuple(found)
 
 
+def in_blocks(
+    stage: Stage, numbers: range, every: Sequence[Step], threads: int
+) -> tuple[Step, ...]:
+    """Return the stages ``numbers`` in blocks of rows.
+
+    Raises ScheduleError if a row needs other rows of a value of these stages.
+    """
+    others = (step for number, step in enumerate(every) if number not in numbers)
+    used = {name for step in others for name in _touched(step)}
+    own = [every[number] for number in numbers]
+    return tuple(_in_blocks(stage, numbers.start, own, used, threads))
+
+
 def _in_blocks(
-    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], *, parallel: bool
+    stage: Stage, first: int, steps: Sequence[Step], outside: set[Name], threads: int
 ) -> Iterator[Step]:
     assert stage.rows is not None
     every = [(step, _rows(stage, step)) for step in steps]
-    total = every[0][1].total
+    total, stack = every[0][1].total, steps[0].loops
     written: dict[Name, Step] = {}
     for step, rows in every:
+        if step.loops != stack:
+            here, there = (_matrices(each) for each in (step, steps[0]))
+            _refuse(stage, f"{step.name} has {here}, {steps[0].name} has {there}", step)
         if not same(rows.total, total):
             _refuse(stage, f"{step.name} has {rows.total} rows, {steps[0].name} has {total}", step)
         written[step.written] = step
         _check(stage, step, rows, written)
-    if total == 1:
+    known = value(total)
+    few = known is not None and known < 2
+    if few and not stack:
         yield from steps
         return
     private = frozenset(step.written for step in steps if step.buffer) - outside
-    block = Block(first, stage.rows, total, parallel, private)
+    private = frozenset() if few else private
+    # A block of more rows than there are is all rows: C compilers see that buffers have space.
+    height = stage.rows if known is None else max(1, min(stage.rows, known))
+    block = Block(first, height, total, threads, private, stack)
     for step, rows in every:
         shifts = dict(step.shifts)
         for name, array in step.operands.items():
-            if array not in private and rows.steps[name] != 0:
-                shifts[name] = shifts.get(name, ZERO) + BLOCK * stage.rows * rows.steps[name]
+            if array in private:
+                shifts[name] = _within(step, name, written[array])
+            elif rows.steps[name] != 0:
+                shifts[name] = shifts.get(name, ZERO) + BLOCK * height * rows.steps[name]
         buffer = step.buffer
         if buffer is not None and step.written in private:
             out = next(name for name, array in step.operands.items() if array == step.written)
             buffer = Buffer(buffer.name, buffer.element, block.most * rows.steps[out])
         sizes = step.sizes if rows.slot is None else {**step.sizes, rows.slot: HERE}
-        yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block)
+        yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block, loops=())
+
+
+def _matrices(step: Step) -> str:
+    counts = " x ".join(str(loop.trips) for loop in step.loops)
+    return f"{counts} matrices" if counts else "one matrix"
+
+
+def _within(step: Step, name: str, maker: Step) -> Expr:
+    """Return the offset of operand ``name`` in the matrix that ``maker`` writes to its array."""
+    out = next(each for each, of in maker.operands.items() if of == maker.written)
+    first, shift = (each.shifts.get(slot, ZERO) for each, slot in ((maker, out), (step, name)))
+    alone = {symbol(loop.counter): ZERO for loop in maker.loops}
+    return expand(shift - (first - first.xreplace(alone))) if alone else shift
 
 
 def _touched(step: Step) -> Iterator[Name]:
@@ -132,10 +182,10 @@ def _check(stage: Stage, step: Step, rows: Rows, written: dict[Name, Step]) -> N
         maker = written[array]
         assert maker.rows is not None
         out = next(each for each, of in maker.operands.items() if of == array)
-        line, at = maker.rows.steps[out], value(step.shifts.get(name, ZERO))
+        line, at = maker.rows.steps[out], value(_within(step, name, maker))
         most = value(line)
         inside = at == 0 or (at is not None and most is not None and at < most)
-        if not same(rows.steps[name], line) or not inside:
+        if not inside or (rows.total != 1 and not same(rows.steps[name], line)):
             made = "" if maker is step else f", which {maker.name} computes"
             _refuse(stage, f"a row of {step.name} needs other rows of {array}{made}", step)
 

@@ -18,14 +18,14 @@ from ..routines.copy import plan_copy
 from ..rows.plan import plan_rows
 from .placed import Axis, Placed, axes_of, exprs_of, merged
 from .rebuilt import arguments, rebuilt
-from .step import Planned, Rows, Sizes, outer_loops
+from .step import Opening, Planned, Rows, Sizes, outer_loops
 
 
 class Elements:
     """Makes the stage that computes ``node`` from arrays, and writes it to ``target``.
 
     ``leaves`` has the arrays that the stage reads, by the ``id`` of their nodes. They are broadcast
-    to ``shape``. If ``opened``, the stage can compute some of the rows, as far as each needs no
+    to ``shape``. By ``opening``, the stage can compute some of the rows, as far as each needs no
     other row.
     """
 
@@ -39,10 +39,10 @@ class Elements:
         machine: Target,
         schedule: Schedule,
         *,
-        opened: bool = False,
+        opening: Opening = Opening.WHOLE,
     ) -> None:
         self.node, self.target, self.machine = node, target, machine
-        self.opened = opened
+        self.opening, self.opened = opening, opening is not Opening.WHOLE
         self.shape, self.schedule = shape or (1,), schedule
         self.sizes = Sizes(taken)
         read = [node, *(arg for each in walk(node, leaves) for arg in arguments(each))]
@@ -68,8 +68,7 @@ class Elements:
             return found or self._pointwise(merged(axes))
         axis = reduces[-1].axis
         if axis == -1:
-            *lead, cols = axes
-            *outer, rows = merged(lead) or [self._none()]
+            *outer, rows, cols = self._by_rows(axes)
             return self._made(outer, rows, cols)
         at = len(axes) + axis
         *between, cols = merged(axes[at + 1 :]) or [self._none()]
@@ -81,10 +80,16 @@ class Elements:
         """Return a loop of one trip."""
         return Axis(ONE, (ZERO,) * len(self.values))
 
+    def _by_rows(self, axes: list[Axis]) -> list[Axis]:
+        """Return the loops around rows, then that over rows, and the last axis as columns."""
+        *lead, cols = axes
+        if self.opening is not Opening.STACK or not lead:
+            return [*(merged(lead) or [self._none()]), cols]
+        return [*(axis for axis in lead[:-1] if axis.size != 1), lead[-1], cols]
+
     def _rowwise(self, axes: list[Axis]) -> Planned | None:
         """Return the stage with the last axis as columns; None if vectors cannot go along it."""
-        *lead, cols = axes
-        *outer, rows = merged(lead) or [self._none()]
+        *outer, rows, cols = self._by_rows(axes)
         if not self._varies(rows) or not (cols.size == 1 or self._unit(cols)):
             return None
         return self._made(outer, rows, self._none() if cols.size == 1 else cols)
@@ -131,7 +136,8 @@ class Elements:
 
     def _made(self, outer: list[Axis], rows: Axis, cols: Axis, *, down: bool = False) -> Planned:
         """Return a row program over ``rows`` and ``cols``, with loops around it."""
-        opened = self.opened and not outer and not down and self._varies(rows)
+        stacked = self.opening is Opening.STACK
+        opened = self.opened and (stacked or not outer) and not down and self._varies(rows)
         several = opened and rows.size != 1
         height = self.sizes.new(rows.size) if several else self.sizes.of(rows.size)
         width = self.sizes.of(cols.size)
@@ -162,12 +168,16 @@ class Elements:
         self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool
     ) -> Expression:
         """Return the expression of the stage, with two axes."""
+        nodes = list(walk(self.node, self.leaves))
+        whole = any(isinstance(node, Full) for node in nodes) and any(
+            node is self.node or isinstance(node, Reduce) for node in nodes if self._constant(node)
+        )
 
         def leaf(node: Expression) -> Expression | None:
             if id(node) in self.leaves:
                 return inputs[self.leaves[id(node)]]
             if isinstance(node, Full):
-                return Full(node.value, shape) if node is self.node else node.number
+                return Full(node.value, shape) if whole else node.number
             return None
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
@@ -176,3 +186,7 @@ class Elements:
             return node.of(node.shell, args)
 
         return rebuilt(self.node, leaf, changed)
+
+    def _constant(self, node: Expression) -> bool:
+        """Return True if a value is computed from no array."""
+        return not any(id(each) in self.leaves for each in walk(node))

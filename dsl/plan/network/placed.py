@@ -34,12 +34,15 @@ def same(one: Expr, other: Expr) -> bool:
 
 
 def tight(sizes: Sequence[Expr], order: Sequence[int] | None = None) -> tuple[Expr, ...]:
-    """Return the strides of an array without gaps. ``order`` has its axes, outermost first."""
+    """Return the strides of an array without gaps. ``order`` has its axes, outermost first.
+
+    Axes without elements count as one, as in numpy: no leading dimension is 0.
+    """
     strides = [ONE] * len(sizes)
     step: Expr = ONE
     for axis in reversed(order if order is not None else range(len(sizes))):
         strides[axis] = step
-        step = sympy.expand(step * sizes[axis])
+        step = step if sizes[axis] == 0 else sympy.expand(step * sizes[axis])
     return tuple(strides)
 
 
@@ -86,6 +89,8 @@ class Placed:
 
     def _reshaped(self, shape: tuple[Size, ...]) -> tuple[Expr, ...] | None:
         found: list[Expr] = []
+        if 0 in self.shape:
+            return tight(exprs_of(shape))
         for ours, theirs in grouped(self.shape, shape):
             real = [axis for axis in ours if self.shape[axis] != 1]
             for outer, inner in pairwise(real):

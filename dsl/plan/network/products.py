@@ -27,7 +27,7 @@ from ..plan import ByRows, Plan
 from ..routines.stack import has_buffers
 from .placed import Axis, Placed, axes_of, exprs_of, merged, same
 from .rebuilt import rebuilt
-from .step import Planned, Rows, outer_loops
+from .step import Opening, Planned, Rows, outer_loops
 
 #: The schedule of each product. Every element of C is one chain of sums, in the order of K. The
 #: bits of a row then depend only on that row and the weights, not on the number of rows.
@@ -89,8 +89,8 @@ class Products:
     """Makes the stage of one product: ``a`` times ``b`` is written to ``target``.
 
     ``plans`` has the plans made so far, so that equal products share one. ``chosen`` is what the
-    user chose. If ``opened``, the stage can compute some of the rows, as far as each needs no other
-    row.
+    user chose. By ``opening``, the stage can compute some of the rows, as far as each needs no
+    other row.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Products:
         schedule: Schedule,
         chosen: Schedule,
         *,
-        opened: bool = False,
+        opening: Opening = Opening.WHOLE,
     ) -> None:
-        self.values, self.plans, self.opened = [target, a, b], plans, opened
+        self.values, self.plans, self.opening = [target, a, b], plans, opening
         own = {name: getattr(chosen, name) for name in OPEN}
-        if opened and chosen.loops is not None:
+        if opening is not Opening.WHOLE and chosen.loops is not None:
             own["loops"] = chosen.loops.lower()
         self.alone = replace(_PRODUCT, **own)
         self.schedule = replace(self.alone, threads=schedule.threads)
@@ -168,7 +168,9 @@ class Products:
             None if step is None else size(f"ld{name}", step)
             for name, (_, step) in zip(("a", "b", output), (left, right, over), strict=True)
         ]
-        opened = self.opened and not outer and left[0] == over[0] == "C"
+        stacked = self.opening is Opening.STACK
+        opened = self.opening is not Opening.WHOLE and (stacked or not outer)
+        opened = opened and left[0] == over[0] == "C"
         several = opened and rows.size != 1
         if several:
             bound["m"] = rows.size
@@ -230,6 +232,8 @@ class Products:
             *(leaf.spread(target.shape)[:-1] for leaf in self.leaves),
         ]
         *outer, rows = axes_of(exprs_of(target.shape[:-1]), steps)
+        if self.opening is Opening.STACK:
+            return [axis for axis in outer if axis.size != 1], rows
         found = merged(outer)
         while found:
             both = merged([found[-1], rows])

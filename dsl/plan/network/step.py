@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from sympy import Expr, Integer
 
@@ -19,6 +20,14 @@ from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
 from ..rows.plan import RowsPlan
 from .placed import Axis
+
+
+class Opening(Enum):
+    """Which rows a stage can compute in one run."""
+
+    WHOLE = "all rows"
+    ROWS = "some rows, counted through all leading axes"
+    STACK = "some rows of one matrix; the leading axes are loops around the stage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +66,22 @@ class Block:
     """A loop over blocks of rows, in which stages run one after another.
 
     ``first`` is the number of the first of them. ``rows`` is the number of rows of a block, of
-    ``total``. If ``parallel``, threads share the blocks. ``private`` are the arrays that have the
-    rows of one block only: no other stage reads them.
+    ``total``, which ``threads`` share. ``private`` are the arrays that have the
+    rows of one block only: no other stage reads them. ``stack`` are the loops around that over
+    blocks, over the leading axes of all stages.
     """
 
     first: int
     rows: int
     total: Expr
-    parallel: bool
+    threads: int
     private: frozenset[Name]
+    stack: tuple[Outer, ...] = ()
+
+    @property
+    def parallel(self) -> bool:
+        """True if threads share the blocks."""
+        return self.threads > 1
 
     @property
     def most(self) -> Expr:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sympy import Expr, Integer
 
+from tilewright.elementwise.conversions import is_upper_half
 from tilewright.errors import SpecError
 from tilewright.ir.nest import Argument, Name
 from tilewright.isa.target import Target
@@ -22,7 +23,7 @@ from ..formats.lookup import copied_format
 from ..formats.packed_b import PackedFormat
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
-from .pack_b import PackPlan, plan_packing
+from .pack_b import PackPlan, group_by_group, plan_packing
 
 #: If lines are contiguous in both matrices, one call copies ``ROW_VECTORS`` vectors of a line. If
 #: nothing is transposed, one call moves about ``DOWN`` elements of each line.
@@ -48,9 +49,14 @@ class Layout:
     elements times ``group`` away. Lines are then in blocks of ``width`` lines, each of ``block``
     elements; a width of 0 means a single block.
 
+    Each element in memory holds ``fields`` elements of the matrix, the first in the lowest bits, if
+    this is more than 1: then ``step`` counts elements in memory. They are adjacent in a line if
+    ``along`` is True, otherwise in adjacent lines.
+
     ``shift`` was added to each element. ``end`` is the end of what is written, with its padding.
     If ``shared`` is True, the lines of a block have the same elements, which exist once. ``first``
     is the byte at which the matrix begins in an array of bytes; None if the array has its type.
+    ``across`` is the distance of lines if they are neither contiguous nor adjacent.
     """
 
     name: Name
@@ -64,6 +70,8 @@ class Layout:
     end: int = 0
     shared: bool = False
     first: int | None = None
+    across: Expr | None = field(default=None, hash=False)
+    fields: int = 1
 
     @property
     def each(self) -> int:
@@ -76,6 +84,8 @@ class Layout:
         """The number of elements from one line to the next line in its block."""
         if self.shared:
             return ZERO
+        if self.across is not None:
+            return self.across
         return self.step if self.along else Integer(self.group)
 
     @property
@@ -85,6 +95,10 @@ class Layout:
 
     def at(self, line: Expr, depth: Expr) -> Expr:
         """Return where an element is; ``depth`` is a multiple of ``group``."""
+        if self.fields > 1 and self.along:
+            depth = div(depth, self.fields)
+        elif self.fields > 1:
+            line = div(line, self.fields)
         inside = depth * self.depth_step
         if self.width:
             inside += div(line, self.width) * self.block
@@ -106,7 +120,8 @@ class Move:
     ``value`` is the element type of the values in ``source``, ``rounded`` the type to which they
     are rounded. Both differ from the type in memory if a packed format stores a wider type.
     ``lanes`` are those of the vectors that move, ``tile`` are the lines and the depth of one call.
-    Each value is multiplied by ``unit``, a power of 2.
+    Each value is multiplied by ``unit``, a power of 2. If ``spills`` is True, elements of lines
+    after the last one may be overwritten.
     """
 
     target: Target
@@ -120,12 +135,23 @@ class Move:
     tile: tuple[int, int]
     slots: tuple[str, ...]
     unit: float = 1.0
+    spills: bool = False
 
     @property
     def same(self) -> bool:
         """True if the bits of elements stay as they are."""
         types = {self.source.type, self.made.type, self.value, self.rounded}
-        return len(types) == 1 and not self.source.shift and self.unit == 1
+        shifted = self.source.shift or self.made.shift
+        return len(types) == 1 and not shifted and self.unit == 1
+
+    @property
+    def flips(self) -> bool:
+        """True if elements are integers that keep their size, and at most their top bit changes."""
+        source, made = self.source.type, self.made.type
+        kept = source == self.value == self.rounded and ITEMSIZE[source] == ITEMSIZE[made]
+        both = is_integer(source) and is_integer(made) and not self.source.shift
+        half = 1 << (8 * ITEMSIZE[made] - 1)
+        return kept and both and self.made.shift in (0, half, -half)
 
     @property
     def together(self) -> int:
@@ -133,12 +159,24 @@ class Move:
         return in_word(self.source.type)
 
     @property
+    def bits(self) -> bool:
+        """True if elements of 8 or 16 bits are kept as bits, not as numbers."""
+        return self.same and self.together > 1
+
+    @property
+    def easy(self) -> bool:
+        """True if an element can be extracted from a word by few operations."""
+        source = self.source.type
+        whole = is_integer(source) or ITEMSIZE[source] == 4
+        return whole or is_upper_half(source) or self.same
+
+    @property
     def words(self) -> bool:
         """True if elements are moved in whole 32-bit words, without a conversion."""
         source, made = self.source, self.made
         # If a word is not full in one of the matrices, elements are moved one by one.
         parts = source.each < self.together or made.each < self.together
-        if not self.same or self.copies or parts:
+        if not (self.same or self.flips) or self.copies or parts:
             return False
         if source.along or made.along:
             return self.turns or self.together == 1 or self.groups > 1
@@ -157,6 +195,7 @@ class Move:
         side by side.
         """
         apart = self.source.along or self.made.along or self.source.shared
+        apart = apart or self.source.fields > 1
         return not apart and self.groups == 1
 
     @property
@@ -198,14 +237,28 @@ def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
     slots = tuple(slot for slot, _ in spec.runtime_sizes())
     move = Move(target, source, made, *types, sizes[lines], sizes[depth], 1, (1, 1), slots)
     form = forms["d"]
-    move, reason = tiled(move)
     packing = None if form is None or not form.sums else _packing(spec, form, move, target)
+    if packing is not None:  # moves one part of a block at a time
+        made = replace(made, name=Name("out"), width=0, shift=packing.shift)
+        move = replace(move, made=made)
+    _check_blocks(source, made, sizes[lines])
+    move, reason = tiled(move)
     decisions = [
         Decision(name.upper(), form.text, "packed") for name, form in forms.items() if form
     ]
     if packing is None:
         decisions.append(Decision("tile", "x".join(map(str, move.tile)), reason))
     return CopyPlan(spec, target, move, sizes, packing, tuple(decisions), slots)
+
+
+def _check_blocks(source: Layout, made: Layout, lines: Expr) -> None:
+    """Raise SpecError if a block of lines would begin within a byte of the source."""
+    if source.fields > 1 and not source.along and made.width % source.fields and lines > made.width:
+        raise SpecError(
+            "rows of nibbles are not packed in blocks of an odd number of columns",
+            got=f"blocks of {made.width} columns",
+            expected="an even nb",
+        )
 
 
 def _by_columns(spec: Copy) -> bool:
@@ -228,7 +281,10 @@ def _layout(
     leading, slot = getattr(spec, f"ld{name}"), f"ld{name}"
     contiguous = sizes["cols" if given.order == "C" else "rows"]
     step = contiguous if leading is None else size_expr(slot, leading)
-    return Layout(Name(name), given.type, step, along=(given.order == "C") != by_columns)
+    along = (given.order == "C") != by_columns
+    if given.nibbles:
+        return Layout(Name(name), "u8", div(step + 1, 2), along, fields=2)
+    return Layout(Name(name), given.type, step, along)
 
 
 def packed_layout(form: PackedFormat[int], name: str) -> Layout:
@@ -263,14 +319,18 @@ def _packing(spec: Copy, form: PackedFormat[int], move: Move, target: Target) ->
             hint="kernel.pack_b of the kernel that takes the format",
         )
     strides = {"n": move.source.line_step, "k": move.source.depth_step}
-    given = Operand("b", plan.operands["b"].type, strides)
-    return replace(plan, operands={**plan.operands, "b": given}, slots=move.slots)
+    given, written = Operand("b", plan.operands["b"].type, strides), plan.operands["out"]
+    if form.column and strides["k"] != 1:
+        given, written = group_by_group(given, written)
+    return replace(plan, operands={"b": given, "out": written}, slots=move.slots)
 
 
 def _packed_for(a: str, spec: Copy, form: PackedFormat[int], target: Target) -> PackPlan | None:
     """Return the plan that packs for an A of type ``a``, None if its format is not ``form``."""
     assert isinstance(spec.a, Matrix)
-    kept: dict[str, Any] = {"a": a, "nb": form.nb, "source": spec.a.type, "order": spec.a.order}
+    nb = None if form.column else form.nb
+    source = form.type if spec.a.nibbles else spec.a.type
+    kept: dict[str, Any] = {"a": a, "nb": nb, "source": source, "order": spec.a.order}
     plain = Pack(form.k, form.n, form.type, **kept)  # type: ignore[arg-type]
     plan = plan_packing(plain, Schedule(), target)
     return plan if plan.format == form else None
@@ -295,7 +355,8 @@ def tiled(move: Move) -> tuple[Move, str]:
         return replace(move, lanes=lanes, tile=(4 * lanes, depth)), "vectors of lines"
     each = max(in_word(side.type) for side in (move.source, move.made))
     lines = lanes * (move.together if move.words and move.turns else 1)
-    depth = max(lanes * each, move.groups)
+    lines = max(lines, move.source.fields)
+    depth = max(lanes * each * move.source.fields, move.groups)
     if move.words and move.turns:  # whole cache lines are read, and a few lines are written
         line = target.core.line // itemsize
         lines, depth = max(lines, line), max(depth, line)
@@ -363,6 +424,5 @@ def _lanes(move: Move, *, turns: bool) -> int:
 
 def clamps(source: str, made: str) -> bool:
     """Return True if some integers of type ``source`` are not in the range of type ``made``."""
-    wide = ITEMSIZE[made] > ITEMSIZE[source]
-    signed = source[0] == "s" and made[0] == "u"
-    return is_integer(made) and source != made and (signed or not wide)
+    wide, narrow = (int(type_[1:]) - (type_[0] == "s") for type_ in (source, made))
+    return (source[0] == "s" and made[0] == "u") or narrow < wide

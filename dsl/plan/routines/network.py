@@ -7,7 +7,8 @@ need no stage: they are strides.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -33,7 +34,7 @@ from tilewright.spec.expression.tensors import (
     Take,
     View,
 )
-from tilewright.spec.network.stages import Stages
+from tilewright.spec.network.stages import Stage, Stages
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature, symbol_of
@@ -41,14 +42,15 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
-from ..network.blocks import blocked, grouped, resolved
+from ..network.attention import attentions, stages_of_attention
+from ..network.blocks import blocked, grouped, in_blocks, openings, resolved
 from ..network.elements import Elements
 from ..network.names import Namer
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Found, Outer, Sizes, Step, outer_loops, shown_as
+from ..network.step import Found, Opening, Outer, Sizes, Step, outer_loops, shown_as
 from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
@@ -78,23 +80,54 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
             got=schedule,
             expected="tw.Stages(...), tw.Schedule(threads=2), or none",
         )
-    steps = _Cutter(spec.folded, target, stages, ()).steps()
+    plans: dict[Any, Plan | ByRows] = {}
+
+    def cut(opened: Mapping[int, Opening]) -> tuple[Step, ...]:
+        return _Cutter(spec.folded, target, stages, opened, plans).steps()
+
+    steps = cut({})
+    if stages is not schedule:
+        stages = _chosen(stages, steps, cut, target)
     groups = grouped(stages, steps)
-    if any(stage.rows for stage, _ in groups):
-        opened = {number for stage, numbers in groups for number in numbers if stage.rows}
-        steps = blocked(
-            groups, _Cutter(spec.folded, target, stages, opened).steps(), stages.threads
-        )
-    if stages is schedule:
+    if opened := openings(groups, steps):
+        steps = blocked(groups, cut(opened), stages.threads)
+    if stages is schedule or stages.stages:
         schedule = resolved(stages, groups)
     return NetworkPlan(spec, schedule, target, (), steps)
 
 
+def _chosen(
+    stages: Stages,
+    steps: Sequence[Step],
+    cut: Callable[[Mapping[int, Opening]], Sequence[Step]],
+    target: Target,
+) -> Stages:
+    """Return the stages in blocks of rows that are chosen if the user chooses none."""
+    given = stages_of_attention(steps, stages.threads or 1, target.core)
+    if not given:
+        return stages
+    groups = [each for each in grouped(Stages(*given), steps) if each[0].rows is not None]
+    opened, legal = cut(openings(groups, steps)), list[Stage]()
+    for stage, numbers in groups:
+        with suppress(ScheduleError):
+            in_blocks(stage, numbers, opened, 1)
+            legal.append(stage)
+    return Stages(*legal, threads=stages.threads)
+
+
 class _Cutter:
-    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``."""
+    """Cuts a network into stages. ``values`` has where nodes are in memory, by their ``id``.
+
+    ``plans`` has the plans of products that were made so far.
+    """
 
     def __init__(
-        self, spec: Network, target: Target, stages: Stages, opened: Container[int]
+        self,
+        spec: Network,
+        target: Target,
+        stages: Stages,
+        opened: Mapping[int, Opening],
+        plans: dict[Any, Plan | ByRows],
     ) -> None:
         self.spec, self.target, self.stages, self.opened = spec, target, stages, opened
         self.namer = Namer()
@@ -111,6 +144,7 @@ class _Cutter:
             for arg in arguments(node):
                 self.users[id(arg)].append(node)
         self.shared = shared_nodes(self.nodes, self.users, self.ends)
+        self.attentions = {id(each.first): each for each in attentions(self.nodes, self.users)}
         self.values: dict[int, Placed] = {}
         for node in self.nodes:
             if isinstance(node, Input | Weight):
@@ -120,22 +154,32 @@ class _Cutter:
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Step] = []
         self.multiplied: set[int] = set()
-        self.products: dict[Any, Plan | ByRows] = {}
+        self.products = plans
         self.numbers = count()
         self.written: set[Name] = set()
 
     def steps(self) -> tuple[Step, ...]:
         """Return the stages in order."""
-        for node in self.nodes:
-            if isinstance(node, Product):
-                if id(node) not in self.multiplied:
-                    self._product(node)
-            elif isinstance(node, Join | Take) or id(node) in self.shared:
-                self.place(node)
+        self._compute(self.nodes)
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
         return tuple(self.made)
+
+    def _compute(self, nodes: Iterable[Expression]) -> None:
+        """Add the stages of the products, joins and shared values among ``nodes``."""
+        for node in nodes:
+            if isinstance(node, Product):
+                if (found := self.attentions.get(id(node))) is not None:
+                    # The stages of an attention follow each other.
+                    self._compute(found.before)
+                    for each in (each for each in found.before if isinstance(each, Count)):
+                        self.place(each)
+                    self.place(found.second.args[1])
+                if id(node) not in self.multiplied:
+                    self._product(node)
+            elif isinstance(node, Join | Take) or id(node) in self.shared:
+                self.place(node)
 
     def place(self, node: Expression) -> Placed:
         """Return where a value is in memory; add the stages that compute it if there are none."""
@@ -169,7 +213,7 @@ class _Cutter:
 
     def _copied(self, node: Expression) -> Placed:
         """Add a stage that copies a value to an array without gaps; return where the copy is."""
-        made, buffer = self._buffer(node)
+        made, buffer = self._output(node) or self._buffer(node)
         self._elements(node, made, buffer, known=True)
         return made
 
@@ -187,10 +231,10 @@ class _Cutter:
         end = self._end(product)
         written, buffer = self._new(end)
         name = self.namer.of_product(product)
-        chosen, opened = self.stages.of_product(name), len(self.made) in self.opened
-        stage = Products(a, b, written, self.products, self._schedule, chosen, opened=opened).stage(
-            product, end, self._ready, self.target
-        )
+        chosen = self.stages.of_product(name)
+        stage = Products(
+            a, b, written, self.products, self._schedule, chosen, opening=self._opening
+        ).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         self.made.append(
             Step(
@@ -199,6 +243,11 @@ class _Cutter:
             )
         )  # fmt: skip
         self.values[id(end)] = written
+
+    @property
+    def _opening(self) -> Opening:
+        """The rows that the next stage can compute in one run."""
+        return self.opened.get(len(self.made), Opening.WHOLE)
 
     @property
     def _schedule(self) -> Schedule:
@@ -285,7 +334,7 @@ class _Cutter:
             leaves = {id(node): self.values[id(node)]}
         stage = Elements(
             node, leaves, target, shape, self.taken, self.target, self._schedule,
-            opened=len(self.made) in self.opened,
+            opening=self._opening,
         ).stage()  # fmt: skip
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
@@ -432,13 +481,17 @@ class _Cutter:
 
     def _new(self, node: Expression) -> tuple[Placed, Buffer | None]:
         """Return where a stage writes ``node``: the array of a result, or a new buffer."""
+        return self._output(node) or self._buffer(node, self._order(node))
+
+    def _output(self, node: Expression) -> tuple[Placed, None] | None:
+        """Return the array of the result that ``node`` is, or becomes in another shape."""
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
-            if result is node and output not in self.written:
+            if _reshaped(result) is node and output not in self.written:
                 self.written.add(output)
                 steps = tight(exprs_of(node.tensor.shape))
                 return Placed(output, node.tensor.type, node.tensor.shape, steps), None
-        return self._buffer(node, self._order(node))
+        return None
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory for which a later transposition has no gaps."""
@@ -458,6 +511,13 @@ class _Cutter:
             elements *= size
         name = Name(f"value{next(self.numbers)}")
         return Placed(name, type_, shape, tight(sizes, order)), Buffer(name, type_, elements)
+
+
+def _reshaped(node: Expression) -> Expression:
+    """Return the tensor that ``node`` is, or that it has in another shape."""
+    while isinstance(node, View) and node.fn == "reshape":
+        (node,) = node.args
+    return node
 
 
 def _keeps_last(order: tuple[int, ...]) -> bool:

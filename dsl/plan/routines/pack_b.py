@@ -7,18 +7,21 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
+from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, QuantizeRows
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
-from ..formats.lookup import PlainFormat, format_of
+from ..formats.lookup import PlainFormat, format_of, packing_of_d
 from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed_product
+from ..formats.quantized_a import QuantizeRowsPlan, plan_rows_of_a
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
+from ..plan import Plan
 
 #: Columns are summed after every ``CHUNK_BYTES`` packed bytes, because L1 still holds these then.
 CHUNK_BYTES = 16 * 1024
@@ -94,7 +97,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     strides = {"n" if d == "m" else d: step for d, step in out.strides.items()}
     given, written = _given(spec), Operand("out", out.type, strides)
     if format_.column and value(given.strides["k"]) != 1:
-        given, written = _group_by_group(given, written)
+        given, written = group_by_group(given, written)
     operands = {"b": given, "out": written}
     return PackPlan(
         spec=spec,
@@ -109,6 +112,22 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         decisions=tuple(_decisions(format_of(spec, target), product)),
         slots=tuple(slot for slot, _ in spec.runtime_sizes()),
     )
+
+
+def plan_of_d(plan: Plan) -> PackPlan | QuantizeRowsPlan:
+    """Return the plan that packs rows of a product's D from the buffer that its tiles fill."""
+    packing, rows = packing_of_d(plan.spec, plan.target), plan.staging.operands["d"]
+    if isinstance(packing, QuantizeRows):
+        quantized = plan_rows_of_a(packing, Schedule(), plan.target)
+        given = Operand("x", rows.type, rows.strides, rows.buffer)
+        return replace(quantized, operands={"x": given, **quantized.format.operands("d")})
+    found = plan_packing(packing, Schedule(), plan.target)
+    form = found.format.family.of(plan.problem.sizes["n"], plan.problem.sizes["m"])
+    out = packed_by_caller(form, None)
+    strides = {"n" if d == "m" else d: step for d, step in out.strides.items()}
+    given = Operand("b", rows.type, {"n": rows.strides["m"], "k": ONE}, rows.buffer)
+    operands = {"b": given, "out": Operand("out", out.type, strides, Name("d"))}
+    return replace(found, format=form, operands=operands, slots=plan.slots)
 
 
 def _summing(target: Target, product: Product, stored: str, *, rows: bool) -> Product:
@@ -137,7 +156,7 @@ def _leading(spec: Pack) -> Expr:
     return size_expr("n" if spec.order == "C" else "k", spec.contiguous_size)
 
 
-def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
+def group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
     """Return both operands for a B with one column that is not contiguous.
 
     Elements of the column take the place of columns: a step along n then moves down the column, so

@@ -32,6 +32,7 @@ from .tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
+    PackedRows,
     Phase,
     RegisterTile,
     Step,
@@ -53,7 +54,7 @@ class _Block:
 
     ``here`` has the operands as they are packed at this point; ``packed`` has the names of the
     packed ones. ``first`` is the counter of the blocks of K, all but the first of which add to a
-    sum; "" for none.
+    sum; "" for none. ``stored`` is True if D's rows are packed after the block.
     """
 
     here: Staging
@@ -62,6 +63,7 @@ class _Block:
     accumulate: bool = False
     packed: str = ""
     first: str = ""
+    stored: bool = False
 
     def of(self, letter: str, extent: Expr) -> _Block:
         """Return the block with another extent along ``letter``."""
@@ -120,6 +122,13 @@ class _Cutting:
         around.
         """
         plan = self.plan
+        if (
+            plan.staging.height_of_d
+            and not block.stored
+            and block.phase != "sum"
+            and not self._cuts(letters)
+        ):
+            return PackedRows(self.cut(letters, replace(block, stored=True), names))
         due = _due(plan.staging, letters.lower(), block)
         if due and block.extents["k"] != 0 and block.phase != "finish":
             operand = packed_block(plan, due, block.extents)
@@ -151,6 +160,16 @@ class _Cutting:
             return self._over_blocks(letter, rest, block, names)
         # This is the last loop over its dimension, which belongs to the grid of tiles.
         return self.cut(rest, block, names)
+
+    def _cuts(self, letters: str) -> bool:
+        """True if a loop over blocks of rows comes next, which do not cut panels of a packed D."""
+        plan = self.plan
+        assert plan.staging.height_of_d is not None
+        if not letters.startswith(("m", "M")) or "m" not in letters[1:].lower():
+            return False
+        equal = "m" in plan.block_sizes and plan.nest.panel_tile is not None
+        step = plan.nest.panel_tile[0] if equal and plan.nest.panel_tile else plan.nest.blocks["m"]
+        return step % plan.staging.height_of_d == 0
 
     def _over_batch(self, rest: str, block: _Block, names: str) -> Step:
         assert self.plan.problem.batch is not None

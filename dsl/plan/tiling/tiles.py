@@ -216,6 +216,13 @@ class SummedBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Rows of a packed D: ``body`` writes them to a buffer, from which they are packed."""
+
+    body: Step
+
+
+@dataclass(frozen=True, slots=True)
 class OverBatch:
     """``first`` for the first element of the batch, ``later`` for each further element."""
 
@@ -284,6 +291,7 @@ Step = (
     | OneBlock
     | PackedBlock
     | SummedBlock
+    | PackedRows
     | OverBatch
     | OverBlocks
     | OverEqual

@@ -11,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from inspect import Signature, signature
 from itertools import count
 from numbers import Rational, Real
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from tilewright.errors import SpecError, SpecTypeError
 
-from ..sizes import Size, real_number
+from ..sizes import Dim, Size, real_number
 from .opaque import METHODS, Opaque
 from .postop import REGISTRY, PostOp
 from .shapes import Shaped, together
@@ -58,10 +59,27 @@ class Expression(Opaque["Expression"]):
 
     def __array_function__(self, function: Any, _types: Any, args: Any, named: Any) -> Expression:
         """Return the node for a numpy function of arrays, so that ``np.where`` works."""
-        known = ARRAY_FUNCTIONS.get(function.__name__)
+        name = function.__name__
+        known = ARRAY_FUNCTIONS.get(name)
         if known is None:
-            _refuse_numpy(function.__name__, function.__name__)
+            _refuse_numpy(name, name)
+        try:
+            signature(known).bind(*args, **named)
+        except TypeError as error:
+            raise SpecTypeError(
+                f"np.{name} of an expression takes other arguments",
+                got=str(error),
+                expected=f"np.{name}{signature(known).replace(return_annotation=Signature.empty)}",
+            ) from None
         return known(*args, **named)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, _types: Any, _args: Any = (), _named: Any = None
+    ) -> NoReturn:
+        """Raise SpecError: PyTorch's functions cannot be applied to an expression."""
+        name = getattr(function, "__name__", str(function))
+        _refuse_numpy(name, name, "torch")
 
     def __add__(self, other: Term) -> Expression:
         return call("add", self, other)
@@ -161,12 +179,12 @@ _UFUNCS = {
 }  # fmt: skip
 
 
-def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
-    """Raise SpecError: numpy's function ``theirs`` cannot be applied to an expression."""
+def _refuse_numpy(theirs: str, ours: str, library: str = "np") -> NoReturn:
+    """Raise SpecError: a library's function ``theirs`` cannot be applied to an expression."""
     known = ours in REGISTRY and not REGISTRY[ours].own
     raise SpecError(
-        f"np.{theirs} is no function of expressions",
-        got=f"np.{theirs} of an expression",
+        f"{library}.{theirs} is no function of expressions",
+        got=f"{library}.{theirs} of an expression",
         expected="a function of tilewright, for example tw.relu, or nn.sum in a network",
         hint=f"tw.{ours}" if known else "@tw.postop defines a function of your own",
     )
@@ -350,7 +368,8 @@ def as_expression(value: object) -> Expression:
     if isinstance(value, Real):
         return Number(value)  # type: ignore[arg-type]
     raise SpecError(
-        "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
+        "an expression is made of tensors, weights and numbers; in an epilogue, it is made of "
+        "tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
         got=value if isinstance(value, str) else type(value).__name__,
         hint=_hint(value),
     )
@@ -359,6 +378,8 @@ def as_expression(value: object) -> Expression:
 def _hint(value: object) -> str:
     """Return the hint of an error message for a value that cannot be part of an expression."""
     name = getattr(value, "__name__", "")
+    if isinstance(value, Dim):
+        return f"nn.extent({value!r}), the size as a number"
     if callable(value) and name in REGISTRY:
         return f"tw.{name}(tw.acc), the function with its argument"
     if type(value).__name__ == "RowReduction":
@@ -388,6 +409,7 @@ def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Numb
 
 
 ARRAY_FUNCTIONS["where"] = lambda condition, x, y: call("where", condition, x, y)
+ARRAY_FUNCTIONS["round"] = lambda x: call("round", x)
 
 
 # -- how to visit the nodes of an expression ----------------------------------------------------

@@ -6,10 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..quantized import Quantized
-from ..types import TypeName, accumulator, is_integer
+from ..types import DTypeLike, TypeName, accumulator, is_integer, type_name
 from .nodes import ARRAY_FUNCTIONS, Call, Composed, Expression, Number
 from .shapes import Shaped, multiplied, said
 from .tensors import cast
@@ -141,7 +142,7 @@ def _result(x: TypeName, w: Expression) -> TypeName:
     return sums if is_integer(sums) or is_integer(x) else x
 
 
-class _Dequantized(NamedTuple):
+class Dequantized(NamedTuple):
     """An integer tensor with its zero point, and the scale by which it is multiplied."""
 
     tensor: Expression
@@ -149,7 +150,7 @@ class _Dequantized(NamedTuple):
     scale: Expression | None = None
 
 
-def _dequantized(x: Expression) -> _Dequantized | None:
+def dequantized(x: Expression) -> Dequantized | None:
     """Return the parts of ``(x - zero) * scale``, where x has 8-bit integers; None for others."""
     scale: Expression | None = None
     if isinstance(x, Call) and x.fn == "mul":
@@ -162,11 +163,12 @@ def _dequantized(x: Expression) -> _Dequantized | None:
         x, zero = x.args[0], int(less.value)
     if x.tensor is None or x.tensor.type not in _BYTES:
         return None
-    return _Dequantized(x, zero, scale)
+    return Dequantized(x, zero, scale)
 
 
+@spelled(SpecTypeError)
 def product(
-    x: Any, w: Any, *, type: TypeName | None = None, a_zero: int = 0, b_zero: int = 0
+    x: Any, w: Any, *, type: DTypeLike | None = None, a_zero: int = 0, b_zero: int = 0
 ) -> Expression:
     """Return the product of two tensors, as ``x @ w`` does, rounded to ``type``.
 
@@ -178,7 +180,7 @@ def product(
         A tensor (..., m, k), or (k,) for a row.
     w : Expression
         A weight (k, n), which is packed once, or a tensor (..., k, n). Leading axes broadcast.
-    type : str, optional
+    type : str or numpy type, optional
         Type of the result: "f32" keeps the sums of bf16 and f16. By default the type of ``x``, and
         s32 for integers.
     a_zero, b_zero : int
@@ -206,7 +208,8 @@ def product(
             )
     if 1 in (x.ndim, w.ndim):
         return _of_vectors(x, w, type=type, a_zero=a_zero, b_zero=b_zero)
-    a, b = _dequantized(x), _dequantized(w)
+    wanted = None if type is None else type_name(type)
+    a, b = dequantized(x), dequantized(w)
     if a is None and b is not None and b.scale is not None:
         raise SpecError(
             "the weight is dequantized, and x is not",
@@ -215,14 +218,14 @@ def product(
             hint="nn.dequantize(nn.quantize(x, scale), scale) @ ..., or a tw.Quantized weight",
         )
     if a is None or b is None:
-        kept = type or _result(x.tensor.type, w)
+        kept = wanted or _result(x.tensor.type, w)
         return Product(kept, a_zero, b_zero, (x, w))
     _check_scale("x", a.scale, x, -1)
     _check_scale("the weight", b.scale, w, -2)
     found: Expression = Product("s32", a.zero + a_zero, b.zero + b_zero, (a.tensor, b.tensor))
     for scale in (a.scale, b.scale):
         found = found if scale is None else found * scale
-    return found if type is None else cast(found, type)
+    return found if wanted is None else cast(found, wanted)
 
 
 def _of_vectors(x: Expression, w: Expression, **how: Any) -> Expression:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tilewright.errors import SpecError
 
-from ..sizes import Size
+from ..sizes import Size, joined_size, terms_of
 from ..types import TypeName
 
 #: The maximum length of an operand's text in an error message.
@@ -57,7 +57,9 @@ def _both(fn: str, one: tuple[Size, ...], other: tuple[Size, ...]) -> tuple[Size
         if x != y and 1 not in (x, y):
             raise SpecError(
                 f"shapes do not fit together in {fn}",
-                got=f"{said(one)} and {said(other)}",
+                got=f"{said(one)} and {said(other)}"
+                if said(one) != said(other)
+                else f"{x!r}, {y!r}",
                 expected="sizes that are equal, or 1, counted from the last axis",
                 hint="keepdims=True keeps the axis that a reduction leaves with size 1",
             )
@@ -110,7 +112,7 @@ def grouped(
                 raise SpecError(
                     "a reshape keeps the elements, and dims stay whole",
                     got=f"{said(old)} to {said(new)}",
-                    expected="axes of fixed size are joined and cut; each dim stays an axis",
+                    expected="axes are joined; an axis is cut into its dims and its number",
                 )
             side.append(start + len(side))
         found.append((tuple(ours), tuple(theirs)))
@@ -120,13 +122,8 @@ def grouped(
 
 def _elements(sizes: Sequence[Size], axes: Sequence[int]) -> tuple[int, tuple[str, ...]]:
     """Return the product of some sizes: that of the numbers, and the names of the dims."""
-    number, names = 1, list[str]()
-    for size in (sizes[axis] for axis in axes):
-        if isinstance(size, int):
-            number *= size
-        else:
-            names.append(size.name)
-    return number, tuple(sorted(names))
+    number, dims = terms_of(joined_size([sizes[axis] for axis in axes]))
+    return number, tuple(each.name for each in dims)
 
 
 def _few(one: tuple[int, tuple[str, ...]], other: tuple[int, tuple[str, ...]]) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import mul
 from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError
 
-from ..sizes import Dim, Size, whole_number
+from ..sizes import Dim, Size, terms_of, whole_number
 from ..types import DTypeLike, TypeName, type_name
 from .nodes import ARRAY_FUNCTIONS, Composed, Expression, Number
 from .shapes import Shaped, joined, reduced
@@ -319,8 +320,16 @@ def reduction(fn: ReduceFn, x: Any, axis: Any = -1, keepdims: bool = False) -> E
 def size(x: Expression, axis: int) -> Expression:
     """Return the length of an axis of ``x``: a number, or an ``Extent`` of the call."""
     assert x.tensor is not None
-    length = x.tensor.shape[axis]
-    return Extent(length) if isinstance(length, Dim) else Number(length)
+    return extent_of(x.tensor.shape[axis])
+
+
+def extent_of(length: Size) -> Expression:
+    """Return a size as a number of an expression."""
+    number, dims = terms_of(length)
+    found: Expression = Number(number)
+    for each in dims:
+        found = Extent(each) if found == Number(1) else found * Extent(each)
+    return found
 
 
 def mean(x: Any, axis: Any = -1, keepdims: bool = False) -> Expression:
@@ -329,12 +338,39 @@ def mean(x: Any, axis: Any = -1, keepdims: bool = False) -> Expression:
     return total / size(x, total.axis)  # type: ignore[attr-defined]
 
 
-def _of_numpy(fn: ReduceFn, x: Any, axis: Any = None, keepdims: bool = False) -> Expression:
-    return reduction(fn, x, axis, keepdims)
+def _of_numpy(fn: ReduceFn, x: Any, axis: Any = None, *, keepdims: bool = False) -> Expression:
+    """Return numpy's reduction along one axis, several or all (None), the last one first."""
+    if axis is not None and not isinstance(axis, tuple):
+        return reduction(fn, x, axis, keepdims)
+    for one in _axes(fn, x, axis):
+        x = reduction(fn, x, one, keepdims)
+    return x  # type: ignore[no-any-return]
+
+
+def _axes(fn: str, x: Any, given: tuple[Any, ...] | None) -> list[int]:
+    """Return axes of ``x``, counted from the first, in descending order."""
+    count = x.ndim if isinstance(x, Expression) else 0
+    axes = list(range(count)) if given is None else [whole_number(axis) for axis in given]
+    found = {axis % count for axis in axes if axis is not None and -count <= axis < count}
+    if len(found) < len(axes) or not count:
+        raise SpecError(
+            f"nn.{fn} reduces axes of a tensor, each once",
+            got=f"axis={given!r} of {x!r}",
+            expected=f"{-count} to {count - 1}" if count else "a tensor with axes",
+        )
+    return sorted(found, reverse=True)
+
+
+def _mean_of_numpy(x: Any, axis: Any = None, *, keepdims: bool = False) -> Expression:
+    if axis is not None and not isinstance(axis, tuple):
+        return mean(x, axis, keepdims)
+    total = _of_numpy("sum", x, axis, keepdims=keepdims)
+    sizes = [size(x, one) for one in _axes("mean", x, axis)]
+    return total / reduce(mul, sizes)
 
 
 ARRAY_FUNCTIONS["astype"] = cast
-ARRAY_FUNCTIONS["mean"] = mean
+ARRAY_FUNCTIONS["mean"] = _mean_of_numpy
 ARRAY_FUNCTIONS["sum"] = partial(_of_numpy, "sum")
 ARRAY_FUNCTIONS["max"] = ARRAY_FUNCTIONS["amax"] = partial(_of_numpy, "max")
 ARRAY_FUNCTIONS["min"] = ARRAY_FUNCTIONS["amin"] = partial(_of_numpy, "min")

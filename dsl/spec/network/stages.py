@@ -24,7 +24,9 @@ class Stage:
         The names that ``kernel.explain()`` prints, in the order in which they run, separated by
         spaces.
     rows : int, optional
-        The rows of a block. By default, each product or row program computes all rows before the
+        The rows of a block. Rows are counted through all leading axes if all named stages can do
+        so. Otherwise, as in attention, leading axes are loops around the blocks, and a block has
+        rows of one matrix. By default, each product or row program computes all rows before the
         next one begins.
 
     Raises
@@ -69,7 +71,7 @@ class Stages(Schedule):
     """The schedule of a network: its stages, and schedules of its products.
 
     Stages change no bit of a result. A product or row program that no stage names computes all
-    rows before the next one begins.
+    rows before the next one begins: ``tw.Stages()`` is a schedule without loops over blocks.
 
     Parameters
     ----------
@@ -156,7 +158,10 @@ OPEN = ("tile", "loops", "block", "pack", "tails", "prefetch", "k_unroll")
 
 
 def _products(products: Any) -> tuple[tuple[str, Schedule], ...]:
-    found = dict(products or {})
+    try:
+        found = dict(products or {})
+    except (TypeError, ValueError):
+        found = {None: products}  # refused below
     for name, schedule in found.items():
         if not isinstance(name, str) or not isinstance(schedule, Schedule):
             raise ScheduleError(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from inspect import Parameter
 from typing import Any
 
-from tilewright.errors import SpecError, SpecTypeError
+from tilewright.errors import SpecError, SpecTypeError, TilewrightError
 from tilewright.keywords import spelled
 
 from ..expression.nodes import Expression
@@ -32,18 +32,39 @@ class NetworkFunction:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.parameters = _parameters(function)
+        self.signature = _signature(function)
+        self.name = getattr(function, "__name__", "network")
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Apply the function to expressions, within the tracing of another network."""
-        return self.function(*args, **named)
+        for value in (*args, *named.values()):
+            if isinstance(value, Tensor | Mapping) or _has_arrays(value):
+                raise SpecTypeError(
+                    f"{self.name} is a function of the tensors of another network",
+                    got=type(value).__name__,
+                    expected="tensors and weights, within another tw.network",
+                    hint=f"kernel = tw.compile({self.name}.of(x=tw.Tensor(...))), then kernel(x)",
+                )
+        bound = self._bound(args, named)
+        return self.function(*bound.args, **bound.kwargs)
 
-    def of(self, **given: Any) -> Network:
+    def _bound(self, args: Iterable[Any], named: Mapping[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self.signature.bind(*args, **named)
+        except TypeError as error:
+            raise SpecTypeError(
+                f"{self.name} takes other arguments", got=str(error),
+                expected=f"{self.name}({', '.join(self.signature.parameters)})",
+            ) from None  # fmt: skip
+
+    def of(self, /, *unnamed: Any, **given: Any) -> Network:
         """Trace the function for tensors of these types and shapes.
 
         Parameters
         ----------
+        *unnamed
+            Nothing: the arguments are given by name.
         **given
             For each argument of the function a ``tw.Tensor``, or a dict of weights: names with
             arrays or Tensors, of which types and shapes count. The function reads the weight ``up``
@@ -64,9 +85,11 @@ class NetworkFunction:
         inputs: list[Input] = []
         spaces: list[Weights] = []
         passed: dict[str, Any] = {}
-        for name, default in self.parameters.items():
+        if unnamed:
+            self._refuse("tensors are given by name", dict.fromkeys(map(str, map(type, unnamed))))
+        for name, parameter in self.signature.parameters.items():
             if name not in given:
-                if default is Parameter.empty:
+                if parameter.default is Parameter.empty:
                     self._refuse(f"{name} is missing", given)
                 continue
             value = given[name]
@@ -82,11 +105,17 @@ class NetworkFunction:
             elif isinstance(value, Mapping):
                 value = Weights(name, value)
                 spaces.append(value)
+            elif _has_arrays(value):
+                raise SpecTypeError(
+                    f"{self.name}.of: {name} is neither a tensor nor weights by name",
+                    got=type(value).__name__,
+                    expected=f"{name}=tw.Tensor(type, shape), or {name}={{'up': array}}",
+                )
             passed[name] = value
         for name in given:
-            if name not in self.parameters:
+            if name not in self.signature.parameters:
                 self._refuse(f"there is no argument {name!r}", given)
-        found = self.function(**passed)
+        found = self._traced(passed)
         several = isinstance(found, tuple | list)
         results = tuple(found) if several else (found,)
         for result in results:
@@ -99,21 +128,48 @@ class NetworkFunction:
             space.check_used(made.weights)
         return made
 
+    def _traced(self, passed: Mapping[str, Any]) -> Any:
+        """Call the function; SpecError if it uses an argument as a tensor that is none."""
+        by_place = [
+            name for name, each in self.signature.parameters.items()
+            if each.kind is Parameter.POSITIONAL_ONLY and name in passed
+        ]  # fmt: skip
+        named = {name: value for name, value in passed.items() if name not in by_place}
+        others = [
+            f"{name}={value!r:.60}" for name, value in passed.items()
+            if not isinstance(value, Expression | Weights)
+        ]  # fmt: skip
+        try:
+            return self.function(*(passed[name] for name in by_place), **named)
+        except RecursionError as error:
+            raise SpecError(
+                f"{self.name} calls itself too often", got=str(error), hint="a loop"
+            ) from None
+        except (AttributeError, TypeError) as error:
+            if not others or isinstance(error, TilewrightError):
+                raise
+            raise SpecTypeError(
+                f"{self.name} cannot be traced: {error}",
+                got=", ".join(others),
+                expected="x=tw.Tensor(type, shape) for a tensor, w={'up': array} for weights",
+            ) from error
+
     def _check_result(self, result: Any) -> None:
         if not isinstance(result, Expression) or result.tensor is None:
+            equal = "tw.eq(x, y) compares elements; == compares expressions"
             raise SpecError(
-                f"a result of {self.function.__name__} is not computed from its tensors",
+                f"a result of {self.name} is not computed from its tensors",
                 got=result if isinstance(result, Expression) else type(result).__name__,
                 expected="an expression of the tensors, or a tuple of such expressions",
-                hint="of(x=tw.Tensor(type, shape)) declares a tensor",
-            )
-        given_shape(result, self.function.__name__)
+                hint=equal if isinstance(result, bool)
+                else "of(x=tw.Tensor(type, shape)) declares a tensor",
+            )  # fmt: skip
+        given_shape(result, self.name)
 
     def _refuse(self, problem: str, given: dict[str, Any]) -> None:
-        name = self.function.__name__
-        shown = ", ".join(f"{each}=tw.Tensor(...)" for each in self.parameters)
+        shown = ", ".join(f"{each}=tw.Tensor(...)" for each in self.signature.parameters)
         raise SpecError(
-            f"{name}.of: {problem}", got=", ".join(given), expected=f"{name}.of({shown})"
+            f"{self.name}.of: {problem}", got=", ".join(given), expected=f"{self.name}.of({shown})"
         )
 
 
@@ -153,11 +209,22 @@ def network(function: Callable[..., Any]) -> NetworkFunction:
     return NetworkFunction(function)
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
     if not callable(function):
         raise SpecError("a network is made of a function", got=function)
-    found = inspect.signature(function).parameters
-    for name, each in found.items():
+    try:
+        found = inspect.signature(function)
+    except ValueError as error:
+        raise SpecError("a network is made of a function of Python", got=str(error)) from None
+    for name, each in found.parameters.items():
         if each.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
             raise SpecError("a network's function names each of its tensors", got=f"*{name}")
-    return {name: each.default for name, each in found.items()}
+    return found
+
+
+def _has_arrays(value: Any) -> bool:
+    """Return True for an array or a tensor of another library, and for a sequence of these."""
+    if isinstance(value, tuple | list):
+        return any(isinstance(each, Tensor) or _has_arrays(each) for each in value)
+    array = hasattr(value, "__array__") or hasattr(value, "__dlpack__")
+    return array and getattr(value, "ndim", 0) > 0 and not isinstance(value, Expression)

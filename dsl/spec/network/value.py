@@ -18,7 +18,7 @@ from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, Take,
 from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
-from ..sizes import Dim, Size, Spec, call_text, check_dims, sizes_word
+from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
 from .folded import Folding
 from .places import is_row_program
 from .tensor import Tensor
@@ -142,7 +142,7 @@ class Network(Spec):
         """Return the operations of all products: 2 m n k each. ``sizes`` are those of the dims."""
 
         def known(size: Size) -> Any:
-            return sizes[size.name] if isinstance(size, Dim) else size
+            return size.at(sizes) if isinstance(size, Dim) else size
 
         total: Any = 0
         for node in _distinct(self.folded.results):
@@ -186,7 +186,7 @@ class Network(Spec):
                 pairs = zip(cut, given.shape, strict=False)
                 sizes += [size for (_, count, _), size in pairs if count != size]
                 sizes += given.shape[:1] if isinstance(node, Take) else ()
-        return frozenset(size for size in sizes if isinstance(size, Dim))
+        return frozenset(dims_of(sizes))
 
     @property
     def real(self) -> Literal["f32", "f64"]:
@@ -204,10 +204,8 @@ class Network(Spec):
             if isinstance(size, Dim)
         }  # fmt: skip
         for node in every_node(self.results):
-            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
-            sizes = (node.dim,) if isinstance(node, Extent) else sizes
-            for size in sizes:
-                if isinstance(size, Dim) and size.name not in told:
+            for size in dims_of(_own_sizes(node)):
+                if size.name not in told:
                     raise SpecError("no tensor has this size", got=node)
 
     def _sizes(self) -> Iterator[tuple[str, Dim]]:
@@ -216,10 +214,15 @@ class Network(Spec):
                 if isinstance(size, Dim):
                     yield size.name, size
         for node in every_node(self.results):
-            sizes = node.tensor.shape if isinstance(node, Full | Count) else ()
-            for size in (node.dim,) if isinstance(node, Extent) else sizes:
-                if isinstance(size, Dim):
-                    yield size.name, size
+            for size in dims_of(_own_sizes(node)):
+                yield size.name, size
+
+
+def _own_sizes(node: Expression) -> tuple[Size, ...]:
+    """Return the sizes that a node has from no argument."""
+    if isinstance(node, Extent):
+        return (node.dim,)
+    return node.tensor.shape if isinstance(node, Full | Count) else ()
 
 
 @lru_cache(maxsize=64)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, SpecTypeError
+from tilewright.keywords import spelled
 
 from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
 from ..expression.shapes import grouped, said
 from ..expression.tensors import Count, Full, Join, Take, View
-from ..sizes import Dim, Size, whole_number
+from ..sizes import Dim, Size, joined_size, terms_of, whole_number
 from ..types import is_integer
 
 
@@ -62,6 +63,7 @@ def swapaxes(x: Any, one: Any, other: Any) -> Expression:
     return transpose(x, tuple(order))
 
 
+@spelled(SpecTypeError)
 def expand(x: Expression, shape: Sequence[Size]) -> Expression:
     """Return ``x`` broadcast to a shape: a view, no element moves.
 
@@ -87,7 +89,7 @@ def expand(x: Expression, shape: Sequence[Size]) -> Expression:
     fits = len(new) >= len(old) and all(
         size in (1, wide) for size, wide in zip(old[::-1], new[::-1], strict=False)
     )
-    if not fits or not all(isinstance(size, Dim) or whole_number(size) is not None for size in new):
+    if not fits or not all(isinstance(size, Dim) or _is_size(size) for size in new):
         raise SpecError(
             "a tensor cannot be broadcast to this shape",
             got=f"{said(old)} to {new}",
@@ -124,6 +126,7 @@ def sliced(x: Any, index: Any) -> Expression:
     return reshape(found, tuple(shape))
 
 
+@spelled(SpecTypeError)
 def split(x: Expression, parts: int, axis: int = -1) -> tuple[Expression, ...]:
     """Return equal parts of ``x`` along an axis: views, no element moves.
 
@@ -164,6 +167,7 @@ def split(x: Expression, parts: int, axis: int = -1) -> tuple[Expression, ...]:
     return tuple(sliced(x, (*[slice(None)] * at, cut)) for cut in cuts)
 
 
+@spelled(SpecTypeError)
 def concat(tensors: Sequence[Expression], axis: int = 0) -> Expression:
     """Return tensors one after another along an axis.
 
@@ -195,6 +199,7 @@ def concat(tensors: Sequence[Expression], axis: int = 0) -> Expression:
     return given[0] if len(given) == 1 else Join(at, tuple(given))
 
 
+@spelled(SpecTypeError)
 def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Expression:
     """Return ``x`` with more elements before and after it.
 
@@ -219,8 +224,10 @@ def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) ->
     array([[0., 1., 5., 0.]], dtype=float32)
     """
     shape = given_shape(x, "nn.pad")
-    pairs = list(widths)
-    sides = [[whole_number(side) for side in pair] for pair in pairs]
+    try:
+        sides = [[whole_number(side) for side in pair] for pair in widths]
+    except TypeError:
+        sides = []
     if len(sides) != len(shape) or any(
         len(pair) != 2 or any(side is None or side < 0 for side in pair) for pair in sides
     ):
@@ -244,6 +251,7 @@ def _has(x: Expression, axis: int) -> bool:
     return x.tensor.shape[axis] != 0
 
 
+@spelled(SpecTypeError)
 def take(table: Expression, rows: Expression) -> Expression:
     """Return rows of a table, for example embeddings of tokens.
 
@@ -279,6 +287,7 @@ def take(table: Expression, rows: Expression) -> Expression:
     return Take((table, rows))
 
 
+@spelled(SpecTypeError)
 def full(shape: Sequence[Size], value: float) -> Expression:
     """Return a tensor of f32 whose elements are all one number.
 
@@ -306,6 +315,7 @@ def full(shape: Sequence[Size], value: float) -> Expression:
     return Full(number.value, _sizes(_several((shape,)), "nn.full"))
 
 
+@spelled(SpecTypeError)
 def arange(size: Size) -> Expression:
     """Return the numbers 0, 1, 2 and so on in f32, exact up to 2**24.
 
@@ -328,6 +338,7 @@ def arange(size: Size) -> Expression:
     return Count(*_sizes((size,), "nn.arange"))
 
 
+@spelled(SpecTypeError)
 def index(x: Expression, axis: int = -1) -> Expression:
     """Return the place of each element of ``x`` along an axis, for masks and rotations.
 
@@ -357,11 +368,15 @@ def index(x: Expression, axis: int = -1) -> Expression:
 def _sizes(given: Iterable[Any], fn: str) -> tuple[Size, ...]:
     found: list[Size] = []
     for size in given:
-        whole = size if isinstance(size, Dim) else whole_number(size)
-        if whole is None or (not isinstance(whole, Dim) and whole < 0):
+        if not isinstance(size, Dim) and not _is_size(size):
             raise SpecError(f"{fn} has sizes", got=size, expected="an int, 0 or more, or a tw.dim")
-        found.append(whole)
+        found.append(size if isinstance(size, Dim) else int(size))
     return tuple(found)
+
+
+def _is_size(size: Any) -> bool:
+    whole = whole_number(size)
+    return whole is not None and whole >= 0
 
 
 def _several(given: Sequence[Any]) -> tuple[Any, ...]:
@@ -379,23 +394,21 @@ def _completed(old: Sequence[Size], new: list[Any], x: Any) -> tuple[Size, ...]:
     if free:
         new[free[0]] = 1
         sizes = _sizes(new, "reshape")
-        left = list(old)
-        fixed, wanted = 1, 1
-        for size in sizes:
-            if isinstance(size, Dim) and size in left:
-                left.remove(size)
-            elif not isinstance(size, Dim):
-                wanted *= size
-        dims = [size for size in left if isinstance(size, Dim)]
-        for size in left:
-            fixed *= 1 if isinstance(size, Dim) else size
-        if len(dims) > 1 or (dims and fixed != wanted) or not wanted or fixed % wanted:
+        (whole, left), (wanted, dims) = (terms_of(joined_size(each)) for each in (old, sizes))
+        rest = list(left)
+        fits = wanted > 0 and whole % wanted == 0 and all(each in rest for each in dims)
+        for each in dims:
+            if each in rest:
+                rest.remove(each)
+            else:
+                fits = False
+        if not fits:
             raise SpecError(
-                "the size for -1 is no int and no dim",
+                "no size for -1 keeps the elements",
                 got=f"{said(old)} to {said(sizes)} with -1 at {free[0]}",
                 hint="leading axes may stay: x @ w.up takes tensors of any number of axes",
             )
-        new[free[0]] = dims[0] if dims else fixed // wanted
+        new[free[0]] = joined_size((whole // wanted, *rest))
     return _sizes(new, "reshape")
 
 
@@ -429,9 +442,11 @@ def _range(part: Any, size: Size, x: Any) -> tuple[int, Size, int]:
                 expected="the whole axis, x[:]",
                 hint="two tensors; or an int in place of the dim",
             )
+        ends = (part.start, part.stop, part.step)
+        whole = all(end is None or whole_number(end) is not None for end in ends)
+        if not whole or (part.step is not None and part.step < 1):
+            raise SpecError("a slice has ints, and a positive step", got=part)
         first, stop, step = part.indices(size)
-        if step < 1:
-            raise SpecError("a slice has a positive step", got=part)
         return first, max(0, -(-(stop - first) // step)), step
     found = whole_number(part)
     if found is None:

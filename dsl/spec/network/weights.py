@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tilewright.errors import SpecError
@@ -42,6 +42,15 @@ class Weights:
                 expected=", ".join(self._found) or "no weights were given",
             )
         return self._found[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
 
     def __getattr__(self, key: str) -> Weight:
         if key.startswith("__"):

@@ -21,11 +21,12 @@ from tilewright.runtime.fuzz.cases import draw
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, gain, matrices, sample
 from tilewright.runtime.reference.gemm import expected
+from tilewright.runtime.reference.packed_d import packed_expected
 from tilewright.runtime.reference.quantized import packed_rows
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.pack import Pack, QuantizeRows
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.signature import ArrayParameter, signature
+from tilewright.spec.signature import ArrayParameter, packs, signature
 
 #: Multiply-adds of one element that a case may take, and what a size of the call counts as.
 MOST, USUAL = 40_000, 35
@@ -72,11 +73,15 @@ class Interpreted:
         got = named[self.signature.output.name]
         for name in (name for name in ("a", "b", "b2") if name in named):
             named[name] = list(matrices(self.signature.array(name), held, self.signature))
-        right = expected(self.spec, {**named, "out": got, **held.scalars})
+        if packs(self.spec):
+            named["out"] = np.zeros((held.size(self.spec.m), held.size(self.spec.n)))
+        right = expected(self.spec, {"out": got, **named, **held.scalars})
         scalars = [held.scalars[scalar.name] for scalar in self.signature.scalars]
         given = [self._given(parameter, array) for parameter, array in pairs]
         sizes = [*self.sizes(held).values()]
         counts = interpret(self.plan, self.program, given, sizes, scalars)
+        if packs(self.spec):
+            right, got = packed_expected(right, self.spec, self.target).shown(got)
         if (wrong := np.argwhere(right.wrong(got))).size:
             at = tuple(map(int, wrong[0]))
             raise AssertionError(

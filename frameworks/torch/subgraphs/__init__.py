@@ -1,0 +1,1 @@
+"""Networks in place of whole sub-graphs of a graph that ``torch.compile`` compiles."""

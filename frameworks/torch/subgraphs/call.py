@@ -1,0 +1,131 @@
+"""The operator that computes a sub-graph by its network, and the packed weights of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from tilewright.errors import ArgumentError
+from tilewright.runtime.call.packed_weights import PackedWeights
+from tilewright.runtime.driver import compile
+from tilewright.runtime.kernel import Kernel
+from tilewright.spec.sizes import Dim, Size
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..products import register
+from .digest import digest
+from .recipe import Recipe
+
+
+class Joined(NamedTuple):
+    """A sub-graph whose network is compiled.
+
+    ``places`` are the indices of the inputs that the network reads. ``shapes`` are those of the
+    results.
+    """
+
+    recipe: Recipe
+    kernel: Kernel
+    places: tuple[int, ...]
+    shapes: tuple[tuple[Size, ...], ...]
+
+
+class Held(NamedTuple):
+    """What is kept of the weights of one sub-graph between calls.
+
+    ``seen`` is the digest of the last call's weights, and ``packed`` are those weights packed, None
+    if they changed at the last call.
+    """
+
+    seen: int
+    packed: PackedWeights | None
+
+
+#: The sub-graphs whose networks are compiled, by the keys of their recipes.
+_joined: dict[str, Joined] = {}
+#: For each first weight of a sub-graph: the ``Held`` by key and by the ids of all weights.
+_held: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_packing = Lock()
+
+
+def join(recipe: Recipe, weights: Sequence[torch.Tensor]) -> Joined:
+    """Compile the network of a sub-graph, and make it known to the operator.
+
+    Raise SpecError if no network computes it, and other errors of tilewright if none is compiled.
+    """
+    found = _joined.get(recipe.key)
+    if found is None:
+        network = recipe.model(weights).network
+        names = [name for name, _ in recipe.inputs]
+        places = tuple(names.index(each.name) for each in network.inputs)
+        shapes = tuple(each.tensor.shape for each in network.results if each.tensor is not None)
+        found = _joined[recipe.key] = Joined(recipe, compile(network), places, shapes)
+    return found
+
+
+def _network(
+    inputs: list[torch.Tensor], weights: list[torch.Tensor], key: str, constant: bool
+) -> list[torch.Tensor]:
+    """Compute the sub-graph ``key``. If ``constant``, the weights never change."""
+    joined = _joined[key]
+    with torch.no_grad():
+        packed = _packed(joined, weights, constant) if weights else None
+        if weights and packed is None:
+            return joined.recipe.run(inputs, weights)
+        given: list[Any] = [inputs[place].resolve_neg().contiguous() for place in joined.places]
+        made = joined.kernel(*given, *([] if packed is None else [packed]))
+        return list(made) if isinstance(made, tuple) else [made]
+
+
+def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> PackedWeights | None:
+    """Return the packed weights of a call.
+
+    Weights are packed at their first call, and again at the second call after a change. The call
+    before that, and one with weights that cannot be packed, such as NaN, gets None.
+    """
+    place = (joined.recipe.key, *map(id, weights))
+    kept: dict[Any, Held] = _held.setdefault(weights[0], {})
+    held = kept.get(place)
+    if constant and held is not None:
+        return held.packed
+    now = digest(weights)
+    if held is not None and (held.packed is not None or held.seen != now):
+        if held.seen == now:
+            return held.packed
+        kept[place] = Held(now, None)
+        return None
+    with _packing:
+        kept[place] = found = Held(now, _pack(joined, weights, now))
+    return found.packed
+
+
+def _pack(joined: Joined, weights: list[torch.Tensor], now: int) -> PackedWeights | None:
+    try:
+        packed = joined.kernel.pack(joined.recipe.model(weights).weights)
+    except ArgumentError:
+        return None
+    # Another thread may have written into a weight while it was packed.
+    return packed if digest(weights) == now else None
+
+
+def _fake(
+    inputs: list[torch.Tensor], weights: list[torch.Tensor], key: str, constant: bool
+) -> list[torch.Tensor]:
+    joined, sizes = _joined[key], dict[str, Any]()
+    for (_, shape), tensor in zip(joined.recipe.inputs, inputs, strict=True):
+        pairs = zip(shape, tensor.shape, strict=True)
+        sizes |= {size.name: own for size, own in pairs if isinstance(size, Dim)}
+    return [
+        inputs[0].new_empty([sizes[x.name] if isinstance(x, Dim) else x for x in shape])
+        for shape in joined.shapes
+    ]
+
+
+register(
+    "network",
+    "(Tensor[] inputs, Tensor[] weights, str key, bool constant) -> Tensor[]",
+    _network,
+    _fake,
+)

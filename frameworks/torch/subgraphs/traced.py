@@ -1,0 +1,140 @@
+"""Read a node of a graph of ``torch.compile`` as calls of PyTorch's operators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from tilewright.errors import SpecError
+from tilewright.spec.sizes import Dim
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+
+from .recipe import GET, Ref, Step
+
+#: In place of a number that a network cannot have.
+UNKNOWN = "a number that only a call knows"
+
+
+#: Types of the values that a node is traced with; it is traced for the other values as they are.
+_PASSED = torch.Tensor | torch.SymInt | torch.SymFloat
+
+
+class Traced(NamedTuple):
+    """A node as steps. ``values`` has the ``Ref`` or number of each leaf of the node's value.
+
+    ``writes`` if a step writes into a tensor that it is given.
+    """
+
+    steps: tuple[Step, ...]
+    values: tuple[Any, ...]
+    writes: bool
+
+
+def value_of(node: torch.fx.Node) -> Any:
+    """Return the example of a node's value that ``torch.compile`` has, None if it has none."""
+    return node.meta.get("example_value")
+
+
+def leaves(node: torch.fx.Node) -> list[tuple[str, Any]]:
+    """Return the parts of a node's value, which may be a tuple, each with a name."""
+    found = tree_leaves(value_of(node))
+    single = len(found) == 1 and found[0] is value_of(node)
+    return [(node.name if single else f"{node.name}#{at}", x) for at, x in enumerate(found)]
+
+
+def number_of(value: Any) -> Any:
+    """Return a number or size as a network has it, UNKNOWN if networks have no such number."""
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return UNKNOWN if isinstance(value, torch.Tensor) else value
+    expression: Any = value.node.expr
+    if expression.is_Symbol and isinstance(value, torch.SymInt):
+        return Dim(str(expression))
+    if not expression.is_number:
+        return UNKNOWN
+    return int(expression) if isinstance(value, torch.SymInt) else float(expression)
+
+
+def traced(node: torch.fx.Node) -> Traced | None:
+    """Return a node as steps, None if PyTorch cannot trace it alone."""
+    given = [pair for each in node.all_input_nodes for pair in leaves(each)]
+    passed = [(name, x) for name, x in given if isinstance(x, _PASSED)]
+    mode = next((x.fake_mode for _, x in passed if isinstance(x, FakeTensor)), None)
+    if mode is None:
+        return None
+
+    def call(*values: Any) -> Any:
+        held = dict(zip((name for name, _ in passed), values, strict=True))
+        args, options = torch.fx.node.map_arg((node.args, node.kwargs), _rebuilt(held))
+        if node.op == "call_method":
+            found = getattr(args[0], str(node.target))(*args[1:], **options)
+        else:
+            found = node.target(*args, **options)
+        return tuple(tree_leaves(found))
+
+    symbols: Any = mode.shape_env
+    fresh = symbols.ignore_fresh_unbacked_symbols() if symbols else contextlib.nullcontext()
+    # Tracing raises errors of many classes. Such a node is left as it is.
+    with contextlib.suppress(Exception), mode, fresh:
+        graph = make_fx(call, pre_dispatch=True)(*(x for _, x in passed)).graph
+        return _read(node.name, passed, graph)
+    return None
+
+
+def _rebuilt(held: dict[str, Any]) -> Callable[[torch.fx.Node], Any]:
+    """Return a function from a node to its value, with the leaves in ``held`` in their places."""
+
+    def rebuilt(node: torch.fx.Node) -> Any:
+        pairs = [held.get(name, x) for name, x in leaves(node)]
+        return tree_unflatten(pairs, tree_structure(value_of(node)))
+
+    return rebuilt
+
+
+def _read(name: str, passed: list[tuple[str, Any]], graph: torch.fx.Graph) -> Traced | None:
+    names = iter(passed)
+    values: dict[torch.fx.Node, Any] = {}
+    steps, writes = list[Step](), False
+
+    def found(argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return values[argument]
+        if isinstance(argument, list | tuple):
+            return [found(each) for each in argument]
+        return number_of(argument)
+
+    for each in graph.nodes:
+        if each.op == "placeholder":
+            source, value = next(names)
+            values[each] = Ref(source) if isinstance(value, torch.Tensor) else number_of(value)
+        elif each.op == "output":
+            return Traced(tuple(steps), tuple(found(each.args[0])), writes)
+        elif each.op != "call_function":
+            return None
+        elif not any(isinstance(x, torch.Tensor) for x in tree_leaves(each.meta.get("val"))):
+            values[each] = number_of(each.meta.get("val"))
+        else:
+            values[each] = Ref(f"{name}.{each.name}")
+            options = tuple((key, found(value)) for key, value in each.kwargs.items())
+            target = str(each.target)
+            steps.append(Step(values[each].name, target, tuple(found(each.args)), options))
+            schema = getattr(each.target, "_schema", None)
+            writes = writes or (target != GET and (schema is None or schema.is_mutable))
+    raise AssertionError("a graph has an output")
+
+
+def check_numbers(step: Step) -> None:
+    """Raise SpecError if a step has a number that a network cannot have."""
+    if UNKNOWN in _flat((step.args, [value for _, value in step.options])):
+        raise SpecError(f"node {step.target}: it has {UNKNOWN}", expected="sizes, and constants")
+
+
+def _flat(given: Any) -> Iterator[Any]:
+    if isinstance(given, list | tuple) and not isinstance(given, Ref):
+        for each in given:
+            yield from _flat(each)
+    else:
+        yield given
