@@ -36,7 +36,7 @@ from tilewright.lower.staging.buffers import (
     sum_lines,
     sums_of_blocks,
 )
-from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
+from tilewright.lower.staging.pack import in_panels, pack, stack_bytes
 from tilewright.lower.staging.quantize import packed_rows
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
@@ -157,14 +157,9 @@ def _second(filled: Filled) -> Filled:
 def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     """Return ``body`` with a buffer that is filled before it."""
     tiles.programs |= {("fill", tile.name): tile for tile in filled.tiles}
-    return Pack(
-        buffer=filled.operand.buffer,
-        element=filled.operand.type,
-        elements=filled.elements,
-        scratch=tiles.place(filled.operand, filled.elements)[0],
-        fill=filled.nodes,
-        body=body,
-    )
+    buffer, size = filled.operand, filled.elements
+    scratch, _ = tiles.place(buffer, size)
+    return Pack(buffer.buffer, buffer.type, size, scratch, filled.nodes, body)
 
 
 def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
@@ -228,23 +223,16 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
 def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     packed = _pack(tiles, step.operand, block)
-    packed = replace(packed, elements=_room(plan, packed.operand, packed.elements))
-    place = tiles.place(packed.operand, packed.elements, parallel=block.parallel)
+    operand, elements = packed.operand, _room(plan, packed.operand, packed.elements)
+    scratch, own = tiles.place(operand, elements, parallel=block.parallel)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     bases = block.bases | {name: block.origin}
-    inside = replace(block, here=block.here.holding(packed.operand), bases=bases)
-    return Pack(
-        buffer=packed.operand.buffer,
-        element=packed.operand.type,
-        elements=packed.elements,
-        scratch=place[0],
-        fill=packed.nodes,
-        body=tuple(_nest(tiles, step.body, inside)),
-        of_worker=place[1],
-    )
+    inside = replace(block, here=block.here.holding(operand), bases=bases)
+    body = tuple(_nest(tiles, step.body, inside))
+    return Pack(operand.buffer, operand.type, elements, scratch, packed.nodes, body, own)
 
 
-def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
+def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Filled:
     """Return the nodes that pack or unpack a block into ``buffer``."""
     plan, name = block.plan, buffer.name
     if plan.staging.unpacks:

@@ -9,7 +9,7 @@ registers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sympy import Expr
 
@@ -34,7 +34,7 @@ from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, div, linear, value
 
-from .buffers import conversion_of, margin, whole_steps
+from .buffers import Filled, conversion_of, margin, whole_steps
 from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .convert_panels import panel_nest, spilled
@@ -43,19 +43,9 @@ from .convert_panels import panel_nest, spilled
 WORK = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A packed operand as the tiles see it, and the nodes and tiles that fill it."""
-
-    operand: Operand
-    elements: Expr
-    nodes: tuple[NestNode, ...]
-    tiles: tuple[TileProgram, ...]
-
-
 def pack(
     plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str, *, alone: bool
-) -> Packed:
+) -> Filled:
     """Pack the block of an operand that starts at element ``at`` into ``buffer``.
 
     ``alone`` is True if one thread packs the block, because other threads pack other blocks.
@@ -71,11 +61,11 @@ def pack(
         return _converted(plan, buffer, extents, (at, prefix), shared=shared)
     if plan.problem.dot:
         nodes, tiles = _turned(plan, buffer, (depth, extent), (at, ZERO), prefix)
-        return Packed(buffer, buffer.strides[line] * extent, nodes, tiles)
+        return Filled(buffer, buffer.strides[line] * extent, nodes, tiles)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
     zeros, pads = pad(plan.staging, buffer, (extent, depth), spare, prefix)
-    return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+    return Filled(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
 
 
 def _converted(
@@ -85,7 +75,7 @@ def _converted(
     place: tuple[Expr, str],
     *,
     shared: bool,
-) -> Packed:
+) -> Filled:
     """Pack a block for a matrix unit: as rows along K, or as K groups of adjacent rows or
     columns.
     """
@@ -94,7 +84,7 @@ def _converted(
     c = whole_steps(plan.staging, c, extents["k"])
     nodes, tiles = conversion_nest(c, extents, (at, ZERO))
     elements = buffer.strides["b"] + margin(plan.staging)
-    return Packed(buffer, elements, nodes, tuple(tiles.values()))
+    return Filled(buffer, elements, nodes, tuple(tiles.values()))
 
 
 def _moved(
@@ -144,7 +134,7 @@ def _panels(
     place: tuple[Expr, str],
     *,
     shared: bool,
-) -> Packed:
+) -> Filled:
     """Pack into ``[panel][K][width]``: whole panels, then an incomplete one.
 
     If ``shared`` is True, threads share the whole panels. This is impossible if a panel writes past
@@ -170,7 +160,7 @@ def _panels(
         work = div(WORK * size, plan.staging.lanes)
         nodes = replace(nodes[0], parallel=True, work=work), *nodes[1:]
     elements = div(extent + (width - 1), width) * width * whole + beyond
-    return Packed(buffer, elements, nodes, tuple(tiles.values()))
+    return Filled(buffer, elements, nodes, tuple(tiles.values()))
 
 
 def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:

@@ -25,12 +25,13 @@ from tilewright.plan.tiling.parts import panel_parts
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol
 
-from .pack import Packed, in_panels
+from .buffers import Filled
+from .pack import in_panels
 
 
 def unpack(
     plan: Plan, buffer: Operand, extents: Mapping[str, Expr], origin: Mapping[str, Expr]
-) -> Packed:
+) -> Filled:
     """Unpack into ``buffer`` the block of B that begins at ``origin``."""
     width, each = plan.panel("b"), plan.staging.k_unit
     assert width is not None, "B is unpacked in panels"
@@ -51,7 +52,7 @@ def unpack(
     # columns past the end of a panel.
     behind = max((each - 1) * width, plan.staging.lanes - width)
     elements = div(columns + (width - 1), width) * width * depth + behind
-    return Packed(buffer, elements, tuple(nodes), (tile,))
+    return Filled(buffer, elements, tuple(nodes), (tile,))
 
 
 #: The most registers in use when bits of two planes become elements with a scale and a minimum.
